@@ -1,0 +1,99 @@
+"""maskwright: attention masks for Transformers, said in one line and known exactly in O(T).
+
+A mask is the set of (batch, head, query, key) cells in which a query may see a key.
+Every query's row of it is a few intervals of keys.
+
+>>> import maskwright as mw
+>>> m = mw.causal() & mw.padding(lengths=[3, 4])
+>>> m.on(4).why(0, 2)
+query 0 may not see key 2: causal() stops it (2 > 0); padding(...) would allow it
+>>> m == mw.parse("causal() & padding(lengths=[3, 4])")
+True
+"""
+
+from __future__ import annotations
+
+from maskwright import recipes
+from maskwright._version import __version__
+from maskwright.core.atoms import (
+    blocks,
+    causal,
+    chunks,
+    dense,
+    documents,
+    everything,
+    graph,
+    image,
+    keys,
+    nothing,
+    padding,
+    prefix,
+    queries,
+    stride,
+    tree,
+    where,
+    window,
+)
+from maskwright.core.batches import Packed, Padded, pack, pad
+from maskwright.core.bound import BoundMask, Comparison
+from maskwright.core.frame import Frame
+from maskwright.core.json_form import from_json, to_json
+from maskwright.core.mask import Mask, by_batch, by_head
+from maskwright.core.simplify import simplify
+from maskwright.core.spans import Spans
+from maskwright.core.text import parse
+from maskwright.core.tiles import Tiles
+from maskwright.core.why import Why
+from maskwright.errors import (
+    ArgumentError,
+    FrameError,
+    MaskError,
+    SizeError,
+    TextError,
+    TruthError,
+)
+
+__all__ = [
+    "ArgumentError",
+    "BoundMask",
+    "Comparison",
+    "Frame",
+    "FrameError",
+    "Mask",
+    "MaskError",
+    "Packed",
+    "Padded",
+    "SizeError",
+    "Spans",
+    "TextError",
+    "Tiles",
+    "TruthError",
+    "Why",
+    "__version__",
+    "blocks",
+    "by_batch",
+    "by_head",
+    "causal",
+    "chunks",
+    "dense",
+    "documents",
+    "everything",
+    "from_json",
+    "graph",
+    "image",
+    "keys",
+    "nothing",
+    "pack",
+    "pad",
+    "padding",
+    "parse",
+    "prefix",
+    "queries",
+    "recipes",
+    "simplify",
+    "stride",
+    "to_json",
+    "tree",
+    "where",
+    "window",
+]

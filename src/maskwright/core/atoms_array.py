@@ -1,0 +1,263 @@
+"""Atoms that hold the answer itself, as an array or a predicate, for the frame's rows and columns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from maskwright.core.arrays import FrozenArray, read_array, read_bools, read_ints, read_whole
+from maskwright.core.atoms_position import most_runs
+from maskwright.core.mask import Atom, Axes, Cell, Mask
+from maskwright.core.region import MOST_CELLS, Region
+from maskwright.core.spans import Spans
+from maskwright.errors import ArgumentError, FrameError, MaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from maskwright.core.arrays import BoolArray
+    from maskwright.core.frame import Frame
+
+
+@dataclass(frozen=True, repr=False)
+class Dense(Atom):
+    """What an array says."""
+
+    name = "dense"
+    array: FrozenArray  # (batch, heads, queries, keys)
+
+    def _read(self, region: Region) -> Spans:
+        rows, keys = slice(region.row, region.row_stop), slice(region.key, region.key_stop)
+        return region.cells(self.array.data[:, :, rows, keys])
+
+    def _fit(self, frame: Frame) -> None:
+        q_len, kv_len = self.array.data.shape[2:]
+        if (q_len, kv_len) != (frame.q_len, frame.kv_len):
+            raise FrameError(
+                f"dense: the array has {q_len} × {kv_len} cells but the frame "
+                f"{frame.q_len} × {frame.kv_len}. Pass q_len={q_len}, kv_len={kv_len}."
+            )
+
+    def _axes(self) -> Iterator[Axes]:
+        yield Axes("dense", *self.array.data.shape[:2])
+
+    @cached_property
+    def _runs(self) -> int:
+        data = self.array.data
+        return most_runs(data.reshape(-1, data.shape[3])) if data.size else 0
+
+    def _width(self, keys: int) -> int:
+        return min(keys // 2 + 1, self._runs)
+
+    def _call(self) -> tuple[str, dict[str, Any]]:
+        return self.name, _array_call(self.array)
+
+    def _reason(self, cell: Cell, sees: bool) -> str:  # noqa: ARG002
+        return f"the array holds {sees} there"
+
+
+@dataclass(frozen=True, repr=False)
+class Blocks(Atom):
+    """The blocks that are switched on."""
+
+    name = "blocks"
+    map: FrozenArray  # (batch, heads, query blocks, key blocks)
+    q_size: int
+    kv_size: int
+
+    def _read(self, region: Region) -> Spans:
+        data = self.map.data
+        b, h, tall, broad = data.shape
+        lit = Spans.from_cells(data, broad)
+        kv_len = region.frame.kv_len
+        number = np.arange(b * h * tall).reshape(b, h, tall)
+        rows = np.arange(region.row, region.row_stop) // self.q_size
+        chosen = lit.take(number[:, :, rows])
+        offsets, starts, stops = chosen.flat
+        line = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+        low = np.clip(starts * self.kv_size, region.key, region.key_stop)
+        high = np.clip(stops * self.kv_size, region.key, region.key_stop)
+        return Spans.from_pieces((b, h, region.rows), kv_len, line, low, high)
+
+    def _fit(self, frame: Frame) -> None:
+        tall, broad = self.map.data.shape[2:]
+        need = math.ceil(frame.q_len / self.q_size), math.ceil(frame.kv_len / self.kv_size)
+        if (tall, broad) != need:
+            raise FrameError(
+                f"blocks: the map has {tall} × {broad} blocks of {self.q_size} × {self.kv_size} "
+                f"but the frame needs {need[0]} × {need[1]}. Give one for every part of the frame."
+            )
+
+    def _axes(self) -> Iterator[Axes]:
+        yield Axes("blocks: map", *self.map.data.shape[:2])
+
+    @cached_property
+    def _runs(self) -> int:
+        data = self.map.data
+        return most_runs(data.reshape(-1, data.shape[3])) if data.size else 0
+
+    def _width(self, keys: int) -> int:
+        return min(keys // 2 + 1, self._runs)
+
+    def _call(self) -> tuple[str, dict[str, Any]]:
+        size = self.q_size if self.q_size == self.kv_size else (self.q_size, self.kv_size)
+        shape = _array_call(self.map)
+        return self.name, {"": shape.pop(""), "size": size, **shape}
+
+    def _reason(self, cell: Cell, sees: bool) -> str:  # noqa: ARG002
+        return f"their block is switched {'on' if sees else 'off'}"
+
+
+@dataclass(frozen=True, repr=False)
+class Where(Atom):
+    """What a vectorised predicate says."""
+
+    name = "where"
+    fn: Callable[[Any, Any, Any, Any], Any]
+
+    def _read(self, region: Region) -> Spans:
+        if not region.frame.q_len or not region.frame.kv_len:
+            return region.nothing()  # there is no position to ask about
+        cells = max(1, region.frame.batch * region.frame.heads * (region.key_stop - region.key))
+        rows = max(1, MOST_CELLS // cells)
+        stops = range(region.row, max(region.row_stop, region.row + 1), rows)
+        parts = [
+            replace(region, row=row, row_stop=min(row + rows, region.row_stop)) for row in stops
+        ]
+        return Spans.stack([part.cells(self._ask(part)) for part in parts], axis=2)
+
+    def _planes(self, frame: Frame) -> tuple[int, int]:
+        if not frame.q_len or not frame.kv_len:
+            return 1, 1
+        batch, heads = self._ask(Region(frame, 0, 1, 0, 1)).shape[:2]
+        return batch, heads
+
+    def _ask(self, region: Region) -> BoolArray:
+        """The predicate's answer, (batch or 1, heads or 1, rows, keys)."""
+        b = np.arange(region.frame.batch).reshape(-1, 1, 1, 1)
+        h = np.arange(region.frame.heads).reshape(1, -1, 1, 1)
+        q, k = region.queries.reshape(1, 1, -1, 1), region.keys.reshape(1, 1, 1, -1)
+        try:
+            answer = read_array(self.fn(b, h, q, k), self._text())
+        except MaskError:
+            raise
+        except Exception as error:
+            answer = self._ask_tensors((b, h, q, k), error)
+        if answer.dtype != np.bool_:
+            raise ArgumentError(
+                f"{self._text()}: the predicate gave dtype {answer.dtype}. Give truth values."
+            )
+        whole = np.broadcast_shapes(b.shape, h.shape, q.shape, k.shape)
+        shape = (1,) * (4 - answer.ndim) + answer.shape
+        if (
+            any(size not in (1, full) for size, full in zip(shape, whole, strict=False))
+            or len(shape) != 4
+        ):
+            raise ArgumentError(
+                f"{self._text()}: the predicate gave shape {answer.shape} for cells {whole}. "
+                "Let it broadcast."
+            )
+        return np.broadcast_to(answer.reshape(shape), (*shape[:2], *whole[2:]))
+
+    def _ask_tensors(self, index: Sequence[Any], error: Exception) -> Any:
+        """Ask again with tensors, for a FlexAttention mask_mod that captures tensors of its own."""
+        import sys
+
+        torch = sys.modules.get("torch")  # a predicate about tensors has imported it already
+        if torch is not None:
+            try:
+                return read_array(self.fn(*(torch.from_numpy(i) for i in index)), self._text())
+            except Exception as second:
+                error = second
+        raise ArgumentError(
+            f"{self._text()}: the predicate failed with {type(error).__name__}: {error}. "
+            "It is given four broadcastable arrays b, h, q, k and must return truth values."
+        ) from error
+
+    def _width(self, keys: int) -> int:
+        return keys // 2 + 1
+
+    def _text(self) -> str:
+        return f"where({getattr(self.fn, '__name__', repr(self.fn))})"
+
+    def _reason(self, cell: Cell, sees: bool) -> str:  # noqa: ARG002
+        return f"the predicate says {sees}"
+
+
+def dense(array: Any, *, shape: Sequence[int] | None = None) -> Mask:
+    """A query sees what a bool array says: (query, key), (batch, query, key) or with heads.
+
+    True or 1 means "may see". `shape` is needed only for an array without any cell.
+
+    >>> import maskwright as mw
+    >>> mw.dense([[1, 0], [1, 1]]).on(2).equals(mw.causal())
+    equal
+    """
+    return Dense(FrozenArray(_read_cells(array, shape, "dense: the array")))
+
+
+def blocks(map: Any, size: int | tuple[int, int], *, shape: Sequence[int] | None = None) -> Mask:  # noqa: A002
+    """A query sees the blocks of keys that are switched on for its block of queries.
+
+    `map` is (query blocks, key blocks), or with batch, or with batch and heads, before that.
+    `size` is the side of a block, or (queries, keys). Blocks count from the frame's first row.
+
+    >>> import maskwright as mw
+    >>> mw.blocks([[1, 0], [1, 1]], size=2).on(4).spans.row(3)
+    [(0, 4)]
+    """
+    pair = size if isinstance(size, (tuple, list)) else (size, size)
+    if len(pair) != 2:
+        raise ArgumentError(f"blocks: size has {len(pair)} numbers. Give one, or (queries, keys).")
+    tall, broad = (read_whole(side, "blocks: size", least=1) for side in pair)
+    return Blocks(FrozenArray(_read_cells(map, shape, "blocks: the map")), tall, broad)
+
+
+def where(fn: Callable[[Any, Any, Any, Any], Any]) -> Mask:
+    """A query sees the keys for which `fn(b, h, q, k)` is true.
+
+    The predicate is given broadcastable arrays of batch rows, heads, query and key positions; a
+    FlexAttention mask_mod works. Such a mask is read in blocks, and has no text form.
+
+    >>> import maskwright as mw
+    >>> mw.where(lambda b, h, q, k: (q + k) % 3 != 0).on(3).dense().astype(int).tolist()
+    [[[[0, 1, 1], [1, 1, 0], [1, 0, 1]]]]
+    """
+    if not callable(fn):
+        raise ArgumentError(f"where: got {type(fn).__name__}. Give a function of b, h, q, k.")
+    return Where(fn)
+
+
+def _read_cells(array: Any, shape: Sequence[int] | None, what: str) -> BoolArray:
+    cells = read_bools(
+        array,
+        what,
+        instead="Give True or 1 for cells that may be seen; for an additive mask give (mask == 0).",
+    )
+    if shape is not None:
+        sizes = tuple(read_ints(list(shape), f"{what}'s shape").tolist())
+        if math.prod(sizes) != cells.size or min(sizes, default=0) < 0:
+            raise ArgumentError(f"{what} has {cells.size} values, which do not make shape {sizes}.")
+        cells = cells.reshape(sizes)
+    if cells.ndim not in (2, 3, 4):
+        raise ArgumentError(
+            f"{what} has shape {cells.shape}. Give (query, key), (batch, query, key) or "
+            "(batch, heads, query, key)."
+        )
+    if cells.ndim == 3:
+        cells = cells[:, None]
+    return cells.reshape((1,) * (4 - cells.ndim) + cells.shape)
+
+
+def _array_call(array: FrozenArray) -> dict[str, Any]:
+    """The array without its leading axes of 1; one without cells is given by its shape."""
+    data = array.data
+    if not data.size:
+        return {"": (), "shape": data.shape}
+    if data.shape[:2] == (1, 1):
+        return {"": FrozenArray(data[0, 0])}
+    return {"": FrozenArray(data[:, 0]) if data.shape[1] == 1 else array}

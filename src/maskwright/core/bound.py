@@ -1,0 +1,377 @@
+"""A bound mask: an expression on a frame. It answers everything, and builds as little as it can.
+
+Rows are read some at a time: many where a row has few intervals, few where it has many, so that
+memory is bounded by the answer and not by what leads to it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maskwright.core.arrays import read_whole
+from maskwright.core.mask import Mask
+from maskwright.core.region import Region
+from maskwright.core.spans import Spans
+from maskwright.core.tiles import Tiles, cut
+from maskwright.errors import ArgumentError, FrameError, SizeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maskwright.core.arrays import BoolArray
+    from maskwright.core.frame import Frame
+    from maskwright.core.why import Why
+
+MOST_ROWS: Final = 2**16  # read at a time
+MOST_INTERVALS: Final = 2**19
+MOST_BYTES: Final = 2**33  # of one answer
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether two bound masks are equal, and if not, the first cell in which they differ.
+
+    >>> import maskwright as mw
+    >>> mw.causal().on(3).equals(mw.window(back=1))
+    first differs at batch 0, head 0, query 2, key 0: only the left may see it
+    >>> bool(mw.causal().on(3).equals(mw.window(back=2)))
+    True
+    """
+
+    cell: tuple[int, int, int, int] | None
+    left: bool = False
+
+    def __bool__(self) -> bool:
+        return self.cell is None
+
+    def __repr__(self) -> str:
+        if self.cell is None:
+            return "equal"
+        place = "batch {}, head {}, query {}, key {}".format(*self.cell)
+        return f"first differs at {place}: only the {'left' if self.left else 'right'} may see it"
+
+
+class BoundMask:
+    """A mask on a frame. Made by `Mask.on()`; immutable.
+
+    >>> import maskwright as mw
+    >>> bound = (mw.causal() & mw.padding(lengths=[2, 3])).on(3)
+    >>> bound
+    (causal() & padding(lengths=[2, 3])).on(3, kv_len=3, batch=2, heads=1, q_start=0)
+    >>> print(bound)
+    causal() & padding(lengths=[2, 3])
+    3 queries × 3 keys, batch 2, density 0.61
+    batch 0
+    ■ · ·
+    ■ ■ ·
+    ■ ■ ·
+    batch 1
+    ■ · ·
+    ■ ■ ·
+    ■ ■ ■
+    """
+
+    def __init__(self, mask: Mask, frame: Frame, part: Region | None = None) -> None:
+        self.mask = mask
+        self._home = frame  # what the mask's data fits; a part of it may be all that is held
+        self._part = part or Region(frame, 0, frame.q_len, 0, frame.kv_len)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The sizes and positions of what is held here.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(8).rows(4, 6).frame
+        Frame(q_len=2, kv_len=8, batch=1, heads=1, q_start=4, k_start=0)
+        """
+        part = self._part
+        return replace(
+            self._home,
+            q_len=part.rows,
+            kv_len=part.key_stop,
+            q_start=self._home.q_start + part.row,
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, queries, keys), with 1 where nothing varies: the shape of `dense()`.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(4, batch=8).shape
+        (1, 1, 4, 4)
+        """
+        return (*self._planes, self._part.rows, self._part.key_stop)
+
+    @cached_property
+    def _planes(self) -> tuple[int, int]:
+        return self.mask._planes(self._home)
+
+    # ── the answers ───────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def spans(self) -> Spans:
+        """The key intervals of every row, read once and kept.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(3).spans.row(2)
+        [(0, 3)]
+        """
+        parts, size = [], 0
+        for spans in self._read():
+            parts.append(spans)
+            size += 16 * spans.starts.size
+            if size > MOST_BYTES:
+                raise SizeError(
+                    f"spans would need more than {MOST_BYTES / 1e9:.1f} GB. "
+                    "Use .count(), .tiles() or .rows(start, stop)."
+                )
+        whole = Spans.stack(parts, axis=2)
+        return whole.expand((*self._planes, self._part.rows))
+
+    def dense(self) -> BoolArray:
+        """A bool array, True where a query may see a key.
+
+        >>> import maskwright as mw
+        >>> mw.window(back=0, ahead=1).on(2).dense().tolist()
+        [[[[True, True], [False, True]]]]
+        """
+        size = math.prod(self.shape)
+        if size > MOST_BYTES:
+            raise SizeError(
+                f"dense() would need {size / 1e9:.1f} GB for shape {self.shape}. "
+                "Use .spans, .tiles() or .rows(start, stop)."
+            )
+        out = np.empty(self.shape, np.bool_)
+        row = 0
+        for spans in self._read():
+            rows = spans.shape[2]
+            spans.expand((*self._planes, rows)).paint(out[:, :, row : row + rows])
+            row += rows
+        return out
+
+    def tiles(self, q_block: int = 128, kv_block: int | None = None) -> Tiles:
+        """Which blocks of the mask are empty, full or partial.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(1_000_000).tiles(128, 128).counts()["partial"]
+        7813
+        """
+        tall = read_whole(q_block, "tiles: q_block", least=1)
+        broad = tall if kv_block is None else read_whole(kv_block, "tiles: kv_block", least=1)
+        return cut(self._read(tall), tall, broad)
+
+    def count(self) -> int:
+        """How many cells may be seen, over all batch rows and heads.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(4, batch=2).count()
+        20
+        """
+        total = 0
+        for spans in self._read():
+            b, h, _ = spans.shape
+            shared = (self._home.batch if b == 1 else 1) * (self._home.heads if h == 1 else 1)
+            total += spans.cells() * shared
+        return total
+
+    @property
+    def density(self) -> float:
+        """The share of cells that may be seen; 0 where there is no cell.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(3).density
+        0.6666666666666666
+        """
+        return self.count() / self.frame.cells if self.frame.cells else 0.0
+
+    def empty_rows(self) -> BoolArray:
+        """True for every row that sees nothing, (batch, heads, queries).
+
+        >>> import maskwright as mw
+        >>> (mw.causal() & ~mw.keys([0])).on(3).empty_rows().tolist()
+        [[[True, False, False]]]
+        """
+        parts = [spans.empty_rows() for spans in self._read()]
+        planes = [np.broadcast_to(part, (*self._planes, part.shape[2])) for part in parts]
+        return np.concatenate(planes, axis=2)
+
+    def unseen_keys(self) -> BoolArray:
+        """True for every key that no query sees, (batch, heads, keys).
+
+        >>> import maskwright as mw
+        >>> mw.padding(lengths=[2]).on(4).unseen_keys().tolist()
+        [[[False, False, True, True]]]
+        """
+        keys = self._part.key_stop
+        change = np.zeros((*self._planes, keys + 1), np.int64)
+        for spans in self._read():
+            b, h, rows = spans.shape
+            offsets, starts, stops = spans.flat
+            row = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+            plane = row // max(rows, 1) * (keys + 1)
+            size = b * h * (keys + 1)
+            edges = np.bincount(plane + starts, minlength=size)
+            edges -= np.bincount(plane + stops, minlength=size)
+            change += edges.reshape(b, h, keys + 1)
+        return np.equal(np.cumsum(change, axis=2)[:, :, :-1], 0)
+
+    def why(self, q: int, k: int, batch: int = 0, head: int = 0) -> Why:
+        """Which term lets this cell through, or stops it. Indices are those of `dense()`.
+
+        >>> import maskwright as mw
+        >>> (mw.causal() & mw.padding(lengths=[3])).on(4).why(0, 2)
+        query 0 may not see key 2: causal() stops it (2 > 0); padding(...) would allow it
+        """
+        from maskwright.core.why import explain
+
+        sizes = (self._home.batch, self._home.heads, self._part.rows, self._part.key_stop)
+        for name, index, size in zip(
+            ("batch", "head", "query", "key"), (batch, head, q, k), sizes, strict=True
+        ):
+            if not 0 <= index < size:
+                raise FrameError(
+                    f"why: {name} {index} is not there. Give a number from 0 to {size - 1}."
+                    if size
+                    else f"why: the frame has no {name}. Bind the mask to a larger one."
+                )
+        return explain(self.mask, self._home, batch, head, q + self._part.row, k)
+
+    def equals(self, other: Mask | BoundMask) -> Comparison:
+        """Do both allow the same cells? If not, in which cell do they differ first?
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(3).equals(mw.causal() | mw.keys([0]))
+        equal
+        """
+        from maskwright.core.simplify import simplify
+
+        theirs = self._bind(other)
+        if self.frame != theirs.frame:
+            raise FrameError(
+                f"equals: one is on {_sizes(self.frame)}, the other on {_sizes(theirs.frame)}. "
+                "Bind both to the same frame."
+            )
+        if self._part == theirs._part and simplify(self.mask) == simplify(theirs.mask):
+            return Comparison(None)
+        row = 0
+        step = min(self._step(), theirs._step())
+        for mine, other_spans in zip(self._read(step=step), theirs._read(step=step), strict=True):
+            cell = mine.first_difference(other_spans)
+            if cell is not None:
+                b, h, r, k = cell
+                left = any(start <= k < stop for start, stop in mine.row(r, b, h))
+                return Comparison((b, h, r + row, k), left)
+            row += mine.shape[2]
+        return Comparison(None)
+
+    # ── parts ─────────────────────────────────────────────────────────────────────────────────
+
+    def rows(self, start: int, stop: int, kv_len: int | None = None) -> BoundMask:
+        """The rows `start` … `stop - 1`, and the first `kv_len` keys (all, if not given).
+
+        Nothing is rebuilt: spans that are known already are cut, others are read when asked for.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(6).rows(2, 4, kv_len=4).dense().astype(int).tolist()
+        [[[[1, 1, 1, 0], [1, 1, 1, 1]]]]
+        """
+        first = read_whole(start, "rows: start", least=0)
+        last = read_whole(stop, "rows: stop", least=first)
+        if last > self._part.rows:
+            raise FrameError(
+                f"rows: stop={last} but there are {self._part.rows} rows. Give a smaller stop."
+            )
+        keys = (
+            self._part.key_stop if kv_len is None else read_whole(kv_len, "rows: kv_len", least=0)
+        )
+        if keys > self._part.key_stop:
+            raise FrameError(
+                f"rows: kv_len={keys} but there are {self._part.key_stop} keys. Give fewer."
+            )
+        top = self._part.row
+        part = BoundMask(
+            self.mask, self._home, Region(self._home, top + first, top + last, 0, keys)
+        )
+        part.__dict__["_planes"] = self._planes
+        if "spans" in self.__dict__:
+            part.__dict__["spans"] = self.spans.rows(first, last).clip(keys)
+        return part
+
+    def step(self, position: int, kv_len: int | None = None) -> BoundMask:
+        """The one row whose query sits at `position`, as a decoding step needs it.
+
+        With a cache that grows pass `kv_len=position + 1`; else all keys of the frame are there.
+
+        >>> import maskwright as mw
+        >>> mw.window(back=1).on(6).step(3, kv_len=4).dense().astype(int).tolist()
+        [[[[0, 0, 1, 1]]]]
+        """
+        if not hasattr(position, "__index__"):
+            raise ArgumentError(
+                f"step: position is of type {type(position).__name__}. Give a whole number."
+            )
+        row = int(position.__index__()) - self.frame.q_start
+        if not 0 <= row < self._part.rows:
+            raise FrameError(
+                f"step: no query sits at position {position}. Give one of "
+                f"{self.frame.q_start} … {self.frame.q_stop - 1}."
+            )
+        return self.rows(row, row + 1, kv_len)
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, block: int = 1, step: int | None = None) -> Iterator[Spans]:
+        """Spans of some rows at a time, in whole blocks of `block` rows."""
+        part = self._part
+        if "spans" in self.__dict__ and step is None:
+            yield self.spans
+            return
+        step = self._step() if step is None else step
+        step = max(block, step // block * block)
+        for row in range(part.row, max(part.row_stop, part.row + 1), step):
+            stop = min(row + step, part.row_stop)
+            spans = self.mask._read(Region(self._home, row, stop, 0, part.key_stop))
+            yield spans if spans.kv_len == part.key_stop else spans.shift(0, part.key_stop)
+
+    def _step(self) -> int:
+        """How many rows to read at a time."""
+        width = max(1, self.mask._width(self._part.key_stop))
+        planes = max(1, self._planes[0] * self._planes[1])
+        most = MOST_ROWS if width <= 64 else 1024
+        return max(1, min(most, MOST_INTERVALS // (width * planes)))
+
+    def _bind(self, other: Any) -> BoundMask:
+        if isinstance(other, BoundMask):
+            return other
+        if not isinstance(other, Mask):
+            raise ArgumentError(
+                f"equals: the other side is of type {type(other).__name__}. Give a mask; "
+                "wrap an array in dense(...)."
+            )
+        home = self._home
+        whole = other.on(home.q_len, home.kv_len, home.batch, home.heads, home.q_start)
+        return BoundMask(other, whole._home, self._part)
+
+    def __repr__(self) -> str:
+        frame = self.frame
+        return (
+            f"({self.mask!r}).on({frame.q_len}, kv_len={frame.kv_len}, batch={frame.batch}, "
+            f"heads={frame.heads}, q_start={frame.q_start})"
+        )
+
+    def __str__(self) -> str:
+        from maskwright.core.grid import render
+
+        return render(self)
+
+
+def _sizes(frame: Frame) -> str:
+    return (
+        f"{frame.q_len} queries from position {frame.q_start} × {frame.kv_len} keys, "
+        f"batch {frame.batch}, heads {frame.heads}"
+    )

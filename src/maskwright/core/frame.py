@@ -1,0 +1,148 @@
+"""The frame: how many queries and keys there are, and where they sit. All conventions live here.
+
+- True means "may see". A mask has shape (batch, heads, query, key); each of the first two axes
+  is 1 where nothing varies along it.
+- Positions are absolute. Query row r sits at position `q_start + r`, key column c at position
+  `k_start + c`. `k_start` is 0 but inside a transposed mask.
+- By default the last query sits at the last key: `q_start = kv_len - q_len`, the lower-right
+  alignment, which is right for a KV cache. `q_start=0` gives the upper-left alignment that
+  PyTorch's `is_causal` has.
+- Data about tokens (padding, documents, trees) describes positions 0 … k_stop - 1, every one of
+  them: a frame that has more or fewer keys than the data does not fit, and says so. Choices of
+  positions (windows, prefixes, chosen keys) fit every frame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from maskwright.core.arrays import read_whole
+from maskwright.errors import ArgumentError, FrameError
+
+LARGEST: Final = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The sizes and positions that a mask is bound to.
+
+    >>> import maskwright as mw
+    >>> mw.causal().on(2, kv_len=5).frame
+    Frame(q_len=2, kv_len=5, batch=1, heads=1, q_start=3, k_start=0)
+    """
+
+    q_len: int
+    kv_len: int
+    batch: int = 1
+    heads: int = 1
+    q_start: int = 0
+    k_start: int = 0
+
+    @property
+    def q_stop(self) -> int:
+        """One past the last query's position."""
+        return self.q_start + self.q_len
+
+    @property
+    def k_stop(self) -> int:
+        """One past the last key's position."""
+        return self.k_start + self.kv_len
+
+    @property
+    def cells(self) -> int:
+        """How many cells there are over all batch rows and heads."""
+        return self.batch * self.heads * self.q_len * self.kv_len
+
+    @property
+    def transposed(self) -> Frame:
+        """The frame in which queries and keys have changed places."""
+        return Frame(
+            self.kv_len,
+            self.q_len,
+            self.batch,
+            self.heads,
+            q_start=self.k_start,
+            k_start=self.q_start,
+        )
+
+    def check_tokens(self, count: int, atom: str, data: str, fix: str) -> None:
+        """Refuse a frame whose keys are not exactly the `count` tokens that the data describes."""
+        if self.k_stop != count or self.k_start < 0:
+            keys = f"{self.kv_len} keys" if self.k_start == 0 else f"keys up to {self.k_stop - 1}"
+            raise FrameError(f"{atom}: {data} but the frame has {keys}. {fix}")
+
+    def check_queries(self, count: int, atom: str, data: str) -> None:
+        """Refuse a frame in which a query sits where the data has no token."""
+        if self.q_len and (self.q_start < 0 or self.q_stop > count):
+            outside = self.q_start if self.q_start < 0 else self.q_stop - 1
+            raise FrameError(
+                f"{atom}: {data} but a query sits at position {outside}. "
+                f"Pass a q_start between 0 and {count} - q_len."
+            )
+
+
+def make_frame(
+    q_len: int,
+    kv_len: int | None,
+    batch: int | None,
+    heads: int | None,
+    q_start: int | None,
+    *,
+    data_batch: int,
+    data_heads: int,
+) -> Frame:
+    """A checked frame; what is not given comes from the defaults and from the mask's data."""
+    queries = _size(q_len, "q_len")
+    keys = queries if kv_len is None else _size(kv_len, "kv_len")
+    if q_start is None:
+        start = keys - queries
+    else:
+        if isinstance(q_start, (bool, np.bool_)) or not hasattr(q_start, "__index__"):
+            raise ArgumentError(
+                f"on: q_start is of type {type(q_start).__name__}. Give the position of the first query."
+            )
+        start = int(q_start.__index__())
+        if abs(start) > LARGEST:
+            raise FrameError(f"on: q_start={start} is beyond {LARGEST}. Give a smaller position.")
+    return Frame(
+        queries,
+        keys,
+        _axis(batch, data_batch, "batch"),
+        _axis(heads, data_heads, "heads"),
+        start,
+    )
+
+
+def merge_axis(sizes: list[tuple[int, str]], axis: str) -> int:
+    """The one size that all data agrees on; 1 broadcasts. `sizes` pairs a size with its owner."""
+    agreed, owner = 1, ""
+    for size, who in sizes:
+        if size == 1 or size == agreed:
+            continue
+        if agreed != 1:
+            raise FrameError(
+                f"{owner} has {agreed} along {axis} but {who} has {size}. Give both the same number, or 1."
+            )
+        agreed, owner = size, who
+    return agreed
+
+
+def _axis(given: int | None, data: int, name: str) -> int:
+    if given is None:
+        return data
+    size = _size(given, name)
+    if data not in (1, size):
+        raise FrameError(
+            f"on: {name}={size} but the mask's data has {data}. Pass {name}={data} or leave it out."
+        )
+    return size
+
+
+def _size(value: int, name: str) -> int:
+    size = read_whole(value, f"on: {name}", least=0)
+    if size > LARGEST:
+        raise FrameError(f"on: {name}={size} is beyond {LARGEST}. Give a smaller size.")
+    return size

@@ -1,0 +1,70 @@
+"""A bound mask as text: a grid of cells, or of tiles where the cells would be too many."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maskwright.core.simplify import simplify
+from maskwright.core.why import brief
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maskwright.core.bound import BoundMask
+
+MOST_CELLS: Final = 64  # along one side
+TILES: Final = 32
+MOST_PLANES: Final = 8
+MAY, MAY_NOT, SOME = "■", "·", "▒"
+
+
+def render(bound: BoundMask) -> str:
+    """The expression, its sizes, and a grid for each batch row and head that differs."""
+    return "\n".join([_title(bound), _sizes(bound), *_grids(bound)])
+
+
+def _title(bound: BoundMask) -> str:
+    said = repr(bound.mask)
+    shorter = repr(simplify(bound.mask))
+    said = said if len(said) <= 100 else brief(bound.mask)
+    said = said if len(said) <= 100 else said[:99] + "…"
+    return f"{said} = {shorter}" if len(shorter) < len(said) else said
+
+
+def _sizes(bound: BoundMask) -> str:
+    frame = bound.frame
+    parts = [f"{frame.q_len} {'query' if frame.q_len == 1 else 'queries'} × {frame.kv_len} "
+             f"{'key' if frame.kv_len == 1 else 'keys'}"]  # fmt: skip
+    if frame.batch != 1:
+        parts.append(f"batch {frame.batch}")
+    if frame.heads != 1:
+        parts.append(f"heads {frame.heads}")
+    if frame.q_start and frame.q_len == 1:
+        parts.append(f"query at {frame.q_start}")
+    elif frame.q_start and frame.q_len:
+        parts.append(f"queries at {frame.q_start} … {frame.q_stop - 1}")
+    parts.append(f"density {bound.density:.2f}")
+    return ", ".join(parts)
+
+
+def _grids(bound: BoundMask) -> Iterator[str]:
+    batch, heads, q_len, kv_len = bound.shape
+    signs = np.array([MAY_NOT, SOME, MAY])
+    if max(q_len, kv_len) <= MOST_CELLS:
+        kinds = bound.dense().astype(np.uint8) * 2
+    else:
+        tall, broad = math.ceil(q_len / TILES) or 1, math.ceil(kv_len / TILES) or 1
+        yield f"a sign is {tall} × {broad} cells: {MAY} all, {SOME} some, {MAY_NOT} none"
+        kinds = bound.tiles(tall, broad).kinds()
+    for plane in range(min(batch * heads, MOST_PLANES)):
+        b, h = divmod(plane, heads)
+        names = [f"batch {b}"] * (batch > 1) + [f"head {h}"] * (heads > 1)
+        if names:
+            yield ", ".join(names)
+        for row in kinds[b, h]:
+            yield " ".join(signs[row])
+    if batch * heads > MOST_PLANES:
+        yield f"… and {batch * heads - MOST_PLANES} more"

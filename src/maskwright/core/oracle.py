@@ -1,0 +1,254 @@
+"""The definition of truth: may this query see this key? One cell at a time, by plain loops.
+
+Slow on purpose, and independent: nothing here knows of spans, and nothing fast imports this file.
+Positions are absolute, as everywhere; `frame` is needed only by atoms that hold the frame's own
+rows and columns.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from maskwright.core.atoms_array import Blocks, Dense, Where
+from maskwright.core.atoms_position import (
+    Chosen,
+    Chunks,
+    Everything,
+    Keys,
+    Nothing,
+    Prefix,
+    Queries,
+    Stride,
+    Window,
+)
+from maskwright.core.atoms_relation import Graph, Image, Tree
+from maskwright.core.atoms_tokens import Documents, Padding
+from maskwright.core.mask import And, ByBatch, ByHead, Mask, Not, Or, Transpose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maskwright.core.frame import Frame
+
+    Rule = Callable[[int, int, int, int], bool]
+
+
+def truth(mask: Mask, frame: Frame) -> list[list[list[list[bool]]]]:
+    """Every cell of the frame, (batch, heads, query, key), as nested lists.
+
+    >>> import maskwright as mw
+    >>> truth(mw.causal(), mw.causal().on(2).frame)
+    [[[[True, False], [True, True]]]]
+    """
+    may_see = rule(mask, frame)
+    return [
+        [
+            [
+                [may_see(b, h, q, k) for k in range(frame.k_start, frame.k_stop)]
+                for q in range(frame.q_start, frame.q_stop)
+            ]
+            for h in range(frame.heads)
+        ]
+        for b in range(frame.batch)
+    ]
+
+
+@singledispatch
+def rule(mask: Mask, frame: Frame) -> Rule:
+    """`may_see(b, h, q, k)` for this mask, with q and k as positions."""
+    raise TypeError(f"{type(mask).__name__} has no rule")
+
+
+@rule.register(And)
+def _(mask: And, frame: Frame) -> Rule:
+    rules = [rule(term, frame) for term in mask.terms]
+    return lambda b, h, q, k: all(may(b, h, q, k) for may in rules)
+
+
+@rule.register(Or)
+def _(mask: Or, frame: Frame) -> Rule:
+    rules = [rule(term, frame) for term in mask.terms]
+    return lambda b, h, q, k: any(may(b, h, q, k) for may in rules)
+
+
+@rule.register(Not)
+def _(mask: Not, frame: Frame) -> Rule:
+    may = rule(mask.term, frame)
+    return lambda b, h, q, k: not may(b, h, q, k)
+
+
+@rule.register(Transpose)
+def _(mask: Transpose, frame: Frame) -> Rule:
+    may = rule(mask.term, frame.transposed)
+    return lambda b, h, q, k: may(b, h, k, q)
+
+
+@rule.register(ByHead)
+def _(mask: ByHead, frame: Frame) -> Rule:
+    rules = [rule(member, frame) for member in mask.masks]
+    return lambda b, h, q, k: _of(rules, h)(b, h, q, k)
+
+
+@rule.register(ByBatch)
+def _(mask: ByBatch, frame: Frame) -> Rule:
+    rules = [rule(member, frame) for member in mask.masks]
+    return lambda b, h, q, k: _of(rules, b)(b, h, q, k)
+
+
+@rule.register(Everything)
+def _(mask: Everything, frame: Frame) -> Rule:
+    return lambda b, h, q, k: True
+
+
+@rule.register(Nothing)
+def _(mask: Nothing, frame: Frame) -> Rule:
+    return lambda b, h, q, k: False
+
+
+@rule.register(Window)
+def _(mask: Window, frame: Frame) -> Rule:
+    def may(b: int, h: int, q: int, k: int) -> bool:
+        not_too_old = mask.back is None or k >= q - mask.back
+        not_too_new = mask.ahead is None or k <= q + mask.ahead
+        return not_too_old and not_too_new
+
+    return may
+
+
+@rule.register(Prefix)
+def _(mask: Prefix, frame: Frame) -> Rule:
+    lengths = mask.lengths.data.tolist()
+    return lambda b, h, q, k: 0 <= k < _of(lengths, b)
+
+
+@rule.register(Chunks)
+def _(mask: Chunks, frame: Frame) -> Rule:
+    return lambda b, h, q, k: q // mask.size == k // mask.size
+
+
+@rule.register(Stride)
+def _(mask: Stride, frame: Frame) -> Rule:
+    return lambda b, h, q, k: (q - k) % mask.every == mask.phase
+
+
+@rule.register(Keys)
+def _(mask: Keys, frame: Frame) -> Rule:
+    chosen = _chosen(mask.where)
+    return lambda b, h, q, k: k in _of(chosen, b)
+
+
+@rule.register(Queries)
+def _(mask: Queries, frame: Frame) -> Rule:
+    chosen = _chosen(mask.where)
+    return lambda b, h, q, k: q in _of(chosen, b)
+
+
+@rule.register(Padding)
+def _(mask: Padding, frame: Frame) -> Rule:
+    if mask.lengths is not None:
+        lengths = mask.lengths.data.tolist()
+        return lambda b, h, q, k: 0 <= k < _of(lengths, b)
+    assert mask.keep is not None
+    keep = mask.keep.data.tolist()
+    return lambda b, h, q, k: bool(_of(keep, b)[k])
+
+
+@rule.register(Documents)
+def _(mask: Documents, frame: Frame) -> Rule:
+    if mask.ids is not None:
+        ids = mask.ids.data.tolist()
+    else:
+        tokens = max(frame.k_stop, frame.q_stop)
+        ids = []
+        for lengths in mask.lengths or ():
+            row = [number for number, length in enumerate(lengths) for _ in range(length)]
+            ids.append(row + [-1] * (tokens - len(row)))
+
+    def may(b: int, h: int, q: int, k: int) -> bool:
+        document = _of(ids, b)
+        return bool(document[q] == document[k] and document[k] != -1)
+
+    return may
+
+
+@rule.register(Tree)
+def _(mask: Tree, frame: Frame) -> Rule:
+    parents = mask.parents.data.tolist()
+
+    def may(b: int, h: int, q: int, k: int) -> bool:
+        place = q
+        while place != -1:
+            if place == k:
+                return True
+            place = _of(parents, b)[place]
+        return False
+
+    return may
+
+
+@rule.register(Graph)
+def _(mask: Graph, frame: Frame) -> Rule:
+    edges = {(q, k) for q, k in mask.edges.data.tolist()}
+
+    def may(b: int, h: int, q: int, k: int) -> bool:
+        if q == k and mask.loops:
+            return True
+        return (q, k) in edges or (not mask.directed and (k, q) in edges)
+
+    return may
+
+
+@rule.register(Image)
+def _(mask: Image, frame: Frame) -> Rule:
+    def near(mine: int, theirs: int, size: int) -> bool:
+        if mask.border == "shift":
+            side = min(2 * mask.radius + 1, size)
+            first = min(max(mine - mask.radius, 0), size - side)
+            return first <= theirs < first + side
+        return abs(mine - theirs) <= mask.radius
+
+    def may(b: int, h: int, q: int, k: int) -> bool:
+        (y, x), (v, u) = divmod(q, mask.width), divmod(k, mask.width)
+        drawn = k <= q or not mask.raster
+        return drawn and near(y, v, mask.height) and near(x, u, mask.width)
+
+    return may
+
+
+@rule.register(Dense)
+def _(mask: Dense, frame: Frame) -> Rule:
+    array = mask.array.data.tolist()
+
+    def may(b: int, h: int, q: int, k: int) -> bool:
+        return bool(_of(_of(array, b), h)[q - frame.q_start][k - frame.k_start])
+
+    return may
+
+
+@rule.register(Blocks)
+def _(mask: Blocks, frame: Frame) -> Rule:
+    lit = mask.map.data.tolist()
+
+    def may(b: int, h: int, q: int, k: int) -> bool:
+        line = (q - frame.q_start) // mask.q_size
+        return bool(_of(_of(lit, b), h)[line][(k - frame.k_start) // mask.kv_size])
+
+    return may
+
+
+@rule.register(Where)
+def _(mask: Where, frame: Frame) -> Rule:
+    return lambda b, h, q, k: bool(mask.fn(b, h, q, k))
+
+
+def _of(rows: Sequence[Any], index: int) -> Any:
+    """Data of one row is the same for all."""
+    return rows[0] if len(rows) == 1 else rows[index]
+
+
+def _chosen(where: Chosen) -> list[set[int]]:
+    if where.positions is not None:
+        return [set(where.positions.data.tolist())]
+    assert where.flags is not None
+    return [{p for p, on in enumerate(row) if on} for row in where.flags.data.tolist()]

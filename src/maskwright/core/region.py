@@ -1,0 +1,101 @@
+"""A region: some rows and some keys of a frame, the part of it that is being read.
+
+Masks are read a region at a time, so that memory is bounded however many intervals a row has, and
+so that an intersection need not look where its cheapest term already sees nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maskwright.core.spans import Spans
+
+if TYPE_CHECKING:
+    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.core.frame import Frame
+
+MOST_CELLS: Final = 2**22  # so many cells are held as truth values at a time, whatever the frame
+
+
+@dataclass(frozen=True)
+class Region:
+    """Rows `row` … `row_stop - 1` and keys `key` … `key_stop - 1` of a frame, counted from 0."""
+
+    frame: Frame
+    row: int
+    row_stop: int
+    key: int
+    key_stop: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows the region has."""
+        return self.row_stop - self.row
+
+    @property
+    def queries(self) -> IntArray:
+        """The position of every row's query."""
+        start = self.frame.q_start
+        return np.arange(start + self.row, start + self.row_stop)
+
+    @property
+    def keys(self) -> IntArray:
+        """The position of every key."""
+        return np.arange(self.first, self.last + 1)
+
+    @property
+    def first(self) -> int:
+        """The first key's position."""
+        return self.frame.k_start + self.key
+
+    @property
+    def last(self) -> int:
+        """The last key's position; one less than `first` where there is no key."""
+        return self.frame.k_start + self.key_stop - 1
+
+    @property
+    def transposed(self) -> Region:
+        """The same cells with queries and keys changed over."""
+        return Region(self.frame.transposed, self.key, self.key_stop, self.row, self.row_stop)
+
+    def narrow(self, key: int, key_stop: int) -> Region:
+        """The same rows, fewer keys."""
+        return Region(self.frame, self.row, self.row_stop, key, key_stop)
+
+    def everything(self) -> Spans:
+        """Every row sees every key of the region."""
+        return self.band(self.first, self.last + 1)
+
+    def nothing(self) -> Spans:
+        """No row sees a key."""
+        return self.band(self.first, self.first)
+
+    def band(self, low: IntArray | int, high: IntArray | int) -> Spans:
+        """Each row sees the positions low … high - 1. Both broadcast to (batch, heads, rows)."""
+        start = self.frame.k_start
+        begin = np.clip(np.asarray(low) - start, self.key, self.key_stop)
+        end = np.clip(np.asarray(high) - start, self.key, self.key_stop)
+        sizes = np.broadcast_shapes(begin.shape, end.shape, (1, 1, self.rows))
+        return Spans.from_band(
+            np.broadcast_to(begin, sizes), np.broadcast_to(end, sizes), self.frame.kv_len
+        )
+
+    def pieces(
+        self, rows: IntArray, low: IntArray, high: IntArray, batch: int = 1, heads: int = 1
+    ) -> Spans:
+        """Intervals of positions in any order; `rows` count through (batch, heads, rows)."""
+        start = self.frame.k_start
+        begin = np.clip(low - start, self.key, self.key_stop)
+        end = np.clip(high - start, self.key, self.key_stop)
+        shape = (batch, heads, self.rows)
+        return Spans.from_pieces(shape, self.frame.kv_len, rows, begin, end)
+
+    def cells(self, seen: BoolArray) -> Spans:
+        """A bool array (batch, heads, rows, keys) of exactly this region."""
+        kv_len, rows = self.frame.kv_len, seen.shape[2]
+        step = max(1, MOST_CELLS * rows // max(1, seen.size))
+        parts = [seen[:, :, row : row + step] for row in range(0, max(rows, 1), step)]
+        return Spans.stack([Spans.from_cells(part, kv_len, self.key) for part in parts], axis=2)

@@ -1,0 +1,491 @@
+"""The normal form: for every query row the sorted, disjoint intervals of keys that it sees.
+
+What may enter here: interval arithmetic on numpy arrays. Nothing here knows what an atom is.
+
+Two layouts hold the same thing. Where no row has more than one interval, two arrays `low` and
+`high` of the shape (batch, heads, rows) are enough, and intersection is a maximum and a minimum.
+Else the intervals of all rows stand in one flat list, `starts` and `stops`, cut by `offsets`.
+There, every set operation is one sweep over the line on which row r begins at r * (kv_len + 1):
+the gap of one keeps the rows apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from maskwright.errors import FrameError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from maskwright.core.arrays import BoolArray, IntArray
+
+Planes = tuple[int, int, int]
+
+
+class Band(NamedTuple):
+    """One interval a row: it sees keys low … high - 1, and none where the two are equal."""
+
+    low: IntArray
+    high: IntArray
+
+
+class Flat(NamedTuple):
+    """Any number of intervals a row: row r owns entries offsets[r] … offsets[r + 1] - 1."""
+
+    offsets: IntArray
+    starts: IntArray
+    stops: IntArray
+
+
+class Spans:
+    """Which keys each query row sees, as intervals. Immutable.
+
+    `shape` is (batch, heads, rows), with 1 where nothing varies. `starts[i]` … `stops[i] - 1` are
+    the keys of interval i, and row r of the flattened shape owns the intervals
+    `offsets[r]` … `offsets[r + 1] - 1`.
+
+    >>> import maskwright as mw
+    >>> spans = (mw.window(back=1) | mw.keys([0])).on(4).spans
+    >>> spans
+    Spans(shape=(1, 1, 4), kv_len=4, intervals=5)
+    >>> spans.row(3)
+    [(0, 1), (2, 4)]
+    >>> spans.starts.tolist(), spans.stops.tolist()
+    ([0, 0, 0, 0, 2], [1, 2, 3, 1, 4])
+    """
+
+    __slots__ = ("_band", "_flat", "kv_len", "shape")
+
+    def __init__(
+        self, shape: Planes, kv_len: int, *, band: Band | None = None, flat: Flat | None = None
+    ) -> None:
+        self.shape = shape
+        self.kv_len = kv_len
+        self._band = band
+        self._flat = flat
+
+    # ── making ────────────────────────────────────────────────────────────────────────────────
+
+    @classmethod
+    def from_band(cls, low: IntArray, high: IntArray, kv_len: int) -> Spans:
+        """One interval a row; `low` and `high` broadcast to (batch, heads, rows)."""
+        high = np.maximum(low, high)
+        if low.shape != high.shape:
+            low = np.broadcast_to(low, high.shape)
+        b, h, rows = high.shape
+        return cls((b, h, rows), kv_len, band=Band(low, high))
+
+    @classmethod
+    def from_pieces(
+        cls, shape: Planes, kv_len: int, rows: IntArray, starts: IntArray, stops: IntArray
+    ) -> Spans:
+        """Intervals in any order, overlapping or touching or empty, each with its flat row."""
+        line = kv_len + 1
+        real = stops > starts
+        base = rows[real] * line
+        return cls.from_line(shape, kv_len, *sweep(base + starts[real], base + stops[real], _any))
+
+    @classmethod
+    def from_line(cls, shape: Planes, kv_len: int, starts: IntArray, stops: IntArray) -> Spans:
+        """Sorted, disjoint intervals on the line where row r begins at r * (kv_len + 1)."""
+        line = kv_len + 1
+        rows = starts // line
+        count = shape[0] * shape[1] * shape[2]
+        offsets = np.searchsorted(rows, np.arange(count + 1))
+        base = rows * line
+        return cls(shape, kv_len, flat=Flat(offsets, starts - base, stops - base))
+
+    @classmethod
+    def from_cells(cls, cells: BoolArray, kv_len: int, first_key: int = 0) -> Spans:
+        """A bool array (batch, heads, rows, columns), whose column 0 is key `first_key`."""
+        b, h, rows, columns = cells.shape
+        edges = np.zeros((b * h * rows, columns + 2), np.int8)
+        edges[:, 1:-1] = cells.reshape(b * h * rows, columns)
+        change = np.diff(edges, axis=1)
+        row, start = np.nonzero(change == 1)
+        stop = np.nonzero(change == -1)[1]
+        offsets = np.searchsorted(row, np.arange(b * h * rows + 1))
+        flat = Flat(offsets, start + first_key, stop + first_key)
+        return cls((b, h, rows), kv_len, flat=flat)
+
+    @classmethod
+    def stack(cls, parts: Sequence[Spans], axis: int) -> Spans:
+        """Parts side by side along axis 0 (batch), 1 (heads) or 2 (rows)."""
+        if len(parts) == 1:
+            return parts[0]
+        others = [max((p.shape[i] for p in parts), key=lambda n: n != 1) for i in range(3)]
+        parts = [p.expand(_with(others, axis, p.shape[axis])) for p in parts]
+        kv_len = parts[0].kv_len
+        shape = _with(others, axis, sum(p.shape[axis] for p in parts))
+        bands = [p._band for p in parts]
+        if all(band is not None for band in bands):
+            low = np.concatenate([band.low for band in bands if band is not None], axis)
+            high = np.concatenate([band.high for band in bands if band is not None], axis)
+            return cls(shape, kv_len, band=Band(low, high))
+        flats = [p.flat for p in parts]
+        counts = np.concatenate([np.diff(f.offsets) for f in flats])
+        starts = np.concatenate([f.starts for f in flats])
+        stops = np.concatenate([f.stops for f in flats])
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        order, row = [], 0
+        for part in parts:
+            size = part.shape[0] * part.shape[1] * part.shape[2]
+            order.append(np.arange(row, row + size).reshape(part.shape))
+            row += size
+        joined = cls((1, 1, row), kv_len, flat=Flat(offsets, starts, stops))
+        index = np.concatenate(order, axis)
+        if shape[0] * shape[1] == 1:
+            return cls(shape, kv_len, flat=joined.flat)
+        return joined.take(index)
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def band(self) -> Band | None:
+        """The one-interval layout, where the spans are held that way."""
+        return self._band
+
+    @property
+    def flat(self) -> Flat:
+        """The flat layout, made on first use."""
+        if self._flat is None:
+            assert self._band is not None
+            low, high = self._band.low.ravel(), self._band.high.ravel()
+            real = high > low
+            if real.all():
+                self._flat = Flat(np.arange(low.size + 1), low, high)
+            else:
+                offsets = np.concatenate(([0], np.cumsum(real)))
+                self._flat = Flat(offsets, low[real], high[real])
+        return self._flat
+
+    @property
+    def offsets(self) -> IntArray:
+        """Where each flattened row's intervals begin; one longer than the rows."""
+        return self.flat.offsets
+
+    @property
+    def starts(self) -> IntArray:
+        """The first key of each interval."""
+        return self.flat.starts
+
+    @property
+    def stops(self) -> IntArray:
+        """One past the last key of each interval."""
+        return self.flat.stops
+
+    def row(self, q: int, batch: int = 0, head: int = 0) -> list[tuple[int, int]]:
+        """The intervals of one row as (start, stop) pairs.
+
+        >>> import maskwright as mw
+        >>> (mw.causal() & mw.keys([0, 1, 3])).on(4).spans.row(3)
+        [(0, 2), (3, 4)]
+        """
+        b, h, rows = self.shape
+        batch, head = (0 if b == 1 else batch), (0 if h == 1 else head)
+        if not (0 <= q < rows and 0 <= batch < b and 0 <= head < h):
+            raise FrameError(
+                f"row: ({batch}, {head}, {q}) lies outside the spans' shape {self.shape}. "
+                "Count batch, heads and rows from 0."
+            )
+        offsets, starts, stops = self.flat
+        index = (batch * h + head) * rows + q
+        part = slice(offsets[index], offsets[index + 1])
+        return list(zip(starts[part].tolist(), stops[part].tolist(), strict=True))
+
+    def cells(self) -> int:
+        """How many cells the held planes have; a plane shared by several heads counts once."""
+        if self._band is not None:
+            return int((self._band.high - self._band.low).sum())
+        return int((self.flat.stops - self.flat.starts).sum())
+
+    def empty_rows(self) -> BoolArray:
+        """True where a row sees nothing, in the spans' shape."""
+        if self._band is not None:
+            return np.equal(self._band.high, self._band.low)
+        return np.equal(np.diff(self.flat.offsets), 0).reshape(self.shape)
+
+    def reach(self) -> tuple[int, int]:
+        """The first key that any row sees, and one past the last; (0, 0) where none does."""
+        if self._band is not None:
+            real = self._band.high > self._band.low
+            if not real.any():
+                return 0, 0
+            return int(self._band.low[real].min()), int(self._band.high[real].max())
+        if not self.flat.starts.size:
+            return 0, 0
+        return int(self.flat.starts.min()), int(self.flat.stops.max())
+
+    def paint(self, out: BoolArray) -> None:
+        """Write the cells into `out`, (batch, heads, rows, kv_len)."""
+        b, h, rows = self.shape
+        if self._band is not None:
+            _paint_band(self._band, out, self.kv_len)
+            return
+        offsets, starts, stops = self.flat
+        edges = np.zeros((b * h * rows, self.kv_len + 1), np.int8)
+        row = np.repeat(np.arange(b * h * rows), np.diff(offsets))
+        edges[row, starts] += 1  # intervals never touch, so no place is hit twice
+        edges[row, stops] -= 1
+        np.cumsum(edges[:, :-1], axis=1, dtype=np.int8, out=edges[:, :-1])
+        out[...] = edges[:, :-1].reshape(b, h, rows, self.kv_len)
+
+    # ── set operations ────────────────────────────────────────────────────────────────────────
+
+    def __and__(self, other: Spans) -> Spans:
+        return intersection([self, other])
+
+    def __or__(self, other: Spans) -> Spans:
+        return union([self, other])
+
+    def __sub__(self, other: Spans) -> Spans:
+        return intersection([self, other.complement(0, self.kv_len)])
+
+    def __invert__(self) -> Spans:
+        return self.complement(0, self.kv_len)
+
+    def complement(self, first: int, stop: int) -> Spans:
+        """The keys of `first` … `stop - 1` that a row does not see. All spans must lie in there."""
+        if self._band is not None:
+            low, high = self._band
+            if not low.size or (bool((low == first).all()) or bool((high == low).all())):
+                after = np.where(high > low, high, first)
+                return Spans.from_band(after, np.full_like(after, stop), self.kv_len)
+            if bool(((high == stop) & (high > low)).all()):
+                return Spans.from_band(np.full_like(low, first), low, self.kv_len)
+        offsets, starts, stops = self.flat
+        begin = np.insert(stops, offsets[:-1], first)  # a row of n intervals has n + 1 gaps
+        end = np.insert(starts, offsets[1:], stop)
+        real = end > begin
+        before = np.concatenate(([0], np.cumsum(real)))
+        gaps = offsets + np.arange(offsets.size)
+        return Spans(self.shape, self.kv_len, flat=Flat(before[gaps], begin[real], end[real]))
+
+    def transpose(self, first: int = 0, stop: int | None = None) -> Spans:
+        """Rows and keys change places: row k - first holds the rows that saw key k.
+
+        A vertical run begins where a row sees a key that the row above does not, so the runs'
+        ends are the differences of neighbouring rows: the work is that of the answer.
+        All spans must lie in `first` … `stop - 1`.
+        """
+        stop = self.kv_len if stop is None else stop
+        b, h, rows = self.shape
+        padded = np.full((b, h, rows + 2), -1)
+        padded[:, :, 1:-1] = np.arange(b * h * rows).reshape(self.shape)
+        here, above = self.take(padded[:, :, 1:]), self.take(padded[:, :, :-1])
+        begin, end = _upright(here - above, first, stop), _upright(above - here, first, stop)
+        line = rows + 1
+        offsets = np.searchsorted(begin // line, np.arange(b * h * (stop - first) + 1))
+        return Spans((b, h, stop - first), rows, flat=Flat(offsets, begin % line, end % line))
+
+    def shift(self, by: int, kv_len: int) -> Spans:
+        """The same intervals `by` keys later, among `kv_len` keys."""
+        if self._band is not None:
+            return Spans(self.shape, kv_len, band=Band(self._band.low + by, self._band.high + by))
+        offsets, starts, stops = self.flat
+        return Spans(self.shape, kv_len, flat=Flat(offsets, starts + by, stops + by))
+
+    def take(self, index: npt.NDArray[np.intp]) -> Spans:
+        """Rows by flat number, in the shape of `index` (batch, heads, rows); -1 is an empty row."""
+        b, h, rows = index.shape
+        shape = (b, h, rows)
+        offsets, starts, stops = self.flat
+        pick = index.ravel()
+        counts = np.where(pick >= 0, np.diff(offsets, append=offsets[-1])[pick], 0)
+        after = np.concatenate(([0], np.cumsum(counts)))
+        source = np.repeat(offsets[pick] - after[:-1], counts) + np.arange(after[-1])
+        return Spans(shape, self.kv_len, flat=Flat(after, starts[source], stops[source]))
+
+    def rows(self, first: int, stop: int) -> Spans:
+        """The rows `first` … `stop - 1` of every plane."""
+        b, h, rows = self.shape
+        if self._band is not None:
+            low, high = self._band
+            part = Band(low[:, :, first:stop], high[:, :, first:stop])
+            return Spans((b, h, stop - first), self.kv_len, band=part)
+        if b * h == 1:
+            offsets, starts, stops = self.flat
+            cut = offsets[first : stop + 1]
+            held = slice(cut[0], cut[-1])
+            flat = Flat(cut - cut[0], starts[held], stops[held])
+            return Spans((b, h, stop - first), self.kv_len, flat=flat)
+        return self.take(np.arange(b * h * rows).reshape(self.shape)[:, :, first:stop])
+
+    def clip(self, stop: int) -> Spans:
+        """Only the keys before `stop`, as the only keys there are."""
+        if self._band is not None:
+            low, high = np.minimum(self._band.low, stop), np.minimum(self._band.high, stop)
+            return Spans(self.shape, stop, band=Band(low, high))
+        b, h, rows = self.shape
+        offsets, starts, stops = self.flat
+        real = starts < stop
+        before = np.concatenate(([0], np.cumsum(real)))
+        flat = Flat(before[offsets], starts[real], np.minimum(stops[real], stop))
+        return Spans((b, h, rows), stop, flat=flat)
+
+    def plane(self, axis: int, index: int) -> Spans:
+        """One batch row (axis 0) or head (axis 1), where the spans vary along it; else all."""
+        if self.shape[axis] == 1:
+            return self
+        part = (slice(None),) * axis + (slice(index, index + 1),)
+        if self._band is not None:
+            low, high = self._band.low[part], self._band.high[part]
+            return Spans(_with(self.shape, axis, 1), self.kv_len, band=Band(low, high))
+        numbers = np.arange(self.shape[0] * self.shape[1] * self.shape[2]).reshape(self.shape)
+        return self.take(numbers[part])
+
+    def expand(self, shape: Planes) -> Spans:
+        """The same rows repeated along a batch or head axis of 1."""
+        if shape == self.shape:
+            return self
+        if self._band is not None:
+            low, high = (np.broadcast_to(part, shape) for part in self._band)
+            return Spans(shape, self.kv_len, band=Band(low, high))
+        numbers = np.arange(self.shape[0] * self.shape[1] * self.shape[2]).reshape(self.shape)
+        return self.take(np.broadcast_to(numbers, shape))
+
+    # ── comparing ─────────────────────────────────────────────────────────────────────────────
+
+    def first_difference(self, other: Spans) -> tuple[int, int, int, int] | None:
+        """The first (batch, head, row, key) that only one of the two sees, or None."""
+        mine, theirs = together([self, other])
+        starts = np.concatenate([mine._line(0), theirs._line(0)])
+        stops = np.concatenate([mine._line(1), theirs._line(1)])
+        begin, _ = sweep(starts, stops, lambda level: level == 1)
+        if not begin.size:
+            return None
+        row, key = divmod(int(begin[0]), self.kv_len + 1)
+        b, h, r = (int(i) for i in np.unravel_index(row, mine.shape))
+        return b, h, r, key
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Spans):
+            return NotImplemented
+        if self.kv_len != other.kv_len or self.shape[2] != other.shape[2]:
+            return False
+        if self.shape != other.shape and not _broadcasts(self.shape, other.shape):
+            return False
+        return self.first_difference(other) is None
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Spans(shape={self.shape}, kv_len={self.kv_len}, intervals={self.starts.size})"
+
+    def _line(self, which: int) -> IntArray:
+        """Starts (0) or stops (1) on the one line of all rows."""
+        offsets, starts, stops = self.flat
+        base = np.repeat(np.arange(offsets.size - 1) * (self.kv_len + 1), np.diff(offsets))
+        return base + (stops if which else starts)
+
+
+def intersection(parts: Sequence[Spans]) -> Spans:
+    """The keys that all parts see."""
+    bands = [part.band for part in parts]
+    held = [band for band in bands if band is not None]
+    kv_len = parts[0].kv_len
+    if held:
+        low, high = held[0]
+        for band in held[1:]:
+            low, high = np.maximum(low, band.low), np.minimum(high, band.high)
+        narrow = Spans.from_band(low, high, kv_len)
+        if len(held) == len(parts):
+            return narrow
+        parts = [narrow, *(part for part in parts if part.band is None)]
+    return _combine(parts, lambda level: level == len(parts))
+
+
+def union(parts: Sequence[Spans]) -> Spans:
+    """The keys that at least one part sees."""
+    if all(part.band is not None for part in parts):
+        joined = _join_bands([part.band for part in parts if part.band is not None])
+        if joined is not None:
+            return Spans.from_band(joined.low, joined.high, parts[0].kv_len)
+    return _combine(parts, _any)
+
+
+def together(parts: Sequence[Spans]) -> list[Spans]:
+    """The parts, each repeated along batch and heads to their common shape."""
+    b, h, rows = np.broadcast_shapes(*(part.shape for part in parts))
+    return [part.expand((b, h, rows)) for part in parts]
+
+
+def sweep(
+    starts: IntArray, stops: IntArray, wanted: Callable[[IntArray], BoolArray]
+) -> tuple[IntArray, IntArray]:
+    """The stretches of a line on which the number of given intervals covering it is wanted."""
+    # The lowest bit tells a start from a stop, so that one plain sort orders both.
+    events = np.sort(np.concatenate([starts * 2, stops * 2 + 1]))
+    level = np.cumsum(1 - 2 * (events & 1))
+    place = events >> 1
+    last = np.append(place[1:] != place[:-1], True)[: place.size]
+    on = wanted(level[last]) & (level[last] > 0)
+    edges = place[last][np.diff(on, prepend=False)]
+    return edges[0::2], edges[1::2]
+
+
+def _any(level: IntArray) -> BoolArray:
+    return level > 0
+
+
+def _combine(parts: Sequence[Spans], wanted: Callable[[IntArray], BoolArray]) -> Spans:
+    parts = together(parts)
+    starts = np.concatenate([part._line(0) for part in parts])
+    stops = np.concatenate([part._line(1) for part in parts])
+    kv_len = parts[0].kv_len
+    return Spans.from_line(parts[0].shape, kv_len, *sweep(starts, stops, wanted))
+
+
+def _join_bands(bands: list[Band]) -> Band | None:
+    """The union as one interval a row, where it is one."""
+    low, high = bands[0]
+    for band in bands[1:]:
+        apart = (band.low > high) | (low > band.high)
+        mine, theirs = high > low, band.high > band.low
+        if bool((apart & mine & theirs).any()):
+            return None
+        only = mine & ~theirs
+        low, high = (
+            np.where(only, low, np.where(mine, np.minimum(low, band.low), band.low)),
+            np.where(only, high, np.where(mine, np.maximum(high, band.high), band.high)),
+        )
+    return Band(low, high)
+
+
+def _upright(spans: Spans, first: int, stop: int) -> IntArray:
+    """The cells, column by column: sorted (plane, key, row) as one number each."""
+    b, h, line = spans.shape
+    offsets, starts, stops = spans.flat
+    length = stops - starts
+    before = np.cumsum(length) - length
+    row = np.repeat(np.repeat(np.arange(b * h * line), np.diff(offsets)), length)
+    key = np.repeat(starts - first - before, length) + np.arange(int(length.sum()))
+    return np.sort((row // line * (stop - first) + key) * line + row % line)
+
+
+def _paint_band(band: Band, out: BoolArray, kv_len: int) -> None:
+    if out.shape[0] * out.shape[1] * out.shape[2] > kv_len:
+        # Many rows: each is a copy out of the table of all rows that see the first n keys.
+        table = np.tri(kv_len + 1, kv_len, -1, dtype=np.bool_)
+        np.take(table, band.high, axis=0, out=out, mode="clip")
+        if band.low.any():
+            out ^= table[band.low]
+        return
+    keys = np.arange(kv_len)
+    np.less(keys, band.high[..., None], out=out)
+    out &= keys >= band.low[..., None]
+
+
+def _broadcasts(mine: Planes, theirs: Planes) -> bool:
+    return all(a == b or 1 in (a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def _with(shape: Sequence[int], axis: int, size: int) -> Planes:
+    sizes = list(shape)
+    sizes[axis] = size
+    return sizes[0], sizes[1], sizes[2]

@@ -1,0 +1,201 @@
+"""Text to mask: Python's own grammar, of which only a short list of forms is allowed.
+
+Nothing is ever evaluated. The text is parsed by `ast`, each node is looked at, and whatever is not
+on the list is refused with its name. Limits are checked before anything large is made.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from typing import Any, Final
+
+from maskwright.core.atoms import ATOMS
+from maskwright.core.mask import DEEPEST, Mask, by_batch, by_head
+from maskwright.errors import MaskError, TextError
+
+MOST_CHARACTERS: Final = 200_000
+MOST_OPERATORS: Final = 1_000
+MOST_VALUES: Final = 100_000  # in one list or range
+_BY: Final = {"by_head": by_head, "by_batch": by_batch}
+
+
+def parse(text: str) -> Mask:
+    """The mask that a text spells: atoms, & | ~ -, brackets and .T.
+
+    >>> import maskwright as mw
+    >>> mw.parse("causal() & padding(lengths=[3, 4])")
+    causal() & padding(lengths=[3, 4])
+    >>> mw.parse("__import__('os')")
+    Traceback (most recent call last):
+    maskwright.errors.TextError: There is no atom named __import__. The atoms are blocks, causal, \
+chunks, dense, documents, everything, graph, image, keys, nothing, padding, prefix, queries, \
+stride, tree, window, by_head, by_batch.
+    """
+    if not isinstance(text, str):
+        raise TextError(f"parse: got {type(text).__name__}. Give a text.")
+    _check_limits(text)
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise TextError(_point_at(text.strip(), error)) from None
+    except (RecursionError, MemoryError):
+        raise TextError("The text nests too deep. Flatten it.") from None
+    return _mask(tree.body)
+
+
+def _check_limits(text: str) -> None:
+    if len(text) > MOST_CHARACTERS:
+        raise TextError(
+            f"The text has {len(text)} characters, more than {MOST_CHARACTERS}. "
+            "Build the mask in Python, or give arrays as JSON."
+        )
+    depth = deepest = 0
+    for bracket in re.findall(r"[()\[\]]", text):
+        depth += 1 if bracket in "([" else -1
+        deepest = max(deepest, depth)
+    operators = len(re.findall(r"[&|~+*/%^@<>=]|-(?!\d)|\b(?:not|and|or|if|lambda)\b", text))
+    if deepest > DEEPEST or operators > MOST_OPERATORS:
+        raise TextError(
+            f"The text has more than {DEEPEST} nested brackets or {MOST_OPERATORS} operators. "
+            "Split it, or give dense(...)."
+        )
+
+
+def _point_at(text: str, error: SyntaxError | ValueError) -> str:
+    place = getattr(error, "offset", None)
+    if not place:
+        return f"The text is no expression ({error}). Write for example causal() & window(back=3)."
+    around = text[max(0, place - 20) : place + 20]
+    return f"The text is no expression: {error.args[0]} at {around!r}. Check brackets and commas."
+
+
+def _mask(node: ast.expr) -> Mask:
+    if isinstance(node, ast.BinOp):
+        return _binary(node)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+        return ~_mask(node.operand)
+    if isinstance(node, ast.Attribute) and node.attr == "T":
+        return _mask(node.value).T
+    if isinstance(node, ast.Call):
+        return _call(node)
+    if isinstance(node, ast.BoolOp) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    ):
+        raise TextError("`and`, `or` and `not` do not combine masks. Write &, | and ~.")
+    if isinstance(node, ast.Name):
+        known = node.id in ATOMS or node.id in _BY
+        raise TextError(
+            f"{node.id} is not called. Write {node.id}(...)." if known else _unknown(node.id)
+        )
+    raise _refusal(node)
+
+
+def _binary(node: ast.BinOp) -> Mask:
+    # A chain a & b & c leans left: walk down it instead of recursing, so that it may be long.
+    right: list[tuple[ast.operator, ast.expr]] = []
+    left: ast.expr = node
+    while isinstance(left, ast.BinOp):
+        right.append((left.op, left.right))
+        left = left.left
+    mask = _mask(left)
+    for operator, term in reversed(right):
+        if isinstance(operator, ast.BitAnd):
+            mask = mask & _mask(term)
+        elif isinstance(operator, ast.BitOr):
+            mask = mask | _mask(term)
+        elif isinstance(operator, ast.Sub):
+            mask = mask - _mask(term)
+        else:
+            raise TextError(
+                f"{type(operator).__name__} does not combine masks. Write &, |, ~ or -."
+            )
+    return mask
+
+
+def _call(node: ast.Call) -> Mask:
+    if not isinstance(node.func, ast.Name):
+        raise _refusal(node.func)
+    name = node.func.id
+    if name in _BY:
+        if len(node.args) != 1 or node.keywords or not isinstance(node.args[0], ast.List):
+            raise TextError(f"{name} takes one list of masks. Write {name}([a, b]).")
+        return _BY[name]([_mask(member) for member in node.args[0].elts])
+    if name not in ATOMS:
+        raise TextError(_unknown(name))
+    arguments = [_value(argument) for argument in node.args]
+    named: dict[str, Any] = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise TextError(f"{name}: ** is not allowed. Write the arguments out.")
+        named[keyword.arg] = _value(keyword.value)
+    return call(name, arguments, named)
+
+
+def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Mask:
+    """The atom of that name, with Python's own complaint about arguments turned into ours."""
+    try:
+        return ATOMS[name](*arguments, **named)
+    except MaskError:
+        raise
+    except TypeError as error:
+        complaint = str(error).removeprefix(f"{name}() ")
+        raise TextError(f"{name}: {complaint}. See help(maskwright.{name}).") from None
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Constant) and (
+        node.value is None or isinstance(node.value, (bool, int, str))
+    ):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        number = _value(node.operand)
+        if isinstance(number, int) and not isinstance(number, bool):
+            return -number
+    if isinstance(node, (ast.List, ast.Tuple)):
+        if len(node.elts) > MOST_VALUES:
+            raise TextError(
+                f"A list has {len(node.elts)} values, more than {MOST_VALUES}. Build it in Python."
+            )
+        return [_value(item) for item in node.elts]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
+        return _range(node)
+    raise _refusal(node)
+
+
+def _range(node: ast.Call) -> range:
+    ends = [_value(argument) for argument in node.args]
+    whole = all(isinstance(end, int) and not isinstance(end, bool) for end in ends)
+    if node.keywords or not 1 <= len(ends) <= 3 or not whole or (len(ends) == 3 and ends[2] == 0):
+        raise TextError(
+            "range takes one to three whole numbers. Write range(4) or range(0, 64, 8)."
+        )
+    steps = range(*ends)
+    # len() of a huge range overflows, so its size is worked out by hand.
+    size = max(
+        0, (steps.stop - steps.start + steps.step - (1 if steps.step > 0 else -1)) // steps.step
+    )
+    if size > MOST_VALUES:
+        raise TextError(f"A range has {size} values, more than {MOST_VALUES}. Build it in Python.")
+    return steps
+
+
+def _unknown(name: str) -> str:
+    names = [*sorted(ATOMS), *_BY]
+    if name == "where":
+        return "where(...) holds Python code, which text can't. Build that mask in Python."
+    close = difflib.get_close_matches(name[:50], names, n=1)
+    shown = name if len(name) <= 50 else name[:50] + "…"
+    if close:
+        return f"There is no atom named {shown}. Did you mean {close[0]}?"
+    return f"There is no atom named {shown}. The atoms are {', '.join(names)}."
+
+
+def _refusal(node: ast.AST) -> TextError:
+    kind = type(node).__name__
+    shown = ast.unparse(node) if kind in ("Constant", "Attribute", "Name") else kind
+    shown = shown if len(shown) <= 50 else shown[:50] + "…"
+    return TextError(
+        f"{shown} is not allowed here. Use atoms, &, |, ~, -, .T, numbers, lists and range()."
+    )

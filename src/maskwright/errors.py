@@ -1,0 +1,87 @@
+"""Every exception that maskwright raises.
+
+    MaskError (ValueError)
+    ├── ArgumentError    an atom, operator or helper was given something it can't take
+    ├── FrameError       the sizes asked for do not fit the mask, or a cell lies outside them
+    ├── SizeError        the answer would be too large to build; the message names the way around
+    ├── TextError        text or JSON that does not spell a mask
+    └── TruthError       a mask was used as a plain True or False (a TypeError too)
+
+A message is one sentence of what was given and which rule it breaks, and one of what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArgumentError",
+    "FrameError",
+    "MaskError",
+    "SizeError",
+    "TextError",
+    "TruthError",
+]
+
+
+class MaskError(ValueError):
+    """The base of all errors that maskwright raises.
+
+    >>> import maskwright as mw
+    >>> try:
+    ...     mw.window(back=-1)
+    ... except mw.MaskError as error:
+    ...     print(error)
+    window: back=-1 is negative. Count keys from the query, 0 or more, or give None for no limit.
+    """
+
+
+class ArgumentError(MaskError):
+    """An atom, operator or helper was given something it can't take.
+
+    >>> import maskwright as mw
+    >>> mw.stride(0)
+    Traceback (most recent call last):
+    maskwright.errors.ArgumentError: stride: step=0 is less than 1. Give a whole number of 1 or more.
+    """
+
+
+class FrameError(MaskError):
+    """The sizes asked for do not fit the mask, or a cell lies outside them.
+
+    >>> import maskwright as mw
+    >>> mw.padding(lengths=[3, 9]).on(4)
+    Traceback (most recent call last):
+    maskwright.errors.FrameError: padding: lengths holds 9 but the frame has 4 keys. \
+Pass kv_len=9 or more, or shorten the lengths.
+    """
+
+
+class SizeError(MaskError):
+    """The answer would be too large to build; the message names the way around.
+
+    >>> import maskwright as mw
+    >>> mw.causal().on(1_000_000).dense()
+    Traceback (most recent call last):
+    maskwright.errors.SizeError: dense() would need 1000.0 GB for shape (1, 1, 1000000, 1000000). \
+Use .spans, .tiles() or .rows(start, stop).
+    """
+
+
+class TextError(MaskError):
+    """Text or JSON that does not spell a mask.
+
+    >>> import maskwright as mw
+    >>> mw.parse("casual()")
+    Traceback (most recent call last):
+    maskwright.errors.TextError: There is no atom named casual. Did you mean causal?
+    """
+
+
+class TruthError(MaskError, TypeError):
+    """A mask was used as a plain True or False, mostly by `and`, `or`, `not` or `if`.
+
+    >>> import maskwright as mw
+    >>> mw.causal() and mw.window(back=3)
+    Traceback (most recent call last):
+    maskwright.errors.TruthError: A mask is a set of cells, neither true nor false. \
+Write & for `and`, | for `or`, ~ for `not`.
+    """

@@ -1,0 +1,68 @@
+"""Masks for checking or denoising several continuations in one pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from maskwright.core.arrays import read_whole
+from maskwright.core.atoms import blocks, tree
+from maskwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maskwright.core.mask import Mask
+
+
+def medusa(choices: Sequence[Sequence[int]], past: int = 1) -> Mask:
+    """A tree of drafts after `past` accepted tokens: a draft sees the past and its own branch.
+
+    `choices` are the paths that Medusa checks, such as (0,), (1,), (0, 0): the second guess after
+    the first is the path (0, 0). The drafts stand in the order of the paths.
+
+    Cai et al. 2024, "Medusa: Simple LLM Inference Acceleration Framework", arXiv 2401.10774.
+
+    >>> import maskwright as mw
+    >>> mw.recipes.medusa([(0,), (1,), (0, 0)], past=2).on(5).dense().astype(int)[0, 0, 2:].tolist()
+    [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 1, 0, 1]]
+    """
+    accepted = read_whole(past, "medusa: past", least=1)
+    paths = [tuple(path) for path in choices]
+    place = {path: accepted + number for number, path in enumerate(paths)}
+    place[()] = accepted - 1
+    orphans = [path for path in paths if not path or path[:-1] not in place]
+    if orphans or len(place) != len(paths) + 1:
+        raise ArgumentError(
+            f"medusa: the path {orphans[0] if orphans else paths} has no parent or comes twice. "
+            "Give every path once, and with it all that it begins with."
+        )
+    chain = list(range(-1, accepted - 1))
+    return tree(chain + [place[path[:-1]] for path in paths])
+
+
+def block_diffusion(length: int, block: int) -> Mask:
+    """Training a block diffusion model: the noised text, then the clean text, 2 × `length` tokens.
+
+    A noised block sees itself and the clean blocks before it; a clean block sees itself and the
+    clean blocks before it.
+
+    Arriola et al. 2025, "Block Diffusion", arXiv 2503.09573.
+
+    >>> import maskwright as mw
+    >>> mw.recipes.block_diffusion(2, 1).on(4).dense().astype(int)[0, 0].tolist()
+    [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+    """
+    size = read_whole(block, "block_diffusion: block", least=1)
+    tokens = read_whole(length, "block_diffusion: length", least=0)
+    if tokens % size:
+        raise ArgumentError(
+            f"block_diffusion: length={tokens} is no multiple of block={size}. Pad the text."
+        )
+    count = tokens // size
+    own, earlier = np.eye(count, dtype=bool), np.tri(count, k=-1, dtype=bool)
+    noised = np.hstack([own, earlier])
+    clean = np.hstack([np.zeros_like(own), own | earlier])
+    lit = np.vstack([noised, clean])
+    return blocks(lit, size, shape=lit.shape)

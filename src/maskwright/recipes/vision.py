@@ -1,0 +1,41 @@
+"""Masks for images, alone and among text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from maskwright.core.arrays import read_whole
+from maskwright.core.atoms import causal, documents, image
+from maskwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from maskwright.core.mask import Mask
+
+
+def natten(height: int, width: int, kernel: int) -> Mask:
+    """Every pixel sees a `kernel` × `kernel` neighbourhood, shifted inward at the border.
+
+    Hassani et al. 2022, "Neighborhood Attention Transformer", arXiv 2204.07143.
+
+    >>> import maskwright as mw
+    >>> mw.recipes.natten(4, 4, 3).on(16).spans.row(0)
+    [(0, 3), (4, 7), (8, 11)]
+    """
+    side = read_whole(kernel, "natten: kernel", least=1)
+    if side % 2 == 0:
+        raise ArgumentError(f"natten: kernel={side} has no middle. Give an odd number.")
+    return image(height, width, radius=side // 2, border="shift")
+
+
+def image_text(images: Any) -> Mask:
+    """Text is causal; the tokens of one image see each other in both directions.
+
+    `images` holds for every token the number of its image, -1 for text.
+
+    Gemma Team 2025, "Gemma 3 Technical Report", arXiv 2503.19786.
+
+    >>> import maskwright as mw
+    >>> mw.recipes.image_text([-1, 0, 0, -1]).on(4).dense().astype(int)[0, 0].tolist()
+    [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    """
+    return causal() | documents(ids=images)
