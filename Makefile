@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# numpy's own threads would only fight over the cores that the tests run on side by side
 TEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -36,9 +35,8 @@ check: $(VENV)/.ready ## Formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-fuzz: $(VENV)/.torch ## Compare 100,000 random masks with the oracle (about half an hour; CASES=n)
-	MASKWRIGHT_FUZZ=$$(( $(or $(CASES),100000) / 2 )) MASKWRIGHT_HALF=1 $(BIN)/python -m pytest tests/core/test_truth.py -q & first=$$!; \
-	MASKWRIGHT_FUZZ=$$(( $(or $(CASES),100000) / 2 )) MASKWRIGHT_HALF=2 $(BIN)/python -m pytest tests/core/test_truth.py -q && wait $$first
+fuzz: $(VENV)/.torch ## Compare 100,000 random masks with the oracle (about half an hour)
+	MASKWRIGHT_FUZZ=$(or $(CASES),100000) $(TEST) tests/core/test_truth.py
 
 bench: $(VENV)/.torch ## Measure, beside PyTorch in the same run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 FUZZ = int(os.environ.get("MASKWRIGHT_FUZZ", "0"))
 CASES = FUZZ or 2_000  # of the one test that compares everything with the oracle
+SHARES = 2  # it runs in so many parts, side by side
 
 settings.register_profile(
     "maskwright",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from maskwright import Frame, Mask
 from maskwright.core.atoms_array import Where
 from maskwright.core.mask import walk
 from maskwright.core.oracle import truth
-from tests.conftest import CASES
+from tests.conftest import CASES, SHARES
 from tests.strategies import bind, cases
 
 
@@ -20,9 +21,12 @@ def cells(mask: Mask, frame: Frame) -> np.ndarray:
     return np.array(truth(mask, frame), np.bool_).reshape(shape)
 
 
-@settings(max_examples=CASES)
-@given(cases(), st.data())
-def test_every_answer_is_the_oracles(case: tuple[Mask, Frame], data: st.DataObject) -> None:
+@pytest.mark.parametrize("share", range(SHARES))
+@settings(max_examples=CASES // SHARES)
+@given(case=cases(), data=st.data())
+def test_every_answer_is_the_oracles(
+    share: int, case: tuple[Mask, Frame], data: st.DataObject
+) -> None:
     mask, frame = case
     note(f"{mask!r}\n{frame}")
     event(f"depth {mask._depth}")

@@ -85,7 +85,7 @@ def read_ints(value: object, what: str) -> IntArray:
         raise ArgumentError(f"{what} has dtype {array.dtype}. Give whole numbers.")
     if array.dtype.kind == "u" and array.size and int(array.max()) > _LARGEST:
         raise ArgumentError(f"{what} holds {int(array.max())}. Give numbers below 2**62.")
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 def read_bools(value: object, what: str, *, instead: str) -> BoolArray:

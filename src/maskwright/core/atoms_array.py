@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +126,7 @@ class Where(Atom):
         rows = max(1, MOST_CELLS // cells)
         stops = range(region.row, max(region.row_stop, region.row + 1), rows)
         parts = [
-            replace(region, row=row, row_stop=min(row + rows, region.row_stop)) for row in stops
+            region._replace(row=row, row_stop=min(row + rows, region.row_stop)) for row in stops
         ]
         return Spans.stack([part.cells(self._ask(part)) for part in parts], axis=2)
 
@@ -236,7 +236,8 @@ def _read_cells(array: Any, shape: Sequence[int] | None, what: str) -> BoolArray
     cells = read_bools(
         array,
         what,
-        instead="Give True or 1 for cells that may be seen; for an additive mask give (mask == 0).",
+        instead="Give True or 1 for cells that may be seen: (mask != 0) for a mask of 0.0 and 1.0, "
+        "(mask == 0) for an additive one.",
     )
     if shape is not None:
         sizes = tuple(read_ints(list(shape), f"{what}'s shape").tolist())

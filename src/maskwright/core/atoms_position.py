@@ -400,8 +400,8 @@ def every_row(distinct: Spans, rows: int) -> Spans:
     if int(counts.max(initial=0)) <= 1:
         low, high = np.zeros((2, b * h), np.int64)
         low[counts == 1], high[counts == 1] = distinct.starts, distinct.stops
-        low, high = (np.broadcast_to(end.reshape(b, h, 1), (b, h, rows)) for end in (low, high))
-        return Spans.from_band(low, high, distinct.kv_len)
+        ends = low.reshape(b, h, 1), high.reshape(b, h, 1)
+        return Spans.from_band(*ends, distinct.kv_len, rows)
     number = np.arange(b * h).reshape(b, h, 1)
     return distinct.take(np.broadcast_to(number, (b, h, rows)))
 

@@ -124,7 +124,7 @@ class Graph(Atom):
 
     def _fit(self, frame: Frame) -> None:
         last = int(self.edges.data.max(initial=-1))
-        if last >= frame.k_stop:
+        if last >= max(frame.k_stop, 0):
             raise FrameError(
                 f"graph: edges name node {last} but the frame has {frame.k_stop} keys. "
                 f"Pass kv_len={last + 1} or more."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from maskwright.core.arrays import FrozenArray, read_bools, read_ints, read_whole
+from maskwright.core.arrays import FrozenArray, read_array, read_bools, read_ints, read_whole
 from maskwright.core.atoms_position import every_row, most_runs, read_lengths
 from maskwright.core.mask import Atom, Axes, Cell, Mask
 from maskwright.errors import ArgumentError, FrameError
@@ -45,7 +45,7 @@ class Padding(Atom):
             return
         assert self.lengths is not None
         longest = int(self.lengths.data.max(initial=0))
-        if longest > frame.k_stop:
+        if longest > max(frame.k_stop, 0):
             raise FrameError(
                 f"padding: lengths holds {longest} but the frame has {frame.k_stop} keys. "
                 f"Pass kv_len={longest} or more, or shorten the lengths."
@@ -171,7 +171,7 @@ class Documents(Atom):
             frame.check_queries(count, "documents", f"ids has {count} columns")
             return
         longest = max((sum(row) for row in self.lengths or ()), default=0)
-        if longest > frame.k_stop:
+        if longest > max(frame.k_stop, 0):
             raise FrameError(
                 f"documents: lengths add up to {longest} but the frame has {frame.k_stop} keys. "
                 f"Pass kv_len={longest} or more; what is left over counts as padding."
@@ -237,12 +237,13 @@ def padding(*, lengths: Any = None, keep: Any = None, ids: Any = None, pad_id: A
     if lengths is not None:
         return Padding(FrozenArray(read_lengths(lengths, "padding")), None)
     if ids is not None:
-        kept = _token_rows(read_ints(ids, "padding: ids"), "padding: ids") != _read_id(pad_id)
+        kept = _read_tokens(ids, pad_id)
     else:
         flags = read_bools(
             keep,
             "padding: keep",
-            instead="Give True or 1 for real tokens; for an additive mask give keep=(mask == 0).",
+            instead="Give True or 1 for real tokens: keep=(mask != 0) for a mask of 0.0 and 1.0, "
+            "keep=(mask == 0) for an additive one.",
         )
         kept = _token_rows(flags, "padding: keep")
     if not kept.shape[0]:
@@ -306,6 +307,19 @@ def _token_rows(array: Any, what: str) -> Any:
     if array.ndim != 2:
         raise ArgumentError(f"{what} has shape {array.shape}. Give (tokens,) or (batch, tokens).")
     return array
+
+
+def _read_tokens(ids: Any, pad_id: Any) -> Any:
+    """(batch, tokens): which tokens are real. Words are as good as numbers."""
+    if isinstance(pad_id, str):
+        words = read_array(ids, "padding: ids")
+        if words.dtype.kind != "U":
+            raise ArgumentError(
+                f"padding: pad_id={pad_id!r} is a word but ids has dtype {words.dtype}. "
+                "Give both as words, or both as numbers."
+            )
+        return _token_rows(words, "padding: ids") != pad_id
+    return _token_rows(read_ints(ids, "padding: ids"), "padding: ids") != _read_id(pad_id)
 
 
 def _read_id(pad_id: Any) -> int:

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 class Padded(NamedTuple):
-    """What `pad` returns: the tokens (batch, tokens), and the mask that hides the filling."""
+    """What `pad` returns: the tokens (batch, tokens), and the mask that hides the filling.
+
+    >>> import maskwright as mw
+    >>> ids, mask = mw.pad([["hello", "world"], ["yes"]], pad_id="<pad>")
+    >>> ids.tolist()
+    [['hello', 'world'], ['yes', '<pad>']]
+    """
 
     ids: npt.NDArray[Any]
     mask: Mask
@@ -31,6 +37,10 @@ class Packed(NamedTuple):
 
     `documents` holds for every token the number of its sequence in the input, -1 for filling;
     `positions` count from 0 in every document; `mask` keeps documents apart.
+
+    >>> import maskwright as mw
+    >>> mw.pack([[5, 6], [7]], length=4).positions.tolist()
+    [[0, 1, 0, 0]]
     """
 
     ids: npt.NDArray[Any]

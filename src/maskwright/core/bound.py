@@ -23,6 +23,8 @@ from maskwright.errors import ArgumentError, FrameError, SizeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy.typing as npt
+
     from maskwright.core.arrays import BoolArray
     from maskwright.core.frame import Frame
     from maskwright.core.why import Why
@@ -354,8 +356,17 @@ class BoundMask:
                 "wrap an array in dense(...)."
             )
         home = self._home
-        whole = other.on(home.q_len, home.kv_len, home.batch, home.heads, home.q_start)
-        return BoundMask(other, whole._home, self._part)
+        try:
+            other.on(home.q_len, home.kv_len, home.batch, home.heads, home.q_start)
+        except FrameError as error:
+            raise FrameError(f"equals: the other mask does not fit this frame. {error}") from None
+        return BoundMask(other, home, self._part)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """The dense array, so that numpy functions take a bound mask as it is."""
+        if copy is False:
+            raise ArgumentError("A bound mask holds no array to share. Leave copy out.")
+        return self.dense() if dtype is None else self.dense().astype(dtype)
 
     def __repr__(self) -> str:
         frame = self.frame

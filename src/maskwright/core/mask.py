@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn
 
 from maskwright.core import spans as sets
 from maskwright.core.frame import Frame, make_frame, merge_axis
-from maskwright.errors import ArgumentError, TruthError
+from maskwright.errors import ArgumentError, FrameError, TruthError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -272,8 +272,10 @@ class And(Mask):
 
     def _read(self, region: Region) -> Spans:
         keys = region.key_stop - region.key
-        cheap = [term for term in self.terms if term._width(keys) <= CHEAP]
-        dear = [term for term in self.terms if term._width(keys) > CHEAP]
+        cheap: list[Mask] = []
+        dear: list[Mask] = []
+        for term in self.terms:
+            (cheap if term._width(keys) <= CHEAP else dear).append(term)
         seen = sets.intersection([term._read(region) for term in cheap]) if cheap else None
         for term in dear:
             if seen is None:
@@ -342,7 +344,7 @@ class Or(Mask):
         return self.terms
 
     def _text(self) -> str:
-        return " | ".join(term._text() for term in self.terms)
+        return " | ".join(_in_brackets(term, And) for term in self.terms)
 
 
 @dataclass(frozen=True, repr=False)
@@ -399,7 +401,10 @@ class Transpose(Mask):
         return turned.shift(region.key, region.frame.kv_len)
 
     def _fit(self, frame: Frame) -> None:
-        self.term._fit(frame.transposed)
+        try:
+            self.term._fit(frame.transposed)
+        except FrameError as error:
+            raise FrameError(f"Under .T, where queries and keys change places: {error}") from None
 
     def _planes(self, frame: Frame) -> tuple[int, int]:
         return self.term._planes(frame.transposed)

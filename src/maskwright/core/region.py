@@ -6,8 +6,7 @@ so that an intersection need not look where its cheapest term already sees nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 MOST_CELLS: Final = 2**22  # so many cells are held as truth values at a time, whatever the frame
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """Rows `row` … `row_stop - 1` and keys `key` … `key_stop - 1` of a frame, counted from 0."""
 
     frame: Frame
@@ -75,22 +73,14 @@ class Region:
 
     def band(self, low: IntArray | int, high: IntArray | int) -> Spans:
         """Each row sees the positions low … high - 1. Both broadcast to (batch, heads, rows)."""
-        start = self.frame.k_start
-        begin = np.clip(np.asarray(low) - start, self.key, self.key_stop)
-        end = np.clip(np.asarray(high) - start, self.key, self.key_stop)
-        sizes = np.broadcast_shapes(begin.shape, end.shape, (1, 1, self.rows))
-        return Spans.from_band(
-            np.broadcast_to(begin, sizes), np.broadcast_to(end, sizes), self.frame.kv_len
-        )
+        return Spans.from_band(self._index(low), self._index(high), self.frame.kv_len, self.rows)
 
     def pieces(
         self, rows: IntArray, low: IntArray, high: IntArray, batch: int = 1, heads: int = 1
     ) -> Spans:
         """Intervals of positions in any order; `rows` count through (batch, heads, rows)."""
-        start = self.frame.k_start
-        begin = np.clip(low - start, self.key, self.key_stop)
-        end = np.clip(high - start, self.key, self.key_stop)
         shape = (batch, heads, self.rows)
+        begin, end = self._index(low), self._index(high)
         return Spans.from_pieces(shape, self.frame.kv_len, rows, begin, end)
 
     def cells(self, seen: BoolArray) -> Spans:
@@ -99,3 +89,11 @@ class Region:
         step = max(1, MOST_CELLS * rows // max(1, seen.size))
         parts = [seen[:, :, row : row + step] for row in range(0, max(rows, 1), step)]
         return Spans.stack([Spans.from_cells(part, kv_len, self.key) for part in parts], axis=2)
+
+    def _index(self, position: IntArray | int) -> IntArray:
+        """Positions as key columns, those outside the region moved to its edge."""
+        start = self.frame.k_start
+        if isinstance(position, int):
+            return np.full((1, 1, 1), min(max(position - start, self.key), self.key_stop))
+        column = position - start if start else position
+        return np.minimum(np.maximum(column, self.key), self.key_stop)

@@ -59,26 +59,24 @@ class Spans:
     ([0, 0, 0, 0, 2], [1, 2, 3, 1, 4])
     """
 
-    __slots__ = ("_band", "_flat", "kv_len", "shape")
+    __slots__ = ("_flat", "_thin", "kv_len", "shape")
 
     def __init__(
         self, shape: Planes, kv_len: int, *, band: Band | None = None, flat: Flat | None = None
     ) -> None:
         self.shape = shape
         self.kv_len = kv_len
-        self._band = band
+        self._thin = band  # either end may still be 1 along an axis of `shape`
         self._flat = flat
 
     # ── making ────────────────────────────────────────────────────────────────────────────────
 
     @classmethod
-    def from_band(cls, low: IntArray, high: IntArray, kv_len: int) -> Spans:
+    def from_band(cls, low: IntArray, high: IntArray, kv_len: int, rows: int) -> Spans:
         """One interval a row; `low` and `high` broadcast to (batch, heads, rows)."""
         high = np.maximum(low, high)
-        if low.shape != high.shape:
-            low = np.broadcast_to(low, high.shape)
-        b, h, rows = high.shape
-        return cls((b, h, rows), kv_len, band=Band(low, high))
+        b, h, held = high.shape
+        return cls((b, h, rows if held == 1 else held), kv_len, band=Band(low, high))
 
     @classmethod
     def from_pieces(
@@ -122,7 +120,7 @@ class Spans:
         parts = [p.expand(_with(others, axis, p.shape[axis])) for p in parts]
         kv_len = parts[0].kv_len
         shape = _with(others, axis, sum(p.shape[axis] for p in parts))
-        bands = [p._band for p in parts]
+        bands = [p.band for p in parts]
         if all(band is not None for band in bands):
             low = np.concatenate([band.low for band in bands if band is not None], axis)
             high = np.concatenate([band.high for band in bands if band is not None], axis)
@@ -147,15 +145,20 @@ class Spans:
 
     @property
     def band(self) -> Band | None:
-        """The one-interval layout, where the spans are held that way."""
-        return self._band
+        """The one-interval layout in full shape, where the spans are held that way."""
+        if self._thin is None:
+            return None
+        low, high = self._thin
+        if low.shape != self.shape or high.shape != self.shape:
+            self._thin = Band(np.broadcast_to(low, self.shape), np.broadcast_to(high, self.shape))
+        return self._thin
 
     @property
     def flat(self) -> Flat:
         """The flat layout, made on first use."""
         if self._flat is None:
-            assert self._band is not None
-            low, high = self._band.low.ravel(), self._band.high.ravel()
+            assert self.band is not None
+            low, high = (end.ravel() for end in self.band)
             real = high > low
             if real.all():
                 self._flat = Flat(np.arange(low.size + 1), low, high)
@@ -200,23 +203,26 @@ class Spans:
 
     def cells(self) -> int:
         """How many cells the held planes have; a plane shared by several heads counts once."""
-        if self._band is not None:
-            return int((self._band.high - self._band.low).sum())
+        band = self.band
+        if band is not None:
+            return int(band.high.sum()) - int(band.low.sum())
         return int((self.flat.stops - self.flat.starts).sum())
 
     def empty_rows(self) -> BoolArray:
         """True where a row sees nothing, in the spans' shape."""
-        if self._band is not None:
-            return np.equal(self._band.high, self._band.low)
+        band = self.band
+        if band is not None:
+            return np.equal(band.high, band.low)
         return np.equal(np.diff(self.flat.offsets), 0).reshape(self.shape)
 
     def reach(self) -> tuple[int, int]:
         """The first key that any row sees, and one past the last; (0, 0) where none does."""
-        if self._band is not None:
-            real = self._band.high > self._band.low
+        band = self.band
+        if band is not None:
+            real = band.high > band.low
             if not real.any():
                 return 0, 0
-            return int(self._band.low[real].min()), int(self._band.high[real].max())
+            return int(band.low[real].min()), int(band.high[real].max())
         if not self.flat.starts.size:
             return 0, 0
         return int(self.flat.starts.min()), int(self.flat.stops.max())
@@ -224,8 +230,8 @@ class Spans:
     def paint(self, out: BoolArray) -> None:
         """Write the cells into `out`, (batch, heads, rows, kv_len)."""
         b, h, rows = self.shape
-        if self._band is not None:
-            _paint_band(self._band, out, self.kv_len)
+        if self.band is not None:
+            _paint_band(self.band, out, self.kv_len)
             return
         offsets, starts, stops = self.flat
         edges = np.zeros((b * h * rows, self.kv_len + 1), np.int8)
@@ -251,13 +257,14 @@ class Spans:
 
     def complement(self, first: int, stop: int) -> Spans:
         """The keys of `first` … `stop - 1` that a row does not see. All spans must lie in there."""
-        if self._band is not None:
-            low, high = self._band
+        rows = self.shape[2]
+        if self.band is not None:
+            low, high = self.band
             if not low.size or (bool((low == first).all()) or bool((high == low).all())):
                 after = np.where(high > low, high, first)
-                return Spans.from_band(after, np.full_like(after, stop), self.kv_len)
+                return Spans.from_band(after, np.full_like(after, stop), self.kv_len, rows)
             if bool(((high == stop) & (high > low)).all()):
-                return Spans.from_band(np.full_like(low, first), low, self.kv_len)
+                return Spans.from_band(np.full_like(low, first), low, self.kv_len, rows)
         offsets, starts, stops = self.flat
         begin = np.insert(stops, offsets[:-1], first)  # a row of n intervals has n + 1 gaps
         end = np.insert(starts, offsets[1:], stop)
@@ -285,8 +292,8 @@ class Spans:
 
     def shift(self, by: int, kv_len: int) -> Spans:
         """The same intervals `by` keys later, among `kv_len` keys."""
-        if self._band is not None:
-            return Spans(self.shape, kv_len, band=Band(self._band.low + by, self._band.high + by))
+        if self._thin is not None:
+            return Spans(self.shape, kv_len, band=Band(self._thin.low + by, self._thin.high + by))
         offsets, starts, stops = self.flat
         return Spans(self.shape, kv_len, flat=Flat(offsets, starts + by, stops + by))
 
@@ -304,8 +311,8 @@ class Spans:
     def rows(self, first: int, stop: int) -> Spans:
         """The rows `first` … `stop - 1` of every plane."""
         b, h, rows = self.shape
-        if self._band is not None:
-            low, high = self._band
+        if self.band is not None:
+            low, high = self.band
             part = Band(low[:, :, first:stop], high[:, :, first:stop])
             return Spans((b, h, stop - first), self.kv_len, band=part)
         if b * h == 1:
@@ -318,8 +325,8 @@ class Spans:
 
     def clip(self, stop: int) -> Spans:
         """Only the keys before `stop`, as the only keys there are."""
-        if self._band is not None:
-            low, high = np.minimum(self._band.low, stop), np.minimum(self._band.high, stop)
+        if self._thin is not None:
+            low, high = np.minimum(self._thin.low, stop), np.minimum(self._thin.high, stop)
             return Spans(self.shape, stop, band=Band(low, high))
         b, h, rows = self.shape
         offsets, starts, stops = self.flat
@@ -333,8 +340,8 @@ class Spans:
         if self.shape[axis] == 1:
             return self
         part = (slice(None),) * axis + (slice(index, index + 1),)
-        if self._band is not None:
-            low, high = self._band.low[part], self._band.high[part]
+        if self.band is not None:
+            low, high = self.band.low[part], self.band.high[part]
             return Spans(_with(self.shape, axis, 1), self.kv_len, band=Band(low, high))
         numbers = np.arange(self.shape[0] * self.shape[1] * self.shape[2]).reshape(self.shape)
         return self.take(numbers[part])
@@ -343,9 +350,8 @@ class Spans:
         """The same rows repeated along a batch or head axis of 1."""
         if shape == self.shape:
             return self
-        if self._band is not None:
-            low, high = (np.broadcast_to(part, shape) for part in self._band)
-            return Spans(shape, self.kv_len, band=Band(low, high))
+        if self._thin is not None:
+            return Spans(shape, self.kv_len, band=self._thin)
         numbers = np.arange(self.shape[0] * self.shape[1] * self.shape[2]).reshape(self.shape)
         return self.take(np.broadcast_to(numbers, shape))
 
@@ -386,26 +392,26 @@ class Spans:
 
 def intersection(parts: Sequence[Spans]) -> Spans:
     """The keys that all parts see."""
-    bands = [part.band for part in parts]
-    held = [band for band in bands if band is not None]
-    kv_len = parts[0].kv_len
+    held = [part._thin for part in parts if part._thin is not None]
+    kv_len, rows = parts[0].kv_len, parts[0].shape[2]
     if held:
         low, high = held[0]
         for band in held[1:]:
             low, high = np.maximum(low, band.low), np.minimum(high, band.high)
-        narrow = Spans.from_band(low, high, kv_len)
+        narrow = Spans.from_band(low, high, kv_len, rows)
         if len(held) == len(parts):
             return narrow
-        parts = [narrow, *(part for part in parts if part.band is None)]
+        parts = [narrow, *(part for part in parts if part._thin is None)]
     return _combine(parts, lambda level: level == len(parts))
 
 
 def union(parts: Sequence[Spans]) -> Spans:
     """The keys that at least one part sees."""
-    if all(part.band is not None for part in parts):
-        joined = _join_bands([part.band for part in parts if part.band is not None])
+    bands = [part._thin for part in parts if part._thin is not None]
+    if len(bands) == len(parts):
+        joined = _join_bands(bands)
         if joined is not None:
-            return Spans.from_band(joined.low, joined.high, parts[0].kv_len)
+            return Spans.from_band(*joined, parts[0].kv_len, parts[0].shape[2])
     return _combine(parts, _any)
 
 

@@ -93,10 +93,38 @@ def cut(parts: Iterable[Spans], q_block: int, kv_block: int) -> Tiles:
     """Tiles of spans that are given some rows at a time, each but the last whole blocks tall."""
     touched, full = [], []
     for spans in parts:
-        some, rest = _touched(spans, q_block, kv_block), _touched(~spans, q_block, kv_block)
-        touched.append(some)
-        full.append(some - rest)
+        pair = _cut_band(spans, q_block, kv_block)
+        if pair is None:
+            some, rest = _touched(spans, q_block, kv_block), _touched(~spans, q_block, kv_block)
+            pair = some, some - rest
+        touched.append(pair[0])
+        full.append(pair[1])
     return Tiles(q_block, kv_block, Spans.stack(touched, axis=2), Spans.stack(full, axis=2))
+
+
+def _cut_band(spans: Spans, q_block: int, kv_block: int) -> tuple[Spans, Spans] | None:
+    """Where every row sees one interval and those of neighbours meet, so do the tiles'.
+
+    Then the touched tiles of a block of rows go from its least `low` to its greatest `high`, and
+    the full ones from its greatest `low` to its least `high`.
+    """
+    band, (b, h, rows) = spans.band, spans.shape
+    if band is None or not rows or not b * h:
+        return None
+    low, high = band
+    if bool((high == low).any()):
+        return None
+    broad = math.ceil(spans.kv_len / kv_block)
+    heads = np.arange(0, rows, q_block)
+    apart = (low[..., 1:] > high[..., :-1]) | (low[..., :-1] > high[..., 1:])
+    apart[..., heads[1:] - 1] = False  # the last row of a block and the first of the next
+    if bool(apart.any()):
+        return None
+    first, last = np.minimum.reduceat(low, heads, axis=2), np.maximum.reduceat(low, heads, axis=2)
+    least, most = np.minimum.reduceat(high, heads, axis=2), np.maximum.reduceat(high, heads, axis=2)
+    touched = Spans.from_band(first // kv_block, -(-most // kv_block), broad, heads.size)
+    whole = np.where(least == spans.kv_len, broad, least // kv_block)
+    return touched, Spans.from_band(-(-last // kv_block), whole, broad, heads.size)
 
 
 def _touched(spans: Spans, q_block: int, kv_block: int) -> Spans:

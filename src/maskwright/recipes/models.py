@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 class TranslationMasks(NamedTuple):
-    """The masks of an encoder-decoder's three attentions."""
+    """The masks of an encoder-decoder's three attentions.
+
+    >>> import maskwright as mw
+    >>> mw.recipes.translation(source=[[5, 0]], target=[[6, 7]]).encoder
+    padding(keep=[[1, 0]])
+    """
 
     encoder: Mask
     decoder: Mask

@@ -1,0 +1,1 @@
+"""Measurements beside peers; `make bench` runs them all."""

@@ -1,0 +1,1 @@
+"""The documentation's generator lives beside the pages that it writes."""

@@ -1,0 +1,54 @@
+"""Write the parts of docs/ that come from the code: the tables of atoms and of recipes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import maskwright as mw
+from maskwright.core.atoms import ATOMS
+
+HERE = Path(__file__).parent
+
+
+def pages() -> dict[Path, str]:
+    """Every page with a generated part, as it should read."""
+    path = HERE / "masks.md"
+    text = path.read_text()
+    names = [*ATOMS, "where", "by_head", "by_batch"]
+    text = filled(text, "atoms", table({name: getattr(mw, name) for name in names}))
+    recipes = {n: getattr(mw.recipes, n) for n in mw.recipes.__all__ if n[0].islower()}
+    return {path: filled(text, "recipes", table(recipes, prefix="recipes."))}
+
+
+def table(functions: dict[str, object], prefix: str = "") -> str:
+    """A row for each function: how it is called, and the first line of its docstring."""
+    rows = ["| say | a query sees |", "|---|---|"]
+    for name, function in functions.items():
+        assert callable(function)
+        given = ", ".join(
+            name if kind.default is inspect.Parameter.empty else f"{name}={default(kind)}"
+            for name, kind in inspect.signature(function).parameters.items()
+        )
+        first = (inspect.getdoc(function) or "").splitlines()[0]
+        rows.append(f"| `{prefix}{name}({given})` | {first} |")
+    return "\n".join(rows)
+
+
+def default(parameter: inspect.Parameter) -> str:
+    """What stands for an argument that is left out."""
+    return "…" if parameter.default is None else repr(parameter.default)
+
+
+def filled(text: str, name: str, content: str) -> str:
+    """The text with the part between its two markers replaced."""
+    begin, end = f"<!-- {name}: made by `make docs` -->", f"<!-- end of {name} -->"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    assert pattern.search(text), f"the markers of {name} are missing"
+    return pattern.sub(lambda _: f"{begin}\n{content}\n{end}", text)
+
+
+if __name__ == "__main__":
+    for page, content in pages().items():
+        page.write_text(content)

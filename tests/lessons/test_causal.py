@@ -1,0 +1,126 @@
+"""Causal masks: which triangle, and what it does to the weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+import maskwright as mw
+from tests.lessons.arithmetic import select, softmax
+
+SCORES = np.array([[0.8, 0.2, 0.9], [0.4, 0.7, 0.5], [0.3, 1.1, 0.6]])
+WEIGHTS = np.array([[1, 0, 0], [0.4256, 0.5744, 0], [0.2186, 0.4864, 0.2950]])
+
+
+def test_a1_three_tokens_scores_to_weights() -> None:
+    """Three tokens: hide the future, then let softmax share out what is left.
+
+    A commonly printed last row, [0.24, 0.54, 0.22], is wrong: softmax of [0.3, 1.1, 0.6] is
+    [0.2186, 0.4864, 0.2950]. It can be seen without a calculator, because softmax keeps the order
+    of the scores, and 0.6 > 0.3.
+    """
+    keep = mw.causal().on(3).dense()[0, 0]
+    assert keep.astype(int).tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+
+    filled = select(SCORES, keep, -1e9)
+    assert filled.tolist() == [[0.8, -1e9, -1e9], [0.4, 0.7, -1e9], [0.3, 1.1, 0.6]]
+
+    weights = softmax(filled)
+    np.testing.assert_allclose(weights, WEIGHTS, atol=5e-5)
+    assert not weights[~keep].any()
+    assert weights[2, 2] > weights[2, 0]
+    assert abs(weights[2] - [0.24, 0.54, 0.22]).max() > 0.07
+
+
+def test_a1_torch_gives_the_same_weights() -> None:
+    """`tril`, `masked_fill` and `softmax` in PyTorch are the same three steps."""
+    scores = torch.from_numpy(SCORES)
+    mask = torch.ones(3, 3).tril()
+    weights = torch.softmax(scores.masked_fill(mask == 0, -1e9), dim=-1).numpy()
+
+    np.testing.assert_allclose(weights, WEIGHTS, atol=5e-5)
+    ours = softmax(select(SCORES, mw.causal().on(3).dense()[0, 0], -1e9))
+    np.testing.assert_allclose(ours, weights, rtol=1e-12)
+
+
+def test_a1_scores_of_the_future_have_no_say() -> None:
+    """Whatever the scores above the diagonal are, the weights stay as they were."""
+    keep = mw.causal().on(3).dense()[0, 0]
+    other = SCORES + np.triu(np.full((3, 3), 7.0), k=1)
+    assert not np.allclose(softmax(other), softmax(SCORES))
+    assert np.array_equal(softmax(select(other, keep, -1e9)), softmax(select(SCORES, keep, -1e9)))
+
+
+def test_a2_tril_keeps_the_past_and_triu_keeps_the_future() -> None:
+    """Of two masks that keep, the causal one is the lower triangle; the upper one sees the future.
+
+    To tell them apart, look at row 0: the first token has no past, so it may see only itself.
+    """
+    ones = torch.ones(3, 3)
+    past, future = mw.causal().on(3), mw.causal().T.on(3)
+    assert np.array_equal(past.dense()[0, 0], ones.tril().numpy() == 1)
+    assert np.array_equal(future.dense()[0, 0], ones.triu().numpy() == 1)
+
+    assert past.spans.row(0) == [(0, 1)]
+    assert future.spans.row(0) == [(0, 3)]
+    assert past.dense()[0, 0, 0].tolist() == [True, False, False]
+    assert future.equals(mw.window(back=0, ahead=None))
+
+
+def test_a2_the_strict_upper_triangle_is_what_must_be_dropped() -> None:
+    """`triu(diagonal=1)` is right too, as the list of cells to fill rather than to keep.
+
+    With the diagonal left in it (`triu()`), every token is hidden from itself, and the first one
+    is left with nothing: NaN.
+    """
+    scores, ones = torch.from_numpy(SCORES), torch.ones(3, 3)
+    drop = ones.triu(diagonal=1) == 1
+    assert np.array_equal((~mw.causal()).on(3).dense()[0, 0], drop.numpy())
+    weights = torch.softmax(scores.masked_fill(drop, float("-inf")), dim=-1)
+    np.testing.assert_allclose(weights.numpy(), WEIGHTS, atol=5e-5)
+
+    too_much = ones.triu() == 1
+    weights = torch.softmax(scores.masked_fill(too_much, float("-inf")), dim=-1)
+    assert weights.isnan().any(dim=-1).tolist() == [True, False, False]
+    strict = (~mw.causal().T).on(3)
+    assert np.array_equal(strict.dense()[0, 0], ~too_much.numpy())
+    assert strict.empty_rows().tolist() == [[[True, False, False]]]
+
+
+def test_a2_keeping_the_upper_triangle_leaks() -> None:
+    """Filled where `triu()` is 0, the scores keep the future and lose the past."""
+    scores = torch.from_numpy(SCORES)
+    leaky = torch.softmax(scores.masked_fill(torch.ones(3, 3).triu() == 0, -1e9), dim=-1).numpy()
+    assert (leaky[0] > 0.2).all()
+    assert leaky[2].tolist() == [0, 0, 1]
+    np.testing.assert_allclose(
+        leaky, softmax(select(SCORES, mw.causal().T.on(3).dense()[0, 0], -1e9)), rtol=1e-12
+    )
+
+
+def test_b2_causal_mask_for_every_sequence_and_head() -> None:
+    """One (T, T) matrix serves all sequences and heads: the larger shape only repeats it.
+
+    The matrix is often called upper triangular. It is LOWER triangular: its ones lie on and below
+    the diagonal, and the upper triangle is what it takes away.
+    """
+    printed = [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 0],
+        [1, 1, 1, 1, 1],
+    ]
+    bound = mw.causal().on(5, batch=2, heads=2)
+    assert bound.shape == (1, 1, 5, 5)  # nothing varies along batch and heads
+    assert bound.dense()[0, 0].astype(int).tolist() == printed
+    assert not np.triu(bound.dense()[0, 0], k=1).any()
+    assert np.tril(bound.dense()[0, 0], k=-1).any()
+
+    wide = np.broadcast_to(bound.dense(), (2, 2, 5, 5))
+    assert wide.astype(int).tolist() == [[printed, printed], [printed, printed]]
+    assert bound.count() == 2 * 2 * 15
+
+    tensor = torch.tril(torch.ones((5, 5))).unsqueeze(0).unsqueeze(0)  # (1, 1, T, T)
+    assert tuple(tensor.shape) == bound.shape
+    assert np.array_equal(tensor.expand(2, 2, 5, 5).numpy() == 1, wide)

@@ -1,0 +1,52 @@
+"""What README and docs show is run: prompts as doctests, commands as commands, tables as made."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs import generate
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_prompts_show_what_they_give(path: Path) -> None:
+    examples = "\n".join(blocks(path, "pycon"))
+    assert examples or path.name != "README.md"
+    test = doctest.DocTestParser().get_doctest(examples, {}, path.name, str(path), 0)
+    report: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=report.append)
+    assert not report, "".join(report)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_run(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for line in "".join(blocks(path, "console")).splitlines():
+        if not line.startswith("$ "):
+            continue
+        command, *words = shlex.split(line.removeprefix("$ "), comments=True)
+        if command == "make":
+            assert set(words) <= targets, line
+        elif command == "maskwright":
+            run = [sys.executable, "-m", "maskwright", *words]
+            assert subprocess.run(run, capture_output=True, check=False).returncode == 0, line
+        else:
+            assert command in ("git", "cd", "pip"), line
+
+
+def test_generated_pages_are_current() -> None:
+    for path, text in generate.pages().items():
+        assert path.read_text() == text, f"{path.name} is stale: run `make docs`"

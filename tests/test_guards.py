@@ -1,0 +1,129 @@
+"""Rules about the house itself: what is exported, what imports what, and what is documented."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import maskwright
+import maskwright.errors
+import maskwright.recipes
+
+SOURCE = Path(maskwright.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+FRAMEWORKS = {"torch", "jax", "tensorflow", "keras", "transformers", "xformers", "flax"}
+
+# A room may import itself and the rooms named here. `numpy` and the standard library are free.
+ROOMS = {
+    "_version": set(),
+    "errors": set(),
+    "core": {"errors"},
+    "recipes": {"errors", "core"},
+    "tour": {"errors"},  # its chapters run code as a user would, and import maskwright there
+    "cli": {"_version", "tour", "root"},
+    "__main__": {"errors", "cli"},
+    "root": {"_version", "errors", "core", "recipes"},  # __init__.py, the flat public API
+}
+OUTSIDE = {"cli": {"typer"}}
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return "root" if first == "__init__" else first
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it, as dotted names."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            if node.module == "maskwright":
+                found |= {f"maskwright.{alias.name}" for alias in node.names}
+            else:
+                found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    room = room_of(path)
+    for name in imports_of(path):
+        top, *rest = name.split(".")
+        if top != "maskwright":
+            allowed = (
+                top in sys.stdlib_module_names or top == "numpy" or top in OUTSIDE.get(room, ())
+            )
+            assert allowed, f"{room} may not import {name}"
+            continue
+        target = rest[0] if rest and rest[0] in ROOMS else "root"
+        assert target == room or target in ROOMS[room], f"{room} may not import {name}"
+
+
+def test_nothing_fast_imports_the_oracle() -> None:
+    users = [path.name for path in FILES if "maskwright.core.oracle" in imports_of(path)]
+    assert users == []
+
+
+def test_importing_maskwright_loads_no_framework() -> None:
+    code = "import sys, maskwright; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert "numpy" in loaded
+    assert not loaded & (FRAMEWORKS | {"typer", "rich", "hypothesis", "matplotlib"})
+
+
+@pytest.mark.parametrize("module", [maskwright, maskwright.recipes, maskwright.errors])
+def test_exports_are_sorted_and_complete(module: Any) -> None:
+    assert list(module.__all__) == sorted(module.__all__)
+    rooms = {path.stem for path in SOURCE.iterdir()}
+    visible = {
+        name
+        for name in vars(module)
+        if not name.startswith("_")
+        and not (inspect.ismodule(getattr(module, name)) and name in rooms)
+    }
+    visible -= {"annotations", "drafts", "local", "models", "vision"}
+    assert visible == {name for name in module.__all__ if name not in ("__version__", "recipes")}
+
+
+def public_things() -> list[tuple[str, Any]]:
+    things = []
+    for module in (maskwright, maskwright.recipes):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if callable(thing):
+                things.append((name, thing))
+    for owner in (maskwright.Mask, maskwright.BoundMask, maskwright.Tiles):
+        for name, thing in vars(owner).items():
+            if not name.startswith("_") and (callable(thing) or hasattr(thing, "__get__")):
+                things.append((f"{owner.__name__}.{name}", thing))
+    return things
+
+
+@pytest.mark.parametrize(("name", "thing"), public_things(), ids=[n for n, _ in public_things()])
+def test_every_public_name_has_a_docstring_with_an_example(name: str, thing: Any) -> None:
+    if name.split(".")[-1] in {"q_block", "kv_block", "touched", "full", "shape", "cell", "left"}:
+        return  # fields, told of in their class's docstring
+    text = inspect.getdoc(thing) or ""
+    assert text, f"{name} has no docstring"
+    assert ">>>" in text, f"{name} has no example"
+
+
+def test_every_atom_has_a_rule_in_the_oracle() -> None:
+    from maskwright.core.mask import Atom
+    from maskwright.core.oracle import rule
+
+    leaves = [kind for kind in Atom.__subclasses__() if kind.__module__.startswith("maskwright.")]
+    assert len(leaves) == 16
+    for kind in leaves:
+        assert rule.dispatch(kind) is not rule.dispatch(object), f"{kind.__name__} has no rule"
