@@ -3,8 +3,10 @@
 A mask is the set of (batch, head, query, key) cells in which a query may see a key.
 Every query's row of it is a few intervals of keys.
 
-    mask       expressions: & | ~ - .T          atoms_*    the sets that are combined
+    mask       what every mask can be asked      atoms_*    the sets that are combined
+    compose    & | ~ .T by_head by_batch         literal    values as source
     frame      sizes, positions, conventions     spans      the normal form and its set operations
+    line       interval arithmetic on arrays     arrays     any framework's array in
     region     the part being read               bound      an expression on a frame: the answers
     tiles      blocks empty, full or partial     why, grid  a cell explained; a picture in text
     simplify   the laws of the algebra           text, json_form   mask ⇄ text ⇄ JSON

@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maskwright.core.atoms_array import blocks, dense, where
+from maskwright.core.atoms_choice import keys, queries
 from maskwright.core.atoms_position import (
     causal,
     chunks,
     everything,
-    keys,
     nothing,
     prefix,
-    queries,
     stride,
     window,
 )

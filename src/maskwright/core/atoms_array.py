@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core.arrays import FrozenArray, read_array, read_bools, read_ints, read_whole
-from maskwright.core.atoms_position import most_runs
+from maskwright.core.atoms_choice import most_runs
 from maskwright.core.mask import Atom, Axes, Cell, Mask
 from maskwright.core.region import MOST_CELLS, Region
 from maskwright.core.spans import Spans

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from maskwright.core.arrays import FrozenArray, read_array, read_bools, read_ints, read_whole
-from maskwright.core.atoms_position import every_row, most_runs, read_lengths
+from maskwright.core.atoms_choice import every_row, most_runs
+from maskwright.core.atoms_position import read_lengths
 from maskwright.core.mask import Atom, Axes, Cell, Mask
 from maskwright.errors import ArgumentError, FrameError
 

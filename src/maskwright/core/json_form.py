@@ -13,20 +13,9 @@ from typing import Any, Final
 
 from maskwright.core.atoms import ATOMS
 from maskwright.core.atoms_array import Where
+from maskwright.core.compose import DEEPEST, And, By, Not, Or, Transpose, by_batch, by_head
 from maskwright.core.literal import plain
-from maskwright.core.mask import (
-    DEEPEST,
-    And,
-    Atom,
-    ByBatch,
-    ByHead,
-    Mask,
-    Not,
-    Or,
-    Transpose,
-    by_batch,
-    by_head,
-)
+from maskwright.core.mask import Atom, Mask
 from maskwright.core.text import call
 from maskwright.errors import TextError
 
@@ -92,9 +81,8 @@ def _write(mask: Mask) -> dict[str, Any]:
         return {"and" if isinstance(mask, And) else "or": [_write(term) for term in mask.terms]}
     if isinstance(mask, (Not, Transpose)):
         return {"not" if isinstance(mask, Not) else "transpose": _write(mask.term)}
-    if isinstance(mask, (ByHead, ByBatch)):
-        name = "by_head" if isinstance(mask, ByHead) else "by_batch"
-        return {name: [_write(member) for member in mask.masks]}
+    if isinstance(mask, By):
+        return {mask.name: [_write(member) for member in mask.masks]}
     if isinstance(mask, Where):
         raise TextError(f"{mask!r} holds Python code, which JSON can't. Give dense(...) instead.")
     assert isinstance(mask, Atom)

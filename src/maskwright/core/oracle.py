@@ -11,25 +11,17 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from maskwright.core.atoms_array import Blocks, Dense, Where
-from maskwright.core.atoms_position import (
-    Chosen,
-    Chunks,
-    Everything,
-    Keys,
-    Nothing,
-    Prefix,
-    Queries,
-    Stride,
-    Window,
-)
+from maskwright.core.atoms_choice import Chosen, Keys, Queries
+from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
 from maskwright.core.atoms_relation import Graph, Image, Tree
 from maskwright.core.atoms_tokens import Documents, Padding
-from maskwright.core.mask import And, ByBatch, ByHead, Mask, Not, Or, Transpose
+from maskwright.core.compose import And, By, Not, Or, Transpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maskwright.core.frame import Frame
+    from maskwright.core.mask import Mask
 
     Rule = Callable[[int, int, int, int], bool]
 
@@ -84,15 +76,11 @@ def _(mask: Transpose, frame: Frame) -> Rule:
     return lambda b, h, q, k: may(b, h, k, q)
 
 
-@rule.register(ByHead)
-def _(mask: ByHead, frame: Frame) -> Rule:
+@rule.register(By)
+def _(mask: By, frame: Frame) -> Rule:
     rules = [rule(member, frame) for member in mask.masks]
-    return lambda b, h, q, k: _of(rules, h)(b, h, q, k)
-
-
-@rule.register(ByBatch)
-def _(mask: ByBatch, frame: Frame) -> Rule:
-    rules = [rule(member, frame) for member in mask.masks]
+    if mask.axis == "head":
+        return lambda b, h, q, k: _of(rules, h)(b, h, q, k)
     return lambda b, h, q, k: _of(rules, b)(b, h, q, k)
 
 

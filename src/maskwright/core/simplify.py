@@ -14,20 +14,12 @@ import numpy as np
 
 from maskwright.core.arrays import FrozenArray
 from maskwright.core.atoms_array import Blocks, Dense
-from maskwright.core.atoms_position import (
-    Chosen,
-    Chunks,
-    Everything,
-    Keys,
-    Nothing,
-    Prefix,
-    Queries,
-    Stride,
-    Window,
-)
+from maskwright.core.atoms_choice import Chosen, Keys, Queries
+from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
 from maskwright.core.atoms_relation import Graph, Image, Tree
 from maskwright.core.atoms_tokens import Documents, Padding
-from maskwright.core.mask import And, Atom, ByBatch, ByHead, Mask, Not, Or, Transpose
+from maskwright.core.compose import And, By, Not, Or, Transpose
+from maskwright.core.mask import Atom, Mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +55,7 @@ def transposed(mask: Mask) -> Mask | None:
         return And(terms) if isinstance(mask, And) else Or(terms)
     if isinstance(mask, Not):
         return Not(_turn(mask.term))
-    if isinstance(mask, (ByHead, ByBatch)):
+    if isinstance(mask, By):
         return replace(mask, masks=tuple(_turn(member) for member in mask.masks))
     if isinstance(mask, Transpose):
         return mask.term
@@ -119,8 +111,7 @@ def turn_inside(mask: Mask) -> Mask | None:
 
 def alike_everywhere(mask: Mask) -> Mask | None:
     """The same mask for every head, or for every batch row, is that mask."""
-    alike = isinstance(mask, (ByHead, ByBatch)) and len(set(mask.masks)) == 1
-    return mask.masks[0] if alike and isinstance(mask, (ByHead, ByBatch)) else None
+    return mask.masks[0] if isinstance(mask, By) and len(set(mask.masks)) == 1 else None
 
 
 def trivial_atom(mask: Mask) -> Mask | None:
@@ -248,7 +239,7 @@ def _rebuild(mask: Mask) -> Mask:
         return mask
     if isinstance(mask, (And, Or)):
         return replace(mask, terms=tuple(simplify(term) for term in mask.terms))
-    if isinstance(mask, (ByHead, ByBatch)):
+    if isinstance(mask, By):
         return replace(mask, masks=tuple(simplify(member) for member in mask.masks))
     if isinstance(mask, (Not, Transpose)):
         return replace(mask, term=simplify(mask.term))

@@ -1,20 +1,20 @@
 """The normal form: for every query row the sorted, disjoint intervals of keys that it sees.
 
-What may enter here: interval arithmetic on numpy arrays. Nothing here knows what an atom is.
+What may enter here: sets of intervals. Nothing here knows what an atom is.
 
 Two layouts hold the same thing. Where no row has more than one interval, two arrays `low` and
 `high` of the shape (batch, heads, rows) are enough, and intersection is a maximum and a minimum.
-Else the intervals of all rows stand in one flat list, `starts` and `stops`, cut by `offsets`.
-There, every set operation is one sweep over the line on which row r begins at r * (kv_len + 1):
-the gap of one keeps the rows apart.
+Else the intervals of all rows stand in one flat list, `starts` and `stops`, cut by `offsets`, and
+every set operation is one sweep over them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from maskwright.core.line import Band, Flat, covered, join_bands, paint_band, sweep, upright
 from maskwright.errors import FrameError
 
 if TYPE_CHECKING:
@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from maskwright.core.arrays import BoolArray, IntArray
 
 Planes = tuple[int, int, int]
-
-
-class Band(NamedTuple):
-    """One interval a row: it sees keys low … high - 1, and none where the two are equal."""
-
-    low: IntArray
-    high: IntArray
-
-
-class Flat(NamedTuple):
-    """Any number of intervals a row: row r owns entries offsets[r] … offsets[r + 1] - 1."""
-
-    offsets: IntArray
-    starts: IntArray
-    stops: IntArray
 
 
 class Spans:
@@ -86,7 +71,9 @@ class Spans:
         line = kv_len + 1
         real = stops > starts
         base = rows[real] * line
-        return cls.from_line(shape, kv_len, *sweep(base + starts[real], base + stops[real], _any))
+        return cls.from_line(
+            shape, kv_len, *sweep(base + starts[real], base + stops[real], covered)
+        )
 
     @classmethod
     def from_line(cls, shape: Planes, kv_len: int, starts: IntArray, stops: IntArray) -> Spans:
@@ -231,7 +218,7 @@ class Spans:
         """Write the cells into `out`, (batch, heads, rows, kv_len)."""
         b, h, rows = self.shape
         if self.band is not None:
-            _paint_band(self.band, out, self.kv_len)
+            paint_band(self.band, out, self.kv_len)
             return
         offsets, starts, stops = self.flat
         edges = np.zeros((b * h * rows, self.kv_len + 1), np.int8)
@@ -285,8 +272,10 @@ class Spans:
         padded = np.full((b, h, rows + 2), -1)
         padded[:, :, 1:-1] = np.arange(b * h * rows).reshape(self.shape)
         here, above = self.take(padded[:, :, 1:]), self.take(padded[:, :, :-1])
-        begin, end = _upright(here - above, first, stop), _upright(above - here, first, stop)
         line = rows + 1
+        begin, end = (
+            upright(part.flat, b * h, line, first, stop) for part in (here - above, above - here)
+        )
         offsets = np.searchsorted(begin // line, np.arange(b * h * (stop - first) + 1))
         return Spans((b, h, stop - first), rows, flat=Flat(offsets, begin % line, end % line))
 
@@ -409,10 +398,10 @@ def union(parts: Sequence[Spans]) -> Spans:
     """The keys that at least one part sees."""
     bands = [part._thin for part in parts if part._thin is not None]
     if len(bands) == len(parts):
-        joined = _join_bands(bands)
+        joined = join_bands(bands)
         if joined is not None:
             return Spans.from_band(*joined, parts[0].kv_len, parts[0].shape[2])
-    return _combine(parts, _any)
+    return _combine(parts, covered)
 
 
 def together(parts: Sequence[Spans]) -> list[Spans]:
@@ -421,70 +410,12 @@ def together(parts: Sequence[Spans]) -> list[Spans]:
     return [part.expand((b, h, rows)) for part in parts]
 
 
-def sweep(
-    starts: IntArray, stops: IntArray, wanted: Callable[[IntArray], BoolArray]
-) -> tuple[IntArray, IntArray]:
-    """The stretches of a line on which the number of given intervals covering it is wanted."""
-    # The lowest bit tells a start from a stop, so that one plain sort orders both.
-    events = np.sort(np.concatenate([starts * 2, stops * 2 + 1]))
-    level = np.cumsum(1 - 2 * (events & 1))
-    place = events >> 1
-    last = np.append(place[1:] != place[:-1], True)[: place.size]
-    on = wanted(level[last]) & (level[last] > 0)
-    edges = place[last][np.diff(on, prepend=False)]
-    return edges[0::2], edges[1::2]
-
-
-def _any(level: IntArray) -> BoolArray:
-    return level > 0
-
-
 def _combine(parts: Sequence[Spans], wanted: Callable[[IntArray], BoolArray]) -> Spans:
     parts = together(parts)
     starts = np.concatenate([part._line(0) for part in parts])
     stops = np.concatenate([part._line(1) for part in parts])
     kv_len = parts[0].kv_len
     return Spans.from_line(parts[0].shape, kv_len, *sweep(starts, stops, wanted))
-
-
-def _join_bands(bands: list[Band]) -> Band | None:
-    """The union as one interval a row, where it is one."""
-    low, high = bands[0]
-    for band in bands[1:]:
-        apart = (band.low > high) | (low > band.high)
-        mine, theirs = high > low, band.high > band.low
-        if bool((apart & mine & theirs).any()):
-            return None
-        only = mine & ~theirs
-        low, high = (
-            np.where(only, low, np.where(mine, np.minimum(low, band.low), band.low)),
-            np.where(only, high, np.where(mine, np.maximum(high, band.high), band.high)),
-        )
-    return Band(low, high)
-
-
-def _upright(spans: Spans, first: int, stop: int) -> IntArray:
-    """The cells, column by column: sorted (plane, key, row) as one number each."""
-    b, h, line = spans.shape
-    offsets, starts, stops = spans.flat
-    length = stops - starts
-    before = np.cumsum(length) - length
-    row = np.repeat(np.repeat(np.arange(b * h * line), np.diff(offsets)), length)
-    key = np.repeat(starts - first - before, length) + np.arange(int(length.sum()))
-    return np.sort((row // line * (stop - first) + key) * line + row % line)
-
-
-def _paint_band(band: Band, out: BoolArray, kv_len: int) -> None:
-    if out.shape[0] * out.shape[1] * out.shape[2] > kv_len:
-        # Many rows: each is a copy out of the table of all rows that see the first n keys.
-        table = np.tri(kv_len + 1, kv_len, -1, dtype=np.bool_)
-        np.take(table, band.high, axis=0, out=out, mode="clip")
-        if band.low.any():
-            out ^= table[band.low]
-        return
-    keys = np.arange(kv_len)
-    np.less(keys, band.high[..., None], out=out)
-    out &= keys >= band.low[..., None]
 
 
 def _broadcasts(mine: Planes, theirs: Planes) -> bool:

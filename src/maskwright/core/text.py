@@ -9,11 +9,14 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.core.atoms import ATOMS
-from maskwright.core.mask import DEEPEST, Mask, by_batch, by_head
+from maskwright.core.compose import DEEPEST, by_batch, by_head
 from maskwright.errors import MaskError, TextError
+
+if TYPE_CHECKING:
+    from maskwright.core.mask import Mask
 
 MOST_CHARACTERS: Final = 200_000
 MOST_OPERATORS: Final = 1_000

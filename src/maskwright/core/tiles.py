@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maskwright.core.spans import Spans, sweep
+from maskwright.core.line import covered, sweep
+from maskwright.core.spans import Spans
 from maskwright.errors import SizeError
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _touched(spans: Spans, q_block: int, kv_block: int) -> Spans:
     # Neighbouring rows mostly touch the same tiles: the sweep need not sort those again.
     low, high = base + starts, base + stops
     fresh = np.append(True, (low[1:] != low[:-1]) | (high[1:] != high[:-1]))[: low.size]
-    low, high = sweep(low[fresh], high[fresh], lambda level: level > 0)
+    low, high = sweep(low[fresh], high[fresh], covered)
     return Spans.from_line((b, h, tall), broad, low, high)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from maskwright.core.compose import And, By, Not, Or, Transpose
 from maskwright.core.literal import call_brief
-from maskwright.core.mask import And, Atom, ByBatch, ByHead, Cell, Mask, Not, Or, Transpose
+from maskwright.core.mask import Atom, Cell, Mask
 from maskwright.core.region import Region
 
 if TYPE_CHECKING:
@@ -53,16 +54,18 @@ def brief(mask: Mask) -> str:
         return f"~{brief(mask.term)}"
     if isinstance(mask, Transpose):
         return f"{brief(mask.term)}.T"
-    return f"{'by_head' if isinstance(mask, ByHead) else 'by_batch'}(...)"
+    assert isinstance(mask, By)
+    return f"{mask.name}(...)"
 
 
 def _verdicts(mask: Mask, frame: Frame, cell: Cell) -> list[str]:
     """The terms that decide, each with its reason, and those that would have decided otherwise."""
     sees = _sees(mask, frame, cell)
-    if isinstance(mask, (ByHead, ByBatch)) and len(mask.masks) > 1:
-        axis, index = ("head", cell.head) if isinstance(mask, ByHead) else ("batch row", cell.batch)
-        first, *rest = _verdicts(mask.masks[index], frame, cell)
-        return [f"{axis} {index} follows {brief(mask.masks[index])}; {first}", *rest]
+    if isinstance(mask, By):
+        member = mask.member(cell.batch, cell.head)
+        who = f"head {cell.head}" if mask.axis == "head" else f"batch row {cell.batch}"
+        first, *rest = _verdicts(member, frame, cell)
+        return [f"{who} follows {brief(member)}; {first}", *rest]
     if not isinstance(mask, (And, Or)):
         word = "lets it through" if sees else "stops it"
         return [f"{brief(mask)} {word} ({_reason(mask, frame, cell)})"]
@@ -87,9 +90,8 @@ def _reason(mask: Mask, frame: Frame, cell: Cell) -> str:
     if isinstance(mask, Transpose):
         turned = Cell(cell.batch, cell.head, cell.key, cell.query)
         return "with query and key changed over, " + _reason(mask.term, frame.transposed, turned)
-    if isinstance(mask, (ByHead, ByBatch)):
-        index = cell.head if isinstance(mask, ByHead) else cell.batch
-        member = mask.masks[index if len(mask.masks) > 1 else 0]
+    if isinstance(mask, By):
+        member = mask.member(cell.batch, cell.head)
         return f"{brief(member)}: {_reason(member, frame, cell)}"
     assert isinstance(mask, (And, Or))
     sees = _sees(mask, frame, cell)
