@@ -79,17 +79,17 @@ def fitting(frame: Frame, code: bool) -> list[str]:
         kinds.append("where")
     if frame.k_start >= 0:
         kinds += ["padding by token", "keys by token"]
-    queries_have_tokens = not frame.q_len or (frame.q_start >= 0 and frame.q_stop <= frame.k_stop)
-    if queries_have_tokens and frame.k_start >= 0:
+    inside = (not frame.q_len or frame.q_start >= 0) and (not frame.kv_len or frame.k_start >= 0)
+    if inside and frame.tokens <= 80:
         kinds += ["documents", "tree", "image"]
-    if not frame.q_len or frame.q_start >= 0:
+    if frame.q_start >= 0:
         kinds.append("queries by token")
     return kinds
 
 
 def atom(frame: Frame, kind: str) -> st.SearchStrategy[Mask]:
     reach = st.one_of(st.none(), st.integers(0, 40), st.just(10**12))
-    positions = st.lists(st.integers(0, 80), max_size=6)
+    positions = st.lists(st.integers(0, 80), max_size=6, unique=True)
     if kind == "window":
         return st.builds(mw.window, reach, reach)
     if kind == "prefix":
@@ -107,7 +107,7 @@ def atom(frame: Frame, kind: str) -> st.SearchStrategy[Mask]:
     if kind == "keys by token":
         return chosen(frame.k_stop, frame.batch).map(mw.keys)
     if kind == "queries by token":
-        return chosen(max(frame.q_stop, 0), frame.batch).map(mw.queries)
+        return chosen(frame.q_stop, frame.batch).map(mw.queries)
     if kind in ("keys", "queries"):
         return positions.map(getattr(mw, kind))
     if kind in ("everything", "nothing", "causal"):
@@ -125,8 +125,8 @@ def atom(frame: Frame, kind: str) -> st.SearchStrategy[Mask]:
 
 
 def graphs(frame: Frame) -> st.SearchStrategy[Mask]:
-    nodes = st.integers(0, max(frame.k_stop - 1, 0))
-    edges = st.lists(st.tuples(nodes, nodes), max_size=12) if frame.k_stop > 0 else st.just([])
+    nodes = st.integers(0, max(frame.tokens - 1, 0))
+    edges = st.lists(st.tuples(nodes, nodes), max_size=12) if frame.tokens else st.just([])
     return st.builds(mw.graph, edges, directed=st.booleans(), loops=st.booleans())
 
 
@@ -163,11 +163,11 @@ def padding_by_token(frame: Frame) -> st.SearchStrategy[Mask]:
 
 
 def documents(frame: Frame) -> st.SearchStrategy[Mask]:
-    by_ids = runs(frame.k_stop, frame.batch, 4).map(lambda ids: mw.documents(ids=ids))
+    by_ids = runs(frame.tokens, frame.batch, 4).map(lambda ids: mw.documents(ids=ids))
 
     def fitted(rows: list[list[int]]) -> Mask:
         for row in rows:
-            while sum(row) > frame.k_stop:
+            while sum(row) > frame.tokens:
                 row.pop()
         return mw.documents(lengths=rows)
 
@@ -181,7 +181,7 @@ def documents(frame: Frame) -> st.SearchStrategy[Mask]:
 def trees(frame: Frame) -> st.SearchStrategy[Mask]:
     def build(seed: int, rows: int, chain: float, shuffled: bool) -> Mask:
         rng = np.random.default_rng(seed)
-        tokens = frame.k_stop
+        tokens = frame.tokens
         parents = np.full((rows, tokens), -1)
         for b in range(rows):
             for p in range(1, tokens):
@@ -204,7 +204,7 @@ def trees(frame: Frame) -> st.SearchStrategy[Mask]:
 
 
 def images(frame: Frame) -> st.SearchStrategy[Mask]:
-    pixels = frame.k_stop
+    pixels = frame.tokens
     widths = [w for w in range(1, pixels + 1) if pixels % w == 0] or [1]
     return st.builds(
         lambda width, radius, raster, border: mw.image(

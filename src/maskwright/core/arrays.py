@@ -6,45 +6,44 @@ numpy arrays all work, and so do plain lists.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from maskwright.errors import ArgumentError
+from maskwright.errors import ArgumentError, MaskError
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
-_LARGEST: Final = 2**62
+LARGEST_NUMBER: Final = 2**62  # sums of two such positions still fit int64
 
 
 class FrozenArray:
-    """A read-only copy of an array, equal and hashed by shape and content."""
+    """An array that nobody can change, equal and hashed by shape and content."""
 
-    __slots__ = ("_hash", "data")
+    __slots__ = ("_bytes", "data")
 
     data: npt.NDArray[Any]
 
     def __init__(self, data: npt.NDArray[Any]) -> None:
-        copy = np.array(data, order="C", copy=True)
-        copy.setflags(write=False)
-        self.data = copy
-        self._hash: int | None = None
+        # A view of bytes can't be made writable again, as a copy that is only flagged could.
+        self._bytes = data.tobytes()
+        whole = np.frombuffer(self._bytes, data.dtype) if data.size else np.empty(0, data.dtype)
+        self.data = whole.reshape(data.shape)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FrozenArray):
             return NotImplemented
-        return self.data is other.data or (
+        return (
             self.data.shape == other.data.shape
             and self.data.dtype == other.data.dtype
-            and bool(np.array_equal(self.data, other.data))
+            and self._bytes == other._bytes
         )
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((self.data.shape, self.data.dtype.str, self.data.tobytes()))
-        return self._hash
+        return hash((self.data.shape, self.data.dtype.str, self._bytes))
 
     def __repr__(self) -> str:
         return repr(self.data.tolist())
@@ -55,22 +54,30 @@ class FrozenArray:
 
 def read_array(value: object, what: str) -> npt.NDArray[Any]:
     """Any array-like as numpy, without importing the framework that it comes from."""
-    if isinstance(value, (str, bytes, dict)):
-        raise ArgumentError(f"{what} is {_kind(value)}. Give a list or an array of numbers.")
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, range):
+        if not all(abs(end) <= LARGEST_NUMBER for end in (value.start, value.stop)):
+            raise ArgumentError(f"{what} goes beyond 2**62. Give smaller numbers.")
+        return np.arange(value.start, value.stop, value.step)
+    if isinstance(value, (set, frozenset)) and all(isinstance(item, int) for item in value):
         value = sorted(value)
+    listed = isinstance(value, (list, tuple, int, float, np.generic))
+    if not listed and not hasattr(value, "__array__") and not hasattr(value, "__dlpack__"):
+        raise ArgumentError(f"{what} is {kind_of(value)}. Give a list or an array of numbers.")
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(f"{what} is a masked array. Fill it first, with .filled(...).")
     try:
         array = np.asarray(value)
-    except (ValueError, OverflowError) as error:
+    except MaskError:
+        raise
+    except (ValueError, OverflowError, RecursionError) as error:
         raise ArgumentError(
-            f"{what} has rows of different lengths or numbers too large for int64. "
-            "Give a rectangular array."
+            f"{what} is ragged, too deep, or holds numbers beyond 2**62. Give a rectangular array."
         ) from error
     except Exception as error:  # a framework's own refusal: on an accelerator, or needs grad
         array = _by_dlpack(value, what, error)
     if array.dtype == object:
         raise ArgumentError(
-            f"{what} holds values that are not plain numbers, or too large for int64. "
+            f"{what} holds something else than numbers, or numbers beyond 2**62. "
             "Give a rectangular array of numbers."
         )
     return array
@@ -83,8 +90,10 @@ def read_ints(value: object, what: str) -> IntArray:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise ArgumentError(f"{what} has dtype {array.dtype}. Give whole numbers.")
-    if array.dtype.kind == "u" and array.size and int(array.max()) > _LARGEST:
-        raise ArgumentError(f"{what} holds {int(array.max())}. Give numbers below 2**62.")
+    if array.size and max(int(array.max()), -int(array.min())) > LARGEST_NUMBER:
+        raise ArgumentError(f"{what} holds a number beyond 2**62. Give smaller numbers.")
+    if isinstance(value, (list, tuple)) and any(isinstance(item, bool) for item in value):
+        raise ArgumentError(f"{what} mixes truth values and numbers. Give one or the other.")
     return array.astype(np.int64, copy=False)
 
 
@@ -103,19 +112,48 @@ def read_bools(value: object, what: str, *, instead: str) -> BoolArray:
     raise ArgumentError(f"{what} has dtype {array.dtype}. {instead}")
 
 
+def read_number(value: object, what: str) -> int:
+    """One whole number of either sign; truth values are none."""
+    truth = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+    try:
+        number = operator.index(value) if not truth else None  # type: ignore[arg-type]
+    except Exception:  # whatever the type has to say, ours is the better sentence
+        number = None
+    if number is None:
+        raise ArgumentError(f"{what} is {kind_of(value)}. Give a whole number.")
+    if abs(number) > LARGEST_NUMBER:
+        raise ArgumentError(f"{what} is beyond 2**62. Give a smaller number.")
+    return number
+
+
 def read_whole(value: object, what: str, *, least: int) -> int:
-    """One whole number, at least `least`."""
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{what} is {_kind(value)}. Give a whole number of {least} or more.")
-    number = int(value.__index__())
+    """One whole number, at least `least`. `what` ends in a name, so that messages say name=value."""
+    number = read_number(value, what)
     if number < least:
-        # `what` ends in a name, so that the message reads name=value.
         raise ArgumentError(
             f"{what}={number} is less than {least}. Give a whole number of {least} or more."
         )
-    if number > _LARGEST:
-        raise ArgumentError(f"{what}={number} is beyond 2**62. Give a smaller number.")
     return number
+
+
+def read_truth(value: object, what: str) -> bool:
+    """One truth value."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise ArgumentError(f"{what} is {kind_of(value)}. Give True or False.")
+
+
+def read_choice(value: object, what: str, allowed: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if isinstance(value, str) and value in allowed:
+        return value
+    given = f"{value!r:.40}" if isinstance(value, str) else kind_of(value)
+    raise ArgumentError(f"{what} is {given}. Give {' or '.join(map(repr, allowed))}.")
+
+
+def kind_of(value: object) -> str:
+    """What a value is, for a message."""
+    return "None" if value is None else f"of type {type(value).__name__}"
 
 
 def _by_dlpack(value: object, what: str, error: Exception) -> npt.NDArray[Any]:
@@ -125,10 +163,6 @@ def _by_dlpack(value: object, what: str, error: Exception) -> npt.NDArray[Any]:
         except Exception:
             pass
     raise ArgumentError(
-        f"{what} is {_kind(value)} that numpy can't read ({error}). "
-        "Move it to the CPU, detach it, or give a list."
+        f"{what} is {kind_of(value)}, which numpy can't read ({str(error)[:100]}). "
+        "Give it as a plain array on the CPU, detached, or as a list."
     ) from error
-
-
-def _kind(value: object) -> str:
-    return f"of type {type(value).__name__}"

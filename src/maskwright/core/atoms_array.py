@@ -11,6 +11,7 @@ import numpy as np
 
 from maskwright.core.arrays import FrozenArray, read_array, read_bools, read_ints, read_whole
 from maskwright.core.atoms_choice import most_runs
+from maskwright.core.frame import Frame
 from maskwright.core.mask import Atom, Axes, Cell, Mask
 from maskwright.core.region import MOST_CELLS, Region
 from maskwright.core.spans import Spans
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from maskwright.core.arrays import BoolArray
-    from maskwright.core.frame import Frame
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,19 +69,24 @@ class Blocks(Atom):
     q_size: int
     kv_size: int
 
+    @cached_property
+    def _lit(self) -> Spans:
+        """The map's own spans, in blocks of keys."""
+        tall, broad = self.map.data.shape[2:]
+        return Region(Frame(tall, broad), 0, tall, 0, broad).cells(self.map.data)
+
     def _read(self, region: Region) -> Spans:
-        data = self.map.data
-        b, h, tall, broad = data.shape
-        lit = Spans.from_cells(data, broad)
-        kv_len = region.frame.kv_len
-        number = np.arange(b * h * tall).reshape(b, h, tall)
-        rows = np.arange(region.row, region.row_stop) // self.q_size
-        chosen = lit.take(number[:, :, rows])
-        offsets, starts, stops = chosen.flat
-        line = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+        line = np.arange(region.row, region.row_stop) // self.q_size
+        first, stop = (int(line[0]), int(line[-1]) + 1) if line.size else (0, 0)
+        lit = self._lit.rows(first, stop)  # one row for each line of blocks
+        offsets, starts, stops = lit.flat
+        owner = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
         low = np.clip(starts * self.kv_size, region.key, region.key_stop)
         high = np.clip(stops * self.kv_size, region.key, region.key_stop)
-        return Spans.from_pieces((b, h, region.rows), kv_len, line, low, high)
+        cut = Spans.from_pieces(lit.shape, region.frame.kv_len, owner, low, high)
+        b, h, lines = lit.shape
+        number = np.arange(b * h * lines).reshape(b, h, lines)
+        return cut.take(number[:, :, line - first])
 
     def _fit(self, frame: Frame) -> None:
         tall, broad = self.map.data.shape[2:]
@@ -130,6 +135,13 @@ class Where(Atom):
         ]
         return Spans.stack([part.cells(self._ask(part)) for part in parts], axis=2)
 
+    def _read_turned(self, region: Region) -> Spans:
+        other = Where(lambda b, h, q, k: self.fn(b, h, k, q))
+        return other._read(region)
+
+    def _width_turned(self, keys: int) -> int:
+        return self._width(keys)
+
     def _planes(self, frame: Frame) -> tuple[int, int]:
         if not frame.q_len or not frame.kv_len:
             return 1, 1
@@ -171,8 +183,8 @@ class Where(Atom):
         if torch is not None:
             try:
                 return read_array(self.fn(*(torch.from_numpy(i) for i in index)), self._text())
-            except Exception as second:
-                error = second
+            except Exception:
+                pass
         raise ArgumentError(
             f"{self._text()}: the predicate failed with {type(error).__name__}: {error}. "
             "It is given four broadcastable arrays b, h, q, k and must return truth values."
@@ -210,7 +222,7 @@ def blocks(map: Any, size: int | tuple[int, int], *, shape: Sequence[int] | None
     >>> mw.blocks([[1, 0], [1, 1]], size=2).on(4).spans.row(3)
     [(0, 4)]
     """
-    pair = size if isinstance(size, (tuple, list)) else (size, size)
+    pair = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     if len(pair) != 2:
         raise ArgumentError(f"blocks: size has {len(pair)} numbers. Give one, or (queries, keys).")
     tall, broad = (read_whole(side, "blocks: size", least=1) for side in pair)
@@ -240,9 +252,12 @@ def _read_cells(array: Any, shape: Sequence[int] | None, what: str) -> BoolArray
         "(mask == 0) for an additive one.",
     )
     if shape is not None:
-        sizes = tuple(read_ints(list(shape), f"{what}'s shape").tolist())
-        if math.prod(sizes) != cells.size or min(sizes, default=0) < 0:
-            raise ArgumentError(f"{what} has {cells.size} values, which do not make shape {sizes}.")
+        sizes = tuple(read_ints(shape, f"{what}'s shape").reshape(-1).tolist())
+        if math.prod(sizes) != cells.size or not all(0 <= size < 2**31 for size in sizes):
+            raise ArgumentError(
+                f"{what} has {cells.size} values, which do not make shape {sizes!s:.80}. "
+                "Leave shape out, or give the array's own."
+            )
         cells = cells.reshape(sizes)
     if cells.ndim not in (2, 3, 4):
         raise ArgumentError(

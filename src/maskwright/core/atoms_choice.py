@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from maskwright.core.arrays import FrozenArray, read_array, read_bools, read_ints
+from maskwright.core.frame import Frame
+from maskwright.core.line import Flat
 from maskwright.core.mask import Atom, Axes, Cell, Mask
+from maskwright.core.region import Region
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError
 
@@ -17,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.arrays import BoolArray
-    from maskwright.core.frame import Frame
-    from maskwright.core.region import Region
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,29 +36,49 @@ class Chosen:
         """How many sequences the choice differs between."""
         return 1 if self.flags is None else int(self.flags.data.shape[0])
 
-    def within(self, first: int, stop: int) -> BoolArray:
-        """(batch, stop - first): is that position chosen?"""
-        inside = np.zeros((self.batch, max(0, stop - first)), np.bool_)
-        if self.positions is not None:
-            chosen = self.positions.data
-            inside[:, chosen[(chosen >= first) & (chosen < stop)] - first] = True
-        elif self.flags is not None:
-            inside[:] = self.flags.data[:, first:stop]
-        return inside
+    @cached_property
+    def stretches(self) -> Spans:
+        """Neighbouring chosen positions as intervals, one row a sequence."""
+        if self.flags is not None:
+            tokens = int(self.flags.data.shape[1])
+            frame = Frame(1, tokens, batch=self.batch)
+            return Region(frame, 0, 1, 0, tokens).cells(self.flags.data[:, None, None])
+        assert self.positions is not None
+        chosen = self.positions.data
+        begins = np.append(True, np.diff(chosen) > 1)[: chosen.size]
+        starts, stops = chosen[begins], chosen[np.append(begins[1:], True)[: chosen.size]] + 1
+        flat = Flat(np.array([0, starts.size]), starts, stops)
+        return Spans((1, 1, 1), int(chosen.max(initial=0)) + 1, flat=flat)
 
     @cached_property
     def runs(self) -> int:
-        """The most stretches of neighbouring chosen positions in one sequence."""
-        if self.positions is not None:
-            return int((np.diff(self.positions.data) > 1).sum()) + 1
-        return most_runs(self.flags.data) if self.flags is not None else 0
+        """The most stretches in one sequence."""
+        return int(np.diff(self.stretches.offsets).max(initial=0))
 
-    def has(self, batch: int, position: int) -> bool:
-        """Is this position of this sequence chosen?"""
+    def same_for_all(self, region: Region) -> Spans:
+        """Every row of the region sees the chosen keys."""
+        offsets, starts, stops = self.stretches.flat
+        picked, counts = [np.zeros(0, np.int64)], []
+        for begin, end in pairwise(offsets.tolist()):
+            low = begin + int(np.searchsorted(stops[begin:end], region.first, side="right"))
+            high = begin + int(np.searchsorted(starts[begin:end], region.last + 1))
+            picked.append(np.arange(low, max(low, high)))
+            counts.append(max(0, high - low))
+        index = np.concatenate(picked)
+        distinct = region.ordered(np.array(counts, np.int64), starts[index], stops[index])
+        return _repeat(distinct.reshape((self.batch, 1, 1)), region.rows)
+
+    def rows(self, region: Region) -> BoolArray:
+        """(batch, 1, rows): is the row's query chosen?"""
+        first = region.frame.q_start + region.row
+        inside = np.zeros((self.batch, 1, region.rows), np.bool_)
         if self.positions is not None:
-            return position in self.positions.data
-        assert self.flags is not None
-        return bool(self.flags.data[batch if self.batch > 1 else 0, position])
+            chosen = self.positions.data
+            begin, end = np.searchsorted(chosen, [first, first + region.rows])
+            inside[..., chosen[begin:end] - first] = True
+        elif self.flags is not None:
+            inside[:, 0] = self.flags.data[:, first : first + region.rows]
+        return inside
 
     def argument(self) -> object:
         """What was given, as source can say it."""
@@ -76,13 +99,12 @@ class Keys(Atom):
     where: Chosen
 
     def _read(self, region: Region) -> Spans:
-        inside = self.where.within(region.first, region.last + 1)
-        return every_row(region.cells(inside[:, None, None, :]), region.rows)
+        return self.where.same_for_all(region)
 
     def _fit(self, frame: Frame) -> None:
         if self.where.flags is not None:
             count = int(self.where.flags.data.shape[1])
-            frame.check_tokens(
+            frame.check_keys(
                 count,
                 "keys",
                 f"where has {count} columns",
@@ -110,15 +132,18 @@ class Queries(Atom):
     where: Chosen
 
     def _read(self, region: Region) -> Spans:
-        q = region.queries
-        first = int(q[0]) if q.size else 0
-        inside = self.where.within(first, first + q.size)[:, None, :]
-        return region.band(region.first, np.where(inside, region.last + 1, region.first))
+        chosen = self.where.rows(region)
+        return region.band(region.first, np.where(chosen, region.last + 1, region.first))
 
     def _fit(self, frame: Frame) -> None:
         if self.where.flags is not None:
             count = int(self.where.flags.data.shape[1])
-            frame.check_queries(count, "queries", f"where has {count} columns")
+            frame.check_queries(
+                count,
+                "queries",
+                f"where has {count} columns",
+                "Give a column for every query position, or give positions.",
+            )
 
     def _axes(self) -> Iterator[Axes]:
         yield Axes("queries: where", self.where.batch, 1)
@@ -152,19 +177,16 @@ def queries(where: Any) -> Mask:
     return Queries(_read_choice(where, "queries"))
 
 
-def every_row(distinct: Spans, rows: int) -> Spans:
-    """One row for each (batch, head), repeated for all query rows."""
-    b, h, _ = distinct.shape
-    if rows == 1:
-        return distinct
+def _repeat(distinct: Spans, rows: int) -> Spans:
+    """One row for each sequence, repeated for all query rows."""
+    batch = distinct.shape[0]
     counts = np.diff(distinct.offsets)
     if int(counts.max(initial=0)) <= 1:
-        low, high = np.zeros((2, b * h), np.int64)
-        low[counts == 1], high[counts == 1] = distinct.starts, distinct.stops
-        ends = low.reshape(b, h, 1), high.reshape(b, h, 1)
-        return Spans.from_band(*ends, distinct.kv_len, rows)
-    number = np.arange(b * h).reshape(b, h, 1)
-    return distinct.take(np.broadcast_to(number, (b, h, rows)))
+        low, high = np.zeros((2, batch, 1, 1), np.int64)
+        low[counts == 1, 0, 0], high[counts == 1, 0, 0] = distinct.starts, distinct.stops
+        return Spans.from_band(low, high, distinct.kv_len, rows)
+    number = np.arange(batch).reshape(batch, 1, 1)
+    return distinct.take(np.broadcast_to(number, (batch, 1, rows)))
 
 
 def most_runs(flags: BoolArray) -> int:
@@ -189,7 +211,14 @@ def _read_choice(where: Any, atom: str) -> Chosen:
                 f"{atom}: where has shape {array.shape}. Give (tokens,) or (batch, tokens)."
             )
         return Chosen(None, FrozenArray(flags))
-    positions = np.unique(read_ints(array, f"{atom}: where"))
+    given = read_ints(where, f"{atom}: where").reshape(-1)
+    positions = np.unique(given)
+    if positions.size != given.size:
+        twice = next(p for p, count in Counter(given.tolist()).items() if count > 1)
+        raise ArgumentError(
+            f"{atom}: where names position {twice} twice. "
+            "Give each position once, or truth values as True and False."
+        )
     if positions.size and int(positions[0]) < 0:
         raise ArgumentError(
             f"{atom}: where holds {int(positions[0])}. Positions count from 0 at the first key."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core.arrays import FrozenArray, read_ints, read_whole
-from maskwright.core.mask import Atom, Axes, Cell, Mask
+from maskwright.core.mask import Atom, Axes, Cell, Mask, SameForAll
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError
 
@@ -86,7 +86,7 @@ class Window(Atom):
 
 
 @dataclass(frozen=True, repr=False)
-class Prefix(Atom):
+class Prefix(SameForAll):
     """The first n keys of each sequence."""
 
     name = "prefix"

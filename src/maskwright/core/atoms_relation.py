@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from maskwright.core.arrays import FrozenArray, read_ints, read_whole
+from maskwright.core.arrays import FrozenArray, read_choice, read_ints, read_truth, read_whole
 from maskwright.core.mask import Atom, Axes, Cell, Mask
 from maskwright.errors import ArgumentError, FrameError
 
@@ -39,14 +39,18 @@ class Tree(Atom):
     @cached_property
     def _chains(self) -> int:
         """The most chains between a token and its root."""
-        heads = self._heads
-        batch = np.arange(heads.shape[0])[:, None]
-        above = np.take_along_axis(self.parents.data, heads, axis=1)
-        most, place = 1, above
-        while bool((place >= 0).any()):
-            most += 1
-            place = np.where(place >= 0, above[batch, place], -1)
-        return most
+        batch = np.arange(self._heads.shape[0])[:, None]
+        above = np.take_along_axis(self.parents.data, self._heads, axis=1)
+        chains = np.ones_like(above)
+        while bool((above >= 0).any()):  # twice as many chains with every turn
+            chains += np.where(above >= 0, chains[batch, above], 0)
+            above = np.where(above >= 0, above[batch, above], -1)
+        return int(chains.max(initial=0))
+
+    @cached_property
+    def _downward(self) -> bool:
+        """Does every parent stand before its children?"""
+        return bool((self.parents.data < np.arange(self.parents.data.shape[1])).all())
 
     def _read(self, region: Region) -> Spans:
         parents, heads = self.parents.data, self._heads
@@ -62,7 +66,7 @@ class Tree(Atom):
             lows.append(head)
             highs.append(place + 1)
             place = parents.ravel()[sequence * tokens + head]
-            alive = place >= 0
+            alive = place >= (max(region.first, 0) if self._downward else 0)
             row, place, sequence = row[alive], place[alive], sequence[alive]
         if not rows:
             return region.pieces(row, place, place, batch=batch)
@@ -73,7 +77,6 @@ class Tree(Atom):
         count = int(self.parents.data.shape[1])
         fix = f"Pass kv_len={count}, or give a parent for every key."
         frame.check_tokens(count, "tree", f"parents has {count} columns", fix)
-        frame.check_queries(count, "tree", f"parents has {count} columns")
 
     def _axes(self) -> Iterator[Axes]:
         yield Axes("tree: parents", int(self.parents.data.shape[0]), 1)
@@ -103,9 +106,7 @@ class Graph(Atom):
     def _pairs(self) -> IntArray:
         """Every (query, key) that an edge allows, sorted."""
         edges = self.edges.data
-        return (
-            edges if self.directed else np.unique(np.concatenate([edges, edges[:, ::-1]]), axis=0)
-        )
+        return edges if self.directed else unique_pairs(np.concatenate([edges, edges[:, ::-1]]))
 
     @cached_property
     def _most(self) -> int:
@@ -124,9 +125,9 @@ class Graph(Atom):
 
     def _fit(self, frame: Frame) -> None:
         last = int(self.edges.data.max(initial=-1))
-        if last >= max(frame.k_stop, 0):
+        if last >= frame.tokens:
             raise FrameError(
-                f"graph: edges name node {last} but the frame has {frame.k_stop} keys. "
+                f"graph: edges name node {last} but the frame has {frame.tokens} tokens. "
                 f"Pass kv_len={last + 1} or more."
             )
 
@@ -184,7 +185,6 @@ class Image(Atom):
         count = self.height * self.width
         data = f"{self.height} × {self.width} makes {count} pixels"
         frame.check_tokens(count, "image", data, f"Pass kv_len={count}.")
-        frame.check_queries(count, "image", data)
 
     def _width(self, keys: int) -> int:
         return min(keys // 2 + 1, 2 * self.radius + 1)
@@ -251,9 +251,10 @@ def graph(edges: Any, *, directed: bool = False, loops: bool = True) -> Mask:
         )
     if array.size and int(array.min()) < 0:
         raise ArgumentError(f"graph: edges names node {int(array.min())}. Nodes count from 0.")
-    if not directed:
+    one_way = read_truth(directed, "graph: directed")
+    if not one_way:
         array = np.sort(array, axis=1)
-    return Graph(FrozenArray(np.unique(array, axis=0)), bool(directed), bool(loops))
+    return Graph(FrozenArray(unique_pairs(array)), one_way, read_truth(loops, "graph: loops"))
 
 
 def image(
@@ -275,12 +276,20 @@ def image(
     >>> mw.image(3, 3, radius=1, raster=True).on(9).spans.row(4)
     [(0, 5)]
     """
-    if border not in ("cut", "shift"):
-        raise ArgumentError(f"image: border is {border!r}. Give 'cut' or 'shift'.")
+    edge: Any = read_choice(border, "image: border", ("cut", "shift"))
     tall = read_whole(height, "image: height", least=0)
     broad = read_whole(width, "image: width", least=1)
     near = read_whole(radius, "image: radius", least=0)
-    return Image(tall, broad, near, bool(raster), border)
+    return Image(tall, broad, near, read_truth(raster, "image: raster"), edge)
+
+
+def unique_pairs(pairs: IntArray) -> IntArray:
+    """The pairs in order, each once."""
+    most = int(pairs.max(initial=0)) + 1
+    if most > 2**31:  # too large to be one number each
+        return np.unique(pairs, axis=0)
+    first, second = np.divmod(np.unique(pairs[:, 0] * most + pairs[:, 1]), most)
+    return np.stack([first, second], axis=1)
 
 
 def _refuse_cycles(parents: IntArray) -> None:

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from maskwright.core.arrays import FrozenArray, read_array, read_bools, read_ints, read_whole
-from maskwright.core.atoms_choice import every_row, most_runs
+from maskwright.core.arrays import (
+    LARGEST_NUMBER,
+    FrozenArray,
+    kind_of,
+    read_array,
+    read_bools,
+    read_ints,
+    read_number,
+)
+from maskwright.core.atoms_choice import Chosen
 from maskwright.core.atoms_position import read_lengths
-from maskwright.core.mask import Atom, Axes, Cell, Mask
+from maskwright.core.mask import Atom, Axes, Cell, Mask, SameForAll
 from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Padding(Atom):
+class Padding(SameForAll):
     """The real tokens of each sequence: the first n, or those that are kept."""
 
     name = "padding"
@@ -34,15 +42,13 @@ class Padding(Atom):
     def _read(self, region: Region) -> Spans:
         if self.lengths is not None:
             return region.band(0, self.lengths.data[:, None, None])
-        assert self.keep is not None
-        kept = self.keep.data[:, region.first : region.last + 1]
-        return every_row(region.cells(kept[:, None, None, :]), region.rows)
+        return self._real.same_for_all(region)
 
     def _fit(self, frame: Frame) -> None:
         if self.keep is not None:
             count = int(self.keep.data.shape[1])
             fix = f"Pass kv_len={count}, or give a column for every key."
-            frame.check_tokens(count, "padding", f"keep has {count} columns", fix)
+            frame.check_keys(count, "padding", f"keep has {count} columns", fix)
             return
         assert self.lengths is not None
         longest = int(self.lengths.data.max(initial=0))
@@ -58,11 +64,11 @@ class Padding(Atom):
         yield Axes("padding", int(data.data.shape[0]), 1)
 
     def _width(self, keys: int) -> int:
-        return 1 if self.keep is None else min(keys // 2 + 1, self._runs)
+        return 1 if self.keep is None else min(keys // 2 + 1, self._real.runs)
 
     @cached_property
-    def _runs(self) -> int:
-        return 1 if self.keep is None else most_runs(self.keep.data)
+    def _real(self) -> Chosen:
+        return Chosen(None, self.keep)
 
     def _call(self) -> tuple[str, dict[str, Any]]:
         if self.lengths is not None:
@@ -119,16 +125,15 @@ class Documents(Atom):
         return Runs(start, stop, document, np.searchsorted(row, np.arange(batch + 1)))
 
     @cached_property
-    def _members(self) -> tuple[IntArray, IntArray]:
-        """The runs ordered by document, and where each document's begin among them."""
-        document = self._runs.document
-        order = np.argsort(document, kind="stable")
-        return order, np.searchsorted(document[order], np.arange(int(document.max(initial=-1)) + 2))
+    def _by_document(self) -> IntArray:
+        """The runs' numbers, ordered by document and within it by place."""
+        return np.argsort(self._runs.document, kind="stable")
 
     @cached_property
-    def _contiguous(self) -> bool:
-        real = self._runs.document[self._runs.document >= 0]
-        return bool(np.unique(real).size == real.size)
+    def _most_runs(self) -> int:
+        """The most runs that one document is torn into."""
+        document = self._runs.document
+        return int(np.bincount(document[document >= 0]).max(initial=0))
 
     def _read(self, region: Region) -> Spans:
         runs = self._runs
@@ -138,18 +143,23 @@ class Documents(Atom):
         inside = run >= 0
         if runs.document.size:
             inside &= runs.document[run] >= 0
-        if self._contiguous:
+        if self._most_runs <= 1:
             padded = np.append(runs.start, 0), np.append(runs.stop, 0)
             low, high = (np.where(inside, ends[run], 0)[:, None, :] for ends in padded)
             return region.band(low, high)
-        order, begin = self._members
-        document = np.where(inside, runs.document[run], -1)
-        counts = np.where(document >= 0, np.diff(begin, append=begin[-1])[document], 0).ravel()
+        names, row_name = np.unique(np.where(inside, runs.document[run], -1), return_inverse=True)
+        # Of each document, the runs that lie in view: their starts and stops are both in order.
+        order, far = self._by_document, int(runs.stop.max(initial=0)) + 1
+        base = runs.document[order] * far
+        begin = np.searchsorted(base + runs.stop[order], names * far + region.first, side="right")
+        end = np.searchsorted(base + runs.start[order], names * far + region.last + 1)
+        held = np.where(names >= 0, np.maximum(end - begin, 0), 0)
+        counts = held[row_name.ravel()]
         after = np.concatenate(([0], np.cumsum(counts)))
         nth = np.arange(after[-1]) - np.repeat(after[:-1], counts)
-        member = order[np.repeat(begin[document.ravel()], counts) + nth]
-        row = np.repeat(np.arange(counts.size), counts)
-        return region.pieces(row, runs.start[member], runs.stop[member], batch=self._batch)
+        member = order[np.repeat(begin[row_name.ravel()], counts) + nth]
+        spans = region.ordered(counts, runs.start[member], runs.stop[member])
+        return spans.reshape((self._batch, 1, region.rows))
 
     def _run_of(self, batch: int, first: int, stop: int) -> IntArray:
         """For positions first … stop - 1 of one sequence: the number of the run, -1 for none."""
@@ -169,27 +179,23 @@ class Documents(Atom):
             count = int(self.ids.data.shape[1])
             fix = f"Pass kv_len={count} or pad the ids with -1."
             frame.check_tokens(count, "documents", f"ids has {count} columns", fix)
-            frame.check_queries(count, "documents", f"ids has {count} columns")
             return
         longest = max((sum(row) for row in self.lengths or ()), default=0)
-        if longest > max(frame.k_stop, 0):
+        if longest > frame.tokens:
             raise FrameError(
-                f"documents: lengths add up to {longest} but the frame has {frame.k_stop} keys. "
+                f"documents: lengths add up to {longest} but the frame has {frame.tokens} tokens. "
                 f"Pass kv_len={longest} or more; what is left over counts as padding."
             )
-        frame.check_queries(frame.k_stop, "documents", f"there are {frame.k_stop} tokens")
+        frame.check_tokens(frame.tokens, "documents", "positions count from 0", "")
 
     def _axes(self) -> Iterator[Axes]:
         yield Axes("documents", self._batch, 1)
 
     def _width(self, keys: int) -> int:
-        if self._contiguous:
-            return 1
-        most = int(np.diff(self._members[1]).max(initial=0))
-        return min(keys // 2 + 1, most)
+        return min(keys // 2 + 1, self._most_runs) if self._most_runs > 1 else 1
 
     def _extent(self) -> int | None:
-        if not self._contiguous:
+        if self._most_runs > 1:
             return None
         return int((self._runs.stop - self._runs.start).max(initial=0))
 
@@ -281,24 +287,28 @@ def documents(*, lengths: Any = None, ids: Any = None) -> Mask:
 
 def _read_ragged(lengths: Any) -> tuple[tuple[int, ...], ...]:
     what = "documents: lengths"
-    rows = list(lengths) if hasattr(lengths, "__iter__") and not isinstance(lengths, str) else None
-    if rows is None:
-        raise ArgumentError(f"{what} is one number. Give a list of lengths for each sequence.")
-    if rows and not any(
-        hasattr(row, "__len__") and getattr(row, "shape", None) != () for row in rows
-    ):
+    if isinstance(lengths, (str, bytes, dict, set)) or not hasattr(lengths, "__iter__"):
+        raise ArgumentError(f"{what} is {kind_of(lengths)}. Give a list of lengths a sequence.")
+    try:
+        rows = list(lengths)
+    except TypeError:  # an array of no axes says it can be iterated, and then can't
+        raise ArgumentError(f"{what} is one number. Give a list of lengths a sequence.") from None
+    if rows and not any(isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) for row in rows):
         rows = [rows]
-    result = []
-    for row in rows:
-        numbers = read_ints(row, what)
-        if numbers.ndim != 1:
-            raise ArgumentError(
-                f"{what} is not two levels deep. Give [[3, 2], [4]] for two sequences."
-            )
-        if numbers.size and int(numbers.min()) < 0:
-            raise ArgumentError(f"{what} holds {int(numbers.min())}. Lengths are 0 or more.")
-        result.append(tuple(numbers.tolist()))
-    return tuple(result)
+    return tuple(_read_row(row, what) for row in rows)
+
+
+def _read_row(row: Any, what: str) -> tuple[int, ...]:
+    plain = type(row) is list and all(type(number) is int for number in row)
+    numbers = row if plain else read_ints(row, what)
+    if not plain and numbers.ndim != 1:
+        raise ArgumentError(f"{what} is not two levels deep. Give [[3, 2], [4]] for two sequences.")
+    result = tuple(numbers if plain else numbers.tolist())
+    if result and not 0 <= min(result) <= max(result) <= LARGEST_NUMBER:
+        raise ArgumentError(
+            f"{what} holds a number below 0 or beyond 2**62. Lengths are 0 or more."
+        )
+    return result
 
 
 def _token_rows(array: Any, what: str) -> Any:
@@ -320,17 +330,9 @@ def _read_tokens(ids: Any, pad_id: Any) -> Any:
                 "Give both as words, or both as numbers."
             )
         return _token_rows(words, "padding: ids") != pad_id
-    return _token_rows(read_ints(ids, "padding: ids"), "padding: ids") != _read_id(pad_id)
-
-
-def _read_id(pad_id: Any) -> int:
-    if (
-        hasattr(pad_id, "__index__")
-        and not isinstance(pad_id, bool)
-        and int(pad_id.__index__()) < 0
-    ):
-        return int(pad_id.__index__())
-    return read_whole(pad_id, "padding: pad_id", least=0)
+    return _token_rows(read_ints(ids, "padding: ids"), "padding: ids") != read_number(
+        pad_id, "padding: pad_id"
+    )
 
 
 def _name(document: int) -> str:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from maskwright.core.arrays import read_array, read_whole
+from maskwright.core.arrays import read_choice, read_ints, read_number, read_whole
 from maskwright.core.atoms_tokens import documents, padding
-from maskwright.errors import ArgumentError
+from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from maskwright.core.arrays import IntArray
     from maskwright.core.mask import Mask
+
+MOST_TOKENS: Final = 2**31
+LONGEST_WORD: Final = 1_000  # an array of words is as wide as the longest
 
 
 class Padded(NamedTuple):
@@ -68,8 +71,7 @@ def pad(
     >>> mw.pad([[5, 6, 7], [8]], side="left").mask
     padding(keep=[[1, 1, 1], [0, 0, 1]])
     """
-    if side not in ("right", "left"):
-        raise ArgumentError(f"pad: side is {side!r}. Give 'right' or 'left'.")
+    read_choice(side, "pad: side", ("right", "left"))
     rows = _read_sequences(sequences, "pad")
     longest = max((len(row) for row in rows), default=0)
     width = longest if length is None else read_whole(length, "pad: length", least=0)
@@ -143,37 +145,47 @@ def _best_fit(sizes: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _read_sequences(sequences: Iterable[Any], what: str) -> list[npt.NDArray[Any]]:
-    if isinstance(sequences, (str, bytes)) or not hasattr(sequences, "__iter__"):
+    if isinstance(sequences, (str, bytes, dict)) or not hasattr(sequences, "__iter__"):
         raise ArgumentError(f"{what}: got {type(sequences).__name__}. Give a list of token lists.")
     rows = []
     for number, sequence in enumerate(sequences):
-        words = isinstance(sequence, (list, tuple)) and any(isinstance(t, str) for t in sequence)
         name = f"{what}: sequence {number}"
-        row = np.array(sequence, np.str_) if words else read_array(sequence, name)
-        if row.size == 0:
-            row = row.reshape(-1).astype(np.int64)
-        if row.ndim != 1 or row.dtype.kind not in "iuU":
-            raise ArgumentError(
-                f"{what}: sequence {number} has shape {row.shape} and dtype {row.dtype}. "
-                "Give one list of whole numbers, or of words, a sequence."
-            )
+        row = _read_words(sequence, name) if _has_words(sequence) else read_ints(sequence, name)
+        if row.ndim != 1:
+            raise ArgumentError(f"{name} has {row.ndim} axes. Give one list of tokens a sequence.")
         rows.append(row)
     return rows
+
+
+def _has_words(sequence: Any) -> bool:
+    return isinstance(sequence, (list, tuple)) and any(isinstance(token, str) for token in sequence)
+
+
+def _read_words(sequence: Any, name: str) -> npt.NDArray[Any]:
+    if not all(isinstance(token, str) for token in sequence):
+        raise ArgumentError(f"{name} mixes words and numbers. Give one or the other.")
+    if max(map(len, sequence)) > LONGEST_WORD:
+        raise ArgumentError(f"{name} has a word of more than {LONGEST_WORD} letters. Split it.")
+    return np.array(sequence, np.str_)
 
 
 def _filled(
     shape: tuple[int, int], rows: list[npt.NDArray[Any]], pad_id: Any, what: str
 ) -> npt.NDArray[Any]:
-    real = [row.dtype for row in rows if row.size]
-    if any(dtype.kind == "U" for dtype in real):
-        if not all(dtype.kind == "U" for dtype in real) or not isinstance(pad_id, str):
-            raise ArgumentError(
-                f"{what}: the sequences are words but not all of them, or pad_id={pad_id!r} is none. "
-                "Give words with a word such as '<pad>', or numbers with a number."
-            )
-        return np.full(shape, pad_id, np.result_type(*real, np.array(pad_id).dtype))
-    if isinstance(pad_id, bool) or not hasattr(pad_id, "__index__"):
-        raise ArgumentError(
-            f"{what}: pad_id is of type {type(pad_id).__name__}. Give a whole number for number tokens."
+    """An array full of `pad_id`, which must be of the tokens' own kind."""
+    if shape[0] * shape[1] > MOST_TOKENS:
+        raise SizeError(
+            f"{what} would make {shape[0]} × {shape[1]} tokens. Give fewer, or a smaller length."
         )
-    return np.full(shape, pad_id, np.int64)
+    kinds = {row.dtype.kind for row in rows if row.size}
+    if len(kinds) > 1 or (kinds and ("U" in kinds) != isinstance(pad_id, str)):
+        raise ArgumentError(
+            f"{what}: tokens and pad_id={pad_id!r:.40} are not all words, or not all numbers. "
+            "Give words with a word such as '<pad>', or numbers with a number."
+        )
+    if isinstance(pad_id, str):
+        word = np.array(pad_id[:LONGEST_WORD]).dtype
+        return np.full(
+            shape, pad_id, np.result_type(word, *(row.dtype for row in rows if row.size))
+        )
+    return np.full(shape, read_number(pad_id, f"{what}: pad_id"), np.int64)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from maskwright.core.arrays import read_whole
+from maskwright.core.arrays import read_number, read_whole
 from maskwright.core.mask import Mask
 from maskwright.core.region import Region
 from maskwright.core.spans import Spans
@@ -78,10 +78,27 @@ class BoundMask:
     ■ ■ ■
     """
 
+    mask: Mask
+    _home: Frame
+    _part: Region
+
     def __init__(self, mask: Mask, frame: Frame, part: Region | None = None) -> None:
-        self.mask = mask
-        self._home = frame  # what the mask's data fits; a part of it may be all that is held
-        self._part = part or Region(frame, 0, frame.q_len, 0, frame.kv_len)
+        # `frame` is what the mask's data fits; a part of it may be all that is held.
+        whole = Region(frame, 0, frame.q_len, 0, frame.kv_len)
+        self.__dict__.update(mask=mask, _home=frame, _part=whole if part is None else part)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"A bound mask does not change. Bind another one instead of setting {name}."
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BoundMask):
+            return NotImplemented
+        return self.mask == other.mask and self._part == other._part
+
+    def __hash__(self) -> int:
+        return hash((self.mask, self._part))
 
     @cached_property
     def frame(self) -> Frame:
@@ -132,8 +149,7 @@ class BoundMask:
                     f"spans would need more than {MOST_BYTES / 1e9:.1f} GB. "
                     "Use .count(), .tiles() or .rows(start, stop)."
                 )
-        whole = Spans.stack(parts, axis=2)
-        return whole.expand((*self._planes, self._part.rows))
+        return Spans.stack(parts, axis=2).freeze()
 
     def dense(self) -> BoolArray:
         """A bool array, True where a query may see a key.
@@ -152,7 +168,7 @@ class BoundMask:
         row = 0
         for spans in self._read():
             rows = spans.shape[2]
-            spans.expand((*self._planes, rows)).paint(out[:, :, row : row + rows])
+            spans.paint(out[:, :, row : row + rows])
             row += rows
         return out
 
@@ -174,12 +190,9 @@ class BoundMask:
         >>> mw.causal().on(4, batch=2).count()
         20
         """
-        total = 0
-        for spans in self._read():
-            b, h, _ = spans.shape
-            shared = (self._home.batch if b == 1 else 1) * (self._home.heads if h == 1 else 1)
-            total += spans.cells() * shared
-        return total
+        batch, heads = self._planes
+        shared = (self._home.batch if batch == 1 else 1) * (self._home.heads if heads == 1 else 1)
+        return shared * sum(spans.cells() for spans in self._read())
 
     @property
     def density(self) -> float:
@@ -198,9 +211,7 @@ class BoundMask:
         >>> (mw.causal() & ~mw.keys([0])).on(3).empty_rows().tolist()
         [[[True, False, False]]]
         """
-        parts = [spans.empty_rows() for spans in self._read()]
-        planes = [np.broadcast_to(part, (*self._planes, part.shape[2])) for part in parts]
-        return np.concatenate(planes, axis=2)
+        return np.concatenate([spans.empty_rows() for spans in self._read()], axis=2)
 
     def unseen_keys(self) -> BoolArray:
         """True for every key that no query sees, (batch, heads, keys).
@@ -232,16 +243,20 @@ class BoundMask:
         from maskwright.core.why import explain
 
         sizes = (self._home.batch, self._home.heads, self._part.rows, self._part.key_stop)
-        for name, index, size in zip(
-            ("batch", "head", "query", "key"), (batch, head, q, k), sizes, strict=True
-        ):
+        names = ("batch", "head", "query", "key")
+        cell = [
+            read_number(index, f"why: {name}")
+            for name, index in zip(names, (batch, head, q, k), strict=True)
+        ]
+        for name, index, size in zip(names, cell, sizes, strict=True):
             if not 0 <= index < size:
                 raise FrameError(
                     f"why: {name} {index} is not there. Give a number from 0 to {size - 1}."
                     if size
                     else f"why: the frame has no {name}. Bind the mask to a larger one."
                 )
-        return explain(self.mask, self._home, batch, head, q + self._part.row, k)
+        b, h, row, key = cell
+        return explain(self.mask, self._home, b, h, row + self._part.row, key)
 
     def equals(self, other: Mask | BoundMask) -> Comparison:
         """Do both allow the same cells? If not, in which cell do they differ first?
@@ -258,18 +273,25 @@ class BoundMask:
                 f"equals: one is on {_sizes(self.frame)}, the other on {_sizes(theirs.frame)}. "
                 "Bind both to the same frame."
             )
-        if self._part == theirs._part and simplify(self.mask) == simplify(theirs.mask):
+        if not self.frame.cells or (
+            self._part == theirs._part and simplify(self.mask) == simplify(theirs.mask)
+        ):
             return Comparison(None)
-        row = 0
+        row, found = 0, Comparison(None)
         step = min(self._step(), theirs._step())
-        for mine, other_spans in zip(self._read(step=step), theirs._read(step=step), strict=True):
-            cell = mine.first_difference(other_spans)
+        for mine, others in zip(self._read(step=step), theirs._read(step=step), strict=True):
+            cell = mine.first_difference(others)
             if cell is not None:
                 b, h, r, k = cell
                 left = any(start <= k < stop for start, stop in mine.row(r, b, h))
-                return Comparison((b, h, r + row, k), left)
+                place = (b, h, r + row, k)
+                # A later row of an earlier batch row or head would come first.
+                if found.cell is None or place < found.cell:
+                    found = Comparison(place, left)
+                if (b, h) == (0, 0):
+                    break
             row += mine.shape[2]
-        return Comparison(None)
+        return found
 
     # ── parts ─────────────────────────────────────────────────────────────────────────────────
 
@@ -313,11 +335,7 @@ class BoundMask:
         >>> mw.window(back=1).on(6).step(3, kv_len=4).dense().astype(int).tolist()
         [[[[0, 0, 1, 1]]]]
         """
-        if not hasattr(position, "__index__"):
-            raise ArgumentError(
-                f"step: position is of type {type(position).__name__}. Give a whole number."
-            )
-        row = int(position.__index__()) - self.frame.q_start
+        row = read_number(position, "step: position") - self.frame.q_start
         if not 0 <= row < self._part.rows:
             raise FrameError(
                 f"step: no query sits at position {position}. Give one of "
@@ -328,24 +346,43 @@ class BoundMask:
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
     def _read(self, block: int = 1, step: int | None = None) -> Iterator[Spans]:
-        """Spans of some rows at a time, in whole blocks of `block` rows."""
-        part = self._part
+        """Spans of some rows at a time: whole blocks of `block` rows, or parts of one."""
+        part, keys = self._part, self._part.key_stop
         if "spans" in self.__dict__ and step is None:
             yield self.spans
             return
-        step = self._step() if step is None else step
-        step = max(block, step // block * block)
-        for row in range(part.row, max(part.row_stop, part.row + 1), step):
-            stop = min(row + step, part.row_stop)
-            spans = self.mask._read(Region(self._home, row, stop, 0, part.key_stop))
-            yield spans if spans.kv_len == part.key_stop else spans.shift(0, part.key_stop)
+        for row, stop in _cuts(part.rows, block, self._step() if step is None else step):
+            region = Region(self._home, part.row + row, part.row + stop, 0, keys)
+            spans = self.mask._read(region)
+            if spans.kv_len != keys:
+                spans = spans.shift(0, keys)
+            yield self._spread(spans)
+
+    def _spread(self, spans: Spans) -> Spans:
+        """All batch rows and heads that differ anywhere, also where these rows are alike."""
+        shape = (*self._planes, spans.shape[2])
+        if any(size not in (1, whole) for size, whole in zip(spans.shape, shape, strict=True)):
+            raise ArgumentError(
+                f"{self.mask!r:.80}: a predicate gave batch and heads {spans.shape[:2]} where it had "
+                f"given {shape[:2]}. Let its shape depend on b and h alone."
+            )
+        return spans.expand(shape)
 
     def _step(self) -> int:
         """How many rows to read at a time."""
-        width = max(1, self.mask._width(self._part.key_stop))
+        width = max(1, self.intervals_at_most() // max(1, self._part.rows))
+        most = MOST_ROWS if self.mask._width(self._part.key_stop) <= 64 else 1024
+        return max(1, min(most, MOST_INTERVALS // width))
+
+    def intervals_at_most(self) -> int:
+        """A bound on how many intervals the spans have, known without reading them.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(1024).intervals_at_most()
+        1024
+        """
         planes = max(1, self._planes[0] * self._planes[1])
-        most = MOST_ROWS if width <= 64 else 1024
-        return max(1, min(most, MOST_INTERVALS // (width * planes)))
+        return planes * max(1, self.mask._width(self._part.key_stop)) * self._part.rows
 
     def _bind(self, other: Any) -> BoundMask:
         if isinstance(other, BoundMask):
@@ -362,6 +399,13 @@ class BoundMask:
             raise FrameError(f"equals: the other mask does not fit this frame. {error}") from None
         return BoundMask(other, home, self._part)
 
+    def __and__(self, other: object) -> NoReturn:
+        raise ArgumentError(
+            "Bound masks do not combine. Combine the masks, then bind: (a & b).on(n)."
+        )
+
+    __or__ = __sub__ = __and__
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """The dense array, so that numpy functions take a bound mask as it is."""
         if copy is False:
@@ -369,16 +413,30 @@ class BoundMask:
         return self.dense() if dtype is None else self.dense().astype(dtype)
 
     def __repr__(self) -> str:
-        frame = self.frame
-        return (
-            f"({self.mask!r}).on({frame.q_len}, kv_len={frame.kv_len}, batch={frame.batch}, "
-            f"heads={frame.heads}, q_start={frame.q_start})"
+        home, part = self._home, self._part
+        whole = (
+            f"({self.mask!r}).on({home.q_len}, kv_len={home.kv_len}, batch={home.batch}, "
+            f"heads={home.heads}, q_start={home.q_start})"
         )
+        if (part.rows, part.key_stop) == (home.q_len, home.kv_len):
+            return whole
+        return f"{whole}.rows({part.row}, {part.row_stop}, kv_len={part.key_stop})"
 
     def __str__(self) -> str:
         from maskwright.core.grid import render
 
         return render(self)
+
+
+def _cuts(rows: int, block: int, step: int) -> Iterator[tuple[int, int]]:
+    """Row ranges of about `step` rows that never hold a part of one block and of another."""
+    if step >= block:
+        whole = step // block * block
+        yield from ((row, min(row + whole, rows)) for row in range(0, max(rows, 1), whole))
+        return
+    for top in range(0, max(rows, 1), block):
+        stop = min(top + block, rows)
+        yield from ((row, min(row + step, stop)) for row in range(top, stop, step))
 
 
 def _sizes(frame: Frame) -> str:

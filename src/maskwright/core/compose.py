@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from maskwright.core.spans import Spans
 
 DEEPEST: Final = 100
+LONGEST: Final = 1_000  # terms of one & or |
 LARGEST: Final = 10_000
 CHEAP: Final = 8  # intervals a row up to which a term is read before the others of an &
 
@@ -42,10 +43,11 @@ class And(Mask):
             if seen is None:
                 seen = term._read(region)
                 continue
-            first, stop = seen.reach()
-            if first == stop:
+            views = [region.narrow(first, stop) for first, stop in seen.reaches()]
+            if not views:
                 return seen
-            seen = sets.intersection([seen, term._read(region.narrow(first, stop))])
+            looked = [term._read(view) for view in views]
+            seen = sets.intersection([seen, sets.union(looked) if len(looked) > 1 else looked[0]])
         return region.everything() if seen is None else seen
 
     def _width(self, keys: int) -> int:
@@ -128,22 +130,25 @@ class Transpose(Mask):
         return transposed(self.term)
 
     def _read(self, region: Region) -> Spans:
-        if self._closed is not None:
-            return self._closed._read(region)
-        turned = self.term._read(region.transposed).transpose(region.row, region.row_stop)
-        return turned.shift(region.key, region.frame.kv_len)
+        return (
+            self.term._read_turned(region) if self._closed is None else self._closed._read(region)
+        )
 
     def _fit(self, frame: Frame) -> None:
         try:
             self.term._fit(frame.transposed)
         except FrameError as error:
-            raise FrameError(f"Under .T, where queries and keys change places: {error}") from None
+            raise FrameError(
+                f"Under .T, with queries read as keys and keys as queries, {error}"
+            ) from None
 
     def _planes(self, frame: Frame) -> tuple[int, int]:
         return self.term._planes(frame.transposed)
 
     def _width(self, keys: int) -> int:
-        return keys // 2 + 1 if self._closed is None else self._closed._width(keys)
+        if self._closed is None:
+            return self.term._width_turned(keys)
+        return self._closed._width(keys)
 
     def _extent(self) -> int | None:
         return None if self._closed is None else self._closed._extent()
@@ -274,6 +279,10 @@ def _check_size(mask: Mask) -> None:
     if mask._depth > DEEPEST:
         raise ArgumentError(
             f"The expression nests deeper than {DEEPEST} operators. Flatten it, or give dense(...)."
+        )
+    if isinstance(mask, (And, Or)) and len(mask.terms) > LONGEST:
+        raise ArgumentError(
+            f"An & or | has more than {LONGEST} terms. Say it in fewer, such as one keys([...])."
         )
     if mask._nodes > LARGEST:
         raise ArgumentError(

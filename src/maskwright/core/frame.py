@@ -17,10 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from maskwright.core.arrays import read_whole
-from maskwright.errors import ArgumentError, FrameError
+from maskwright.core.arrays import read_number, read_whole
+from maskwright.errors import FrameError
 
 LARGEST: Final = 2**31 - 1
 
@@ -68,20 +66,37 @@ class Frame:
             k_start=self.q_start,
         )
 
-    def check_tokens(self, count: int, atom: str, data: str, fix: str) -> None:
+    def check_keys(self, count: int, atom: str, data: str, fix: str) -> None:
         """Refuse a frame whose keys are not exactly the `count` tokens that the data describes."""
         if self.k_stop != count or self.k_start < 0:
             keys = f"{self.kv_len} keys" if self.k_start == 0 else f"keys up to {self.k_stop - 1}"
             raise FrameError(f"{atom}: {data} but the frame has {keys}. {fix}")
 
-    def check_queries(self, count: int, atom: str, data: str) -> None:
-        """Refuse a frame in which a query sits where the data has no token."""
-        if self.q_len and (self.q_start < 0 or self.q_stop > count):
-            outside = self.q_start if self.q_start < 0 else self.q_stop - 1
-            raise FrameError(
-                f"{atom}: {data} but a query sits at position {outside}. "
-                f"Pass a q_start between 0 and {count} - q_len."
-            )
+    def check_queries(self, count: int, atom: str, data: str, fix: str) -> None:
+        """Refuse a frame whose queries do not end at the last of the `count` tokens."""
+        if self.q_stop != count or self.q_start < 0:
+            where = f"queries at {self.q_start} … {self.q_stop - 1}"
+            raise FrameError(f"{atom}: {data} but the frame has {where}. {fix}")
+
+    def check_tokens(self, count: int, atom: str, data: str, fix: str) -> None:
+        """Refuse a frame whose queries and keys are not among exactly `count` tokens."""
+        first = min(
+            [self.q_start] * (self.q_len > 0) + [self.k_start] * (self.kv_len > 0), default=0
+        )
+        if self.tokens == count and first >= 0:
+            return
+        if first >= 0 and self.tokens == max(self.k_stop, 0):
+            raise FrameError(f"{atom}: {data} but the frame has {self.kv_len} keys. {fix}")
+        outside = self.q_start if self.q_start < 0 else self.q_stop - 1
+        raise FrameError(
+            f"{atom}: {data} but a query sits at position {outside}. "
+            f"Pass a q_start between 0 and {count} - q_len."
+        )
+
+    @property
+    def tokens(self) -> int:
+        """How many positions there are up to the last query or key, whichever is later."""
+        return max(self.q_stop if self.q_len else 0, self.k_stop if self.kv_len else 0, 0)
 
 
 def make_frame(
@@ -97,16 +112,9 @@ def make_frame(
     """A checked frame; what is not given comes from the defaults and from the mask's data."""
     queries = _size(q_len, "q_len")
     keys = queries if kv_len is None else _size(kv_len, "kv_len")
-    if q_start is None:
-        start = keys - queries
-    else:
-        if isinstance(q_start, (bool, np.bool_)) or not hasattr(q_start, "__index__"):
-            raise ArgumentError(
-                f"on: q_start is of type {type(q_start).__name__}. Give the position of the first query."
-            )
-        start = int(q_start.__index__())
-        if abs(start) > LARGEST:
-            raise FrameError(f"on: q_start={start} is beyond {LARGEST}. Give a smaller position.")
+    start = keys - queries if q_start is None else read_number(q_start, "on: q_start")
+    if abs(start) > LARGEST:
+        raise FrameError(f"on: q_start={start} is beyond {LARGEST}. Give a smaller position.")
     return Frame(
         queries,
         keys,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from maskwright.core.mask import Atom, walk
 from maskwright.core.simplify import simplify
 from maskwright.core.why import brief
 
@@ -14,24 +15,41 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.bound import BoundMask
+    from maskwright.core.mask import Mask
 
 MOST_CELLS: Final = 64  # along one side
 TILES: Final = 32
 MOST_PLANES: Final = 8
+MOST_INTERVALS: Final = 2**23  # read for a picture
+LINE: Final = 100
 MAY, MAY_NOT, SOME = "■", "·", "▒"
 
 
 def render(bound: BoundMask) -> str:
     """The expression, its sizes, and a grid for each batch row and head that differs."""
-    return "\n".join([_title(bound), _sizes(bound), *_grids(bound)])
+    if bound.intervals_at_most() > MOST_INTERVALS and max(bound.shape[2:]) > MOST_CELLS:
+        note = "too many intervals to draw at once; draw some .rows(start, stop)"
+        return "\n".join([_title(bound), _sizes(bound), note])
+    density = f", density {bound.density:.2f}"
+    return "\n".join([_title(bound), _sizes(bound) + density, *_grids(bound)])
 
 
 def _title(bound: BoundMask) -> str:
-    said = repr(bound.mask)
-    shorter = repr(simplify(bound.mask))
-    said = said if len(said) <= 100 else brief(bound.mask)
-    said = said if len(said) <= 100 else said[:99] + "…"
+    said, shorter = _short(bound.mask), _short(simplify(bound.mask))
     return f"{said} = {shorter}" if len(shorter) < len(said) else said
+
+
+def _short(mask: Mask) -> str:
+    """The mask in at most a line, its data left out where that is long."""
+    values = sum(
+        getattr(value, "data", np.empty(0)).size
+        for part in walk(mask)
+        if isinstance(part, Atom)
+        for value in part._call()[1].values()
+    )
+    said = repr(mask) if values <= LINE else brief(mask)
+    said = said if len(said) <= LINE else brief(mask)
+    return said if len(said) <= LINE else said[: LINE - 1] + "…"
 
 
 def _sizes(bound: BoundMask) -> str:
@@ -46,7 +64,6 @@ def _sizes(bound: BoundMask) -> str:
         parts.append(f"query at {frame.q_start}")
     elif frame.q_start and frame.q_len:
         parts.append(f"queries at {frame.q_start} … {frame.q_stop - 1}")
-    parts.append(f"density {bound.density:.2f}")
     return ", ".join(parts)
 
 

@@ -13,10 +13,20 @@ from typing import Any, Final
 
 from maskwright.core.atoms import ATOMS
 from maskwright.core.atoms_array import Where
-from maskwright.core.compose import DEEPEST, And, By, Not, Or, Transpose, by_batch, by_head
+from maskwright.core.compose import (
+    DEEPEST,
+    LARGEST,
+    And,
+    By,
+    Not,
+    Or,
+    Transpose,
+    by_batch,
+    by_head,
+)
 from maskwright.core.literal import plain
 from maskwright.core.mask import Atom, Mask
-from maskwright.core.text import call
+from maskwright.core.text import LONGEST_RANGE, call
 from maskwright.errors import TextError
 
 VERSION: Final = 1
@@ -68,7 +78,7 @@ def from_json(text: str) -> Mask:
         raise TextError(
             'The JSON has not the two keys "maskwright" and "mask". Give what to_json wrote.'
         )
-    if document["maskwright"] != VERSION:
+    if type(document["maskwright"]) is not int or document["maskwright"] != VERSION:
         raise TextError(
             f"The JSON is of version {document['maskwright']!r:.50}, this is for version {VERSION}. "
             "Use the maskwright that wrote it."
@@ -94,7 +104,7 @@ def _write(mask: Mask) -> dict[str, Any]:
 def _read(node: Any, depth: int) -> Mask:
     if depth > DEEPEST:
         raise TextError(f"The JSON nests deeper than {DEEPEST} operators. Flatten it.")
-    if not isinstance(node, dict) or not node:
+    if not isinstance(node, dict):
         raise TextError(
             f"A mask is a JSON object, not {type(node).__name__}. Give what to_json wrote."
         )
@@ -102,13 +112,15 @@ def _read(node: Any, depth: int) -> Mask:
         name = node["atom"]
         if not isinstance(name, str) or name not in ATOMS:
             raise TextError(f"There is no atom named {name!r:.50}. Give what to_json wrote.")
-        return call(name, [], {key: value for key, value in node.items() if key != "atom"})
+        return call(name, [], {key: _value(of) for key, of in node.items() if key != "atom"})
     if len(node) == 1:
         (operator, of), *_ = node.items()
         if operator in ("not", "transpose"):
             part = _read(of, depth + 1)
             return ~part if operator == "not" else part.T
         if operator in ("and", "or", "by_head", "by_batch") and isinstance(of, list) and of:
+            if len(of) > LARGEST:
+                raise TextError(f'"{operator}" has more than {LARGEST} parts. Make it smaller.')
             parts = [_read(part, depth + 1) for part in of]
             return _combine(operator, parts)
     raise TextError(
@@ -116,10 +128,21 @@ def _read(node: Any, depth: int) -> Mask:
     )
 
 
+def _value(value: Any) -> Any:
+    """An argument; {"range": [start, stop, step]} stands for evenly spaced numbers."""
+    if not isinstance(value, dict):
+        return value
+    ends = value.get("range")
+    if len(value) == 1 and isinstance(ends, list) and [type(end) for end in ends] == [int] * 3:
+        start, stop, step = ends
+        if step >= 1 and stop - start <= LONGEST_RANGE * step:
+            return range(start, stop, step)
+    raise TextError('An argument is no {"range": [start, stop, step]}. Give what to_json wrote.')
+
+
 def _combine(operator: str, parts: list[Mask]) -> Mask:
     if operator in ("by_head", "by_batch"):
         return by_head(parts) if operator == "by_head" else by_batch(parts)
-    mask = parts[0]
-    for part in parts[1:]:
-        mask = mask & part if operator == "and" else mask | part
-    return mask
+    kind = And if operator == "and" else Or
+    terms = [t for part in parts for t in (part.terms if isinstance(part, kind) else (part,))]
+    return kind(tuple(terms)) if len(terms) > 1 else parts[0]

@@ -10,10 +10,12 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
+import numpy as np
+
 from maskwright.core.arrays import read_whole
 from maskwright.core.frame import Frame, make_frame, merge_axis
 from maskwright.core.literal import call_text
-from maskwright.errors import TruthError
+from maskwright.errors import ArgumentError, TruthError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,11 +76,19 @@ class Mask(ABC):
     def __invert__(self) -> Mask:
         return compose.Not(self)
 
-    def __rand__(self, other: object) -> NoReturn:
-        compose.operand(other, "&")
-        raise AssertionError  # a Mask on the left would have answered itself
+    def __rand__(self, other: object) -> Mask:
+        return compose.operand(other, "&")  # a mask on the left would have answered itself
 
-    __ror__ = __rsub__ = __rand__
+    def __ror__(self, other: object) -> Mask:
+        return compose.operand(other, "|")
+
+    def __rsub__(self, other: object) -> Mask:
+        return compose.operand(other, "-")
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
+        raise ArgumentError(
+            "A mask has no size, so it is no array. Bind it first: mask.on(q_len).dense()."
+        )
 
     @property
     def T(self) -> Mask:  # noqa: N802 - numpy's name for it
@@ -193,6 +203,15 @@ class Mask(ABC):
     def _parts(self) -> tuple[Mask, ...]:
         """The masks that this one is made of."""
 
+    def _read_turned(self, region: Region) -> Spans:
+        """The spans of this region for `self.T`."""
+        turned = self._read(region.transposed).transpose(region.row, region.row_stop)
+        return turned.shift(region.key, region.frame.kv_len)
+
+    def _width_turned(self, keys: int) -> int:
+        """About so many intervals a row of `self.T` has, among `keys` keys in view."""
+        return min(keys // 2 + 1, 64 + 4 * self._width(keys))
+
     def _extent(self) -> int | None:
         """At most so many keys lie between a row's first and last; None if there is no limit."""
         return None
@@ -249,6 +268,23 @@ class Atom(Mask):
 
     def _text(self) -> str:
         return call_text(*self._call())
+
+
+class SameForAll(Atom):
+    """The interface of atoms in which every query of a sequence sees the same keys."""
+
+    def _read_turned(self, region: Region) -> Spans:
+        # Turned over, a row sees all keys or none: those that the one distinct row says.
+        one = region.transposed._replace(row=0, row_stop=1)
+        spans = self._read(one)
+        b, h, _ = spans.shape
+        seen = np.zeros((b, h, 1, one.frame.kv_len), np.bool_)
+        spans.paint(seen)
+        rows = seen[:, :, 0, region.row : region.row_stop]
+        return region.band(region.first, np.where(rows, region.last + 1, region.first))
+
+    def _width_turned(self, keys: int) -> int:  # noqa: ARG002 - all keys or none
+        return 1
 
 
 def walk(mask: Mask) -> Iterator[Mask]:

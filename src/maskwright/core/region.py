@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from maskwright.core.line import Flat
 from maskwright.core.spans import Spans
 
 if TYPE_CHECKING:
@@ -82,6 +83,15 @@ class Region(NamedTuple):
         shape = (batch, heads, self.rows)
         begin, end = self._index(low), self._index(high)
         return Spans.from_pieces(shape, self.frame.kv_len, rows, begin, end)
+
+    def ordered(self, counts: IntArray, low: IntArray, high: IntArray) -> Spans:
+        """Intervals of positions, already row by row and apart; `counts` says how many a row has."""
+        begin, end = self._index(low), self._index(high)
+        real = begin < end
+        after = np.concatenate(([0], np.cumsum(counts)))
+        offsets = np.concatenate(([0], np.cumsum(real)))[after]
+        flat = Flat(offsets, begin[real], end[real])
+        return Spans((1, 1, counts.size), self.frame.kv_len, flat=flat)
 
     def cells(self, seen: BoolArray) -> Spans:
         """A bool array (batch, heads, rows, keys) of exactly this region."""

@@ -16,10 +16,11 @@ from maskwright.core.arrays import FrozenArray
 from maskwright.core.atoms_array import Blocks, Dense
 from maskwright.core.atoms_choice import Chosen, Keys, Queries
 from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
-from maskwright.core.atoms_relation import Graph, Image, Tree
+from maskwright.core.atoms_relation import Graph, Image, Tree, unique_pairs
 from maskwright.core.atoms_tokens import Documents, Padding
 from maskwright.core.compose import And, By, Not, Or, Transpose
 from maskwright.core.mask import Atom, Mask
+from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +35,18 @@ _ORDER = (
 def simplify(mask: Mask) -> Mask:
     """An equal mask, shorter where the laws of sets and of the atoms allow.
 
+    It allows the same cells on every frame that the mask fits. A term that goes takes its data
+    along, so pass batch and heads to `.on()` where they came from that.
+
     >>> import maskwright as mw
     >>> mw.simplify(mw.causal() & mw.window(back=7) & mw.everything())
     window(back=7)
     >>> mw.simplify(~(~mw.chunks(4) | ~mw.causal()))
     causal() & chunks(4)
     """
-    known = mask.__dict__.get("_simplified")
+    if not isinstance(mask, Mask):
+        raise ArgumentError(f"simplify: got {type(mask).__name__}. Give a mask that is not bound.")
+    known: Mask | None = mask.__dict__.get("_simplified")
     if known is None:
         known = _settle(mask)
         mask.__dict__["_simplified"] = known  # a memo beside the fields, not one of them
@@ -59,7 +65,7 @@ def transposed(mask: Mask) -> Mask | None:
         return replace(mask, masks=tuple(_turn(member) for member in mask.masks))
     if isinstance(mask, Transpose):
         return mask.term
-    if isinstance(mask, (Everything, Nothing, Chunks)):
+    if isinstance(mask, (Everything, Nothing, Chunks, Documents)):
         return mask
     if isinstance(mask, Window):
         return Window(mask.ahead, mask.back)
@@ -69,6 +75,9 @@ def transposed(mask: Mask) -> Mask | None:
         return Queries(mask.where)
     if isinstance(mask, Queries):
         return Keys(mask.where)
+    if isinstance(mask, Image) and mask.border == "cut":
+        whole = replace(mask, raster=False)
+        return And((whole, Window(0, None))) if mask.raster else whole
     if isinstance(mask, Graph):
         return mask if not mask.directed else _turn_graph(mask)
     if isinstance(mask, Dense):
@@ -196,13 +205,17 @@ def merge(mask: Mask) -> Mask | None:
     """Two atoms of a kind become one: window & window, padding & padding, and so on."""
     if not _is_chain(mask):
         return None
-    terms = list(mask.terms)
-    for i, first in enumerate(terms):
-        for j in range(i + 1, len(terms)):
-            one = _meet(first, terms[j]) if isinstance(mask, And) else _join(first, terms[j])
+    join = _meet if isinstance(mask, And) else _join
+    kept: list[Mask] = []
+    for term in mask.terms:
+        for place, other in enumerate(kept):
+            one = join(other, term) if type(other) is type(term) else None
             if one is not None:
-                return type(mask)((*terms[:i], one, *terms[i + 1 : j], *terms[j + 1 :]))
-    return None
+                kept[place] = one
+                break
+        else:
+            kept.append(term)
+    return type(mask)(tuple(kept)) if len(kept) < len(mask.terms) else None
 
 
 def order(mask: Mask) -> Mask | None:
@@ -225,12 +238,15 @@ _LAWS: tuple[Callable[[Mask], Mask | None], ...] = (
 
 
 def _settle(mask: Mask) -> Mask:
-    mask = _rebuild(mask)
-    for law in _LAWS:
-        shorter = law(mask)
-        if shorter is not None:
-            return _settle(shorter)
-    return mask
+    while True:
+        mask = _rebuild(mask)
+        for law in _LAWS:
+            shorter = law(mask)
+            if shorter is not None:
+                mask = shorter
+                break
+        else:
+            return mask
 
 
 def _rebuild(mask: Mask) -> Mask:
@@ -262,7 +278,7 @@ def _turn(mask: Mask) -> Mask:
 
 
 def _turn_graph(mask: Graph) -> Graph:
-    flipped = np.unique(mask.edges.data[:, ::-1], axis=0)
+    flipped = unique_pairs(mask.edges.data[:, ::-1])
     return Graph(FrozenArray(flipped), mask.directed, mask.loops)
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from maskwright.core.arrays import read_number
 from maskwright.core.line import Band, Flat, covered, join_bands, paint_band, sweep, upright
-from maskwright.errors import FrameError
+from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -177,6 +178,10 @@ class Spans:
         [(0, 2), (3, 4)]
         """
         b, h, rows = self.shape
+        q, batch, head = (
+            read_number(index, f"row: {name}")
+            for name, index in (("q", q), ("batch", batch), ("head", head))
+        )
         batch, head = (0 if b == 1 else batch), (0 if h == 1 else head)
         if not (0 <= q < rows and 0 <= batch < b and 0 <= head < h):
             raise FrameError(
@@ -201,6 +206,21 @@ class Spans:
         if band is not None:
             return np.equal(band.high, band.low)
         return np.equal(np.diff(self.flat.offsets), 0).reshape(self.shape)
+
+    def reaches(self, most: int = 8) -> list[tuple[int, int]]:
+        """The stretches of keys that some row sees, joined across the smallest gaps to `most`."""
+        first, stop = self.reach()
+        if self.band is not None and first < stop:
+            # Bands mostly overlap from row to row; where they do, there is only one stretch.
+            low, high = self.band
+            seen = high > low
+            if bool(seen.all()) and not bool((low[..., 1:] > high[..., :-1]).any()):
+                return [(first, stop)]
+        begin, end = sweep(self.flat.starts, self.flat.stops, covered)
+        if begin.size > most:
+            gaps = np.sort(np.argsort(begin[1:] - end[:-1])[1 - most :])
+            begin, end = begin[np.append(0, gaps + 1)], end[np.append(gaps, end.size - 1)]
+        return list(zip(begin.tolist(), end.tolist(), strict=True))
 
     def reach(self) -> tuple[int, int]:
         """The first key that any row sees, and one past the last; (0, 0) where none does."""
@@ -231,13 +251,13 @@ class Spans:
     # ── set operations ────────────────────────────────────────────────────────────────────────
 
     def __and__(self, other: Spans) -> Spans:
-        return intersection([self, other])
+        return intersection([self, self._partner(other)])
 
     def __or__(self, other: Spans) -> Spans:
-        return union([self, other])
+        return union([self, self._partner(other)])
 
     def __sub__(self, other: Spans) -> Spans:
-        return intersection([self, other.complement(0, self.kv_len)])
+        return intersection([self, ~self._partner(other)])
 
     def __invert__(self) -> Spans:
         return self.complement(0, self.kv_len)
@@ -335,6 +355,10 @@ class Spans:
         numbers = np.arange(self.shape[0] * self.shape[1] * self.shape[2]).reshape(self.shape)
         return self.take(numbers[part])
 
+    def reshape(self, shape: Planes) -> Spans:
+        """The same rows in the same order, as another number of planes."""
+        return Spans(shape, self.kv_len, flat=self.flat)
+
     def expand(self, shape: Planes) -> Spans:
         """The same rows repeated along a batch or head axis of 1."""
         if shape == self.shape:
@@ -361,9 +385,7 @@ class Spans:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Spans):
             return NotImplemented
-        if self.kv_len != other.kv_len or self.shape[2] != other.shape[2]:
-            return False
-        if self.shape != other.shape and not _broadcasts(self.shape, other.shape):
+        if self.kv_len != other.kv_len or not _broadcasts(self.shape, other.shape):
             return False
         return self.first_difference(other) is None
 
@@ -371,6 +393,25 @@ class Spans:
 
     def __repr__(self) -> str:
         return f"Spans(shape={self.shape}, kv_len={self.kv_len}, intervals={self.starts.size})"
+
+    def freeze(self) -> Spans:
+        """The same spans, with arrays that can't be written to."""
+        for part in (*(self.band or ()), *self.flat):
+            part.setflags(write=False)
+        return self
+
+    def _partner(self, other: object) -> Spans:
+        if not isinstance(other, Spans):
+            raise ArgumentError(
+                f"Spans combine with spans, not with {type(other).__name__}. "
+                "Bind a mask, and use its .spans."
+            )
+        if self.kv_len != other.kv_len or not _broadcasts(self.shape, other.shape):
+            raise ArgumentError(
+                f"Spans of shape {self.shape} over {self.kv_len} keys do not combine with "
+                f"{other.shape} over {other.kv_len}. Bind both masks to the same frame."
+            )
+        return other
 
     def _line(self, which: int) -> IntArray:
         """Starts (0) or stops (1) on the one line of all rows."""
@@ -390,8 +431,22 @@ def intersection(parts: Sequence[Spans]) -> Spans:
         narrow = Spans.from_band(low, high, kv_len, rows)
         if len(held) == len(parts):
             return narrow
-        parts = [narrow, *(part for part in parts if part._thin is None)]
+        torn = [part for part in parts if part._thin is None]
+        common = torn[0] if len(torn) == 1 else intersection(torn)
+        return _cut_by_band(*together([common, narrow]))
     return _combine(parts, lambda level: level == len(parts))
+
+
+def _cut_by_band(spans: Spans, band: Spans) -> Spans:
+    """Spans of many intervals and one-interval ones: each interval is cut at its row's ends."""
+    assert band.band is not None
+    offsets, starts, stops = spans.flat
+    counts = np.diff(offsets)
+    low, high = (np.repeat(end.ravel(), counts) for end in band.band)
+    begin, end = np.maximum(starts, low), np.minimum(stops, high)
+    real = begin < end
+    kept = np.concatenate(([0], np.cumsum(real)))[offsets]
+    return Spans(spans.shape, spans.kv_len, flat=Flat(kept, begin[real], end[real]))
 
 
 def union(parts: Sequence[Spans]) -> Spans:
@@ -419,7 +474,8 @@ def _combine(parts: Sequence[Spans], wanted: Callable[[IntArray], BoolArray]) ->
 
 
 def _broadcasts(mine: Planes, theirs: Planes) -> bool:
-    return all(a == b or 1 in (a, b) for a, b in zip(mine, theirs, strict=True))
+    planes = zip(mine[:2], theirs[:2], strict=True)
+    return mine[2] == theirs[2] and all(a == b or 1 in (a, b) for a, b in planes)
 
 
 def _with(shape: Sequence[int], axis: int, size: int) -> Planes:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
 import re
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
+from maskwright.core.arrays import LARGEST_NUMBER
 from maskwright.core.atoms import ATOMS
 from maskwright.core.compose import DEEPEST, by_batch, by_head
 from maskwright.errors import MaskError, TextError
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS: Final = 200_000
 MOST_OPERATORS: Final = 1_000
-MOST_VALUES: Final = 100_000  # in one list or range
+MOST_VALUES: Final = 100_000  # in one list
+LONGEST_RANGE: Final = 2**22
 _BY: Final = {"by_head": by_head, "by_batch": by_batch}
 
 
@@ -40,12 +44,9 @@ stride, tree, window, by_head, by_batch.
         raise TextError(f"parse: got {type(text).__name__}. Give a text.")
     _check_limits(text)
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError) as error:
-        raise TextError(_point_at(text.strip(), error)) from None
+        return _mask(_tree(text.strip()))
     except (RecursionError, MemoryError):
         raise TextError("The text nests too deep. Flatten it.") from None
-    return _mask(tree.body)
 
 
 def _check_limits(text: str) -> None:
@@ -58,12 +59,25 @@ def _check_limits(text: str) -> None:
     for bracket in re.findall(r"[()\[\]]", text):
         depth += 1 if bracket in "([" else -1
         deepest = max(deepest, depth)
-    operators = len(re.findall(r"[&|~+*/%^@<>=]|-(?!\d)|\b(?:not|and|or|if|lambda)\b", text))
+    operators = len(re.findall(r"[&|~+*/%^@<>.]|-(?!\d)|\b(?:not|and|or|if|lambda)\b", text))
     if deepest > DEEPEST or operators > MOST_OPERATORS:
         raise TextError(
             f"The text has more than {DEEPEST} nested brackets or {MOST_OPERATORS} operators. "
             "Split it, or give dense(...)."
         )
+
+
+def _tree(text: str) -> ast.expr:
+    if not text:
+        raise TextError("The text is empty. Write for example causal() & window(back=3).")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's hints on odd code: ours is the error below
+            return ast.parse(text, mode="eval").body
+    except MaskError:
+        raise
+    except (SyntaxError, ValueError) as error:
+        raise TextError(_point_at(text, error)) from None
 
 
 def _point_at(text: str, error: SyntaxError | ValueError) -> str:
@@ -111,9 +125,7 @@ def _binary(node: ast.BinOp) -> Mask:
         elif isinstance(operator, ast.Sub):
             mask = mask - _mask(term)
         else:
-            raise TextError(
-                f"{type(operator).__name__} does not combine masks. Write &, |, ~ or -."
-            )
+            raise TextError("Masks combine by &, |, ~ and - alone. Write one of these.")
     return mask
 
 
@@ -132,25 +144,28 @@ def _call(node: ast.Call) -> Mask:
     for keyword in node.keywords:
         if keyword.arg is None:
             raise TextError(f"{name}: ** is not allowed. Write the arguments out.")
+        if keyword.arg in named:
+            raise TextError(f"{name}: {keyword.arg:.50} is given twice. Give it once.")
         named[keyword.arg] = _value(keyword.value)
     return call(name, arguments, named)
 
 
 def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Mask:
     """The atom of that name, with Python's own complaint about arguments turned into ours."""
+    atom = ATOMS[name]
     try:
-        return ATOMS[name](*arguments, **named)
-    except MaskError:
-        raise
+        inspect.signature(atom).bind(*arguments, **named)
     except TypeError as error:
-        complaint = str(error).removeprefix(f"{name}() ")
-        raise TextError(f"{name}: {complaint}. See help(maskwright.{name}).") from None
+        raise TextError(f"{name}: {str(error)[:100]}. See help(maskwright.{name}).") from None
+    return atom(*arguments, **named)
 
 
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Constant) and (
         node.value is None or isinstance(node.value, (bool, int, str))
     ):
+        if isinstance(node.value, int) and node.value > LARGEST_NUMBER:
+            raise TextError("A number is beyond 2**62. Give a smaller one.")
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         number = _value(node.operand)
@@ -179,8 +194,10 @@ def _range(node: ast.Call) -> range:
     size = max(
         0, (steps.stop - steps.start + steps.step - (1 if steps.step > 0 else -1)) // steps.step
     )
-    if size > MOST_VALUES:
-        raise TextError(f"A range has {size} values, more than {MOST_VALUES}. Build it in Python.")
+    if size > LONGEST_RANGE:
+        raise TextError(
+            f"A range has {size} values, more than {LONGEST_RANGE}. Build it in Python."
+        )
     return steps
 
 
@@ -196,9 +213,14 @@ def _unknown(name: str) -> str:
 
 
 def _refusal(node: ast.AST) -> TextError:
-    kind = type(node).__name__
-    shown = ast.unparse(node) if kind in ("Constant", "Attribute", "Name") else kind
-    shown = shown if len(shown) <= 50 else shown[:50] + "…"
+    if isinstance(node, ast.Attribute):
+        shown = f"The attribute .{node.attr:.50}"
+    elif isinstance(node, ast.Constant):
+        shown = f"The value {node.value!r:.50}"
+    elif isinstance(node, ast.Name):
+        shown = f"The name {node.id:.50}"
+    else:
+        shown = "Something else"
     return TextError(
-        f"{shown} is not allowed here. Use atoms, &, |, ~, -, .T, numbers, lists and range()."
+        f"{shown} is not allowed here. Use atoms, &, |, ~, -, .T, whole numbers, lists and range()."
     )

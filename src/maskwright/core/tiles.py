@@ -91,16 +91,27 @@ class Tiles:
 
 
 def cut(parts: Iterable[Spans], q_block: int, kv_block: int) -> Tiles:
-    """Tiles of spans that are given some rows at a time, each but the last whole blocks tall."""
-    touched, full = [], []
+    """Tiles of spans that are given some rows at a time, whole blocks or parts of one block."""
+    touched: list[Spans] = []
+    full: list[Spans] = []
+    row = 0
     for spans in parts:
-        pair = _cut_band(spans, q_block, kv_block)
-        if pair is None:
-            some, rest = _touched(spans, q_block, kv_block), _touched(~spans, q_block, kv_block)
-            pair = some, some - rest
-        touched.append(pair[0])
-        full.append(pair[1])
+        some, whole = _cut(spans, q_block, kv_block)
+        if row % q_block:  # another part of the block before
+            touched[-1], full[-1] = touched[-1] | some, full[-1] & whole
+        else:
+            touched.append(some)
+            full.append(whole)
+        row += spans.shape[2]
     return Tiles(q_block, kv_block, Spans.stack(touched, axis=2), Spans.stack(full, axis=2))
+
+
+def _cut(spans: Spans, q_block: int, kv_block: int) -> tuple[Spans, Spans]:
+    """The touched and the full tiles of some rows."""
+    pair = _cut_band(spans, q_block, kv_block)
+    if pair is not None:
+        return pair
+    return _touched(spans, q_block, kv_block), ~_touched(~spans, q_block, kv_block)
 
 
 def _cut_band(spans: Spans, q_block: int, kv_block: int) -> tuple[Spans, Spans] | None:

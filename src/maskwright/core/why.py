@@ -36,10 +36,11 @@ class Why:
 def explain(mask: Mask, frame: Frame, batch: int, head: int, row: int, column: int) -> Why:
     """Explain one cell of a frame, by its indices."""
     cell = Cell(batch, head, frame.q_start + row, frame.k_start + column)
-    sees = _sees(mask, frame, cell)
+    asked = _Asked(frame, cell)
+    sees = asked.sees(mask)
     at = f" (at position {cell.query})" if cell.query != row else ""
     start = f"query {row}{at} {'may' if sees else 'may not'} see key {column}"
-    return Why(sees, f"{start}: {'; '.join(_verdicts(mask, frame, cell))}")
+    return Why(sees, f"{start}: {'; '.join(_verdicts(mask, asked))}")
 
 
 def brief(mask: Mask) -> str:
@@ -58,48 +59,60 @@ def brief(mask: Mask) -> str:
     return f"{mask.name}(...)"
 
 
-def _verdicts(mask: Mask, frame: Frame, cell: Cell) -> list[str]:
+class _Asked:
+    """A cell, and the answers about it so far: terms nest, and each is asked once."""
+
+    def __init__(self, frame: Frame, cell: Cell) -> None:
+        self.frame, self.cell = frame, cell
+        self._answers: dict[int, bool] = {}
+
+    def sees(self, mask: Mask) -> bool:
+        """Does this term allow the cell?"""
+        if id(mask) not in self._answers:
+            cell, frame = self.cell, self.frame
+            row, column = cell.query - frame.q_start, cell.key - frame.k_start
+            spans = mask._read(Region(frame, row, row + 1, column, column + 1))
+            self._answers[id(mask)] = bool(spans.row(0, cell.batch, cell.head))
+        return self._answers[id(mask)]
+
+    def turned(self) -> _Asked:
+        """The cell with query and key changed over."""
+        cell = self.cell
+        return _Asked(self.frame.transposed, Cell(cell.batch, cell.head, cell.key, cell.query))
+
+
+def _verdicts(mask: Mask, asked: _Asked) -> list[str]:
     """The terms that decide, each with its reason, and those that would have decided otherwise."""
-    sees = _sees(mask, frame, cell)
+    sees, cell = asked.sees(mask), asked.cell
     if isinstance(mask, By):
         member = mask.member(cell.batch, cell.head)
         who = f"head {cell.head}" if mask.axis == "head" else f"batch row {cell.batch}"
-        first, *rest = _verdicts(member, frame, cell)
+        first, *rest = _verdicts(member, asked)
         return [f"{who} follows {brief(member)}; {first}", *rest]
-    if not isinstance(mask, (And, Or)):
-        word = "lets it through" if sees else "stops it"
-        return [f"{brief(mask)} {word} ({_reason(mask, frame, cell)})"]
-    answers = [(term, _sees(term, frame, cell)) for term in mask.terms]
+    terms = mask.terms if isinstance(mask, (And, Or)) else (mask,)
     word = "lets it through" if sees else "stops it"
     decided = [
-        f"{brief(term)} {word} ({_reason(term, frame, cell)})"
-        for term, answer in answers
-        if answer == sees
+        f"{brief(term)} {word} ({_reason(term, asked)})"
+        for term in terms
+        if asked.sees(term) == sees
     ]
-    others = [brief(term) for term, answer in answers if answer != sees]
+    others = [brief(term) for term in terms if asked.sees(term) != sees]
     if others and not sees:
         decided.append(f"{' and '.join(others)} would allow it")
     return decided
 
 
-def _reason(mask: Mask, frame: Frame, cell: Cell) -> str:
+def _reason(mask: Mask, asked: _Asked) -> str:
     if isinstance(mask, Atom):
-        return mask._reason(cell, _sees(mask, frame, cell))
+        return mask._reason(asked.cell, asked.sees(mask))
     if isinstance(mask, Not):
-        return _reason(mask.term, frame, cell)
+        return _reason(mask.term, asked)
     if isinstance(mask, Transpose):
-        turned = Cell(cell.batch, cell.head, cell.key, cell.query)
-        return "with query and key changed over, " + _reason(mask.term, frame.transposed, turned)
+        return "with query and key changed over, " + _reason(mask.term, asked.turned())
     if isinstance(mask, By):
-        member = mask.member(cell.batch, cell.head)
-        return f"{brief(member)}: {_reason(member, frame, cell)}"
+        member = mask.member(asked.cell.batch, asked.cell.head)
+        return f"{brief(member)}: {_reason(member, asked)}"
     assert isinstance(mask, (And, Or))
-    sees = _sees(mask, frame, cell)
-    deciding = [term for term in mask.terms if _sees(term, frame, cell) == sees]
-    return ", ".join(f"{brief(term)}: {_reason(term, frame, cell)}" for term in deciding)
-
-
-def _sees(mask: Mask, frame: Frame, cell: Cell) -> bool:
-    row, column = cell.query - frame.q_start, cell.key - frame.k_start
-    spans = mask._read(Region(frame, row, row + 1, column, column + 1))
-    return bool(spans.row(0, cell.batch, cell.head))
+    sees = asked.sees(mask)
+    deciding = [term for term in mask.terms if asked.sees(term) == sees]
+    return ", ".join(f"{brief(term)}: {_reason(term, asked)}" for term in deciding)

@@ -8,7 +8,8 @@ import numpy as np
 
 from maskwright.core.arrays import read_whole
 from maskwright.core.atoms import blocks, tree
-from maskwright.errors import ArgumentError
+from maskwright.errors import ArgumentError, SizeError
+from maskwright.recipes.local import MOST_BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,13 +30,18 @@ def medusa(choices: Sequence[Sequence[int]], past: int = 1) -> Mask:
     [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 1, 0, 1]]
     """
     accepted = read_whole(past, "medusa: past", least=1)
-    paths = [tuple(path) for path in choices]
+    try:
+        paths = [tuple(int(step) for step in path) for path in choices]
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            "medusa: choices are no paths of numbers. Give a list such as [(0,), (1,), (0, 0)]."
+        ) from None
     place = {path: accepted + number for number, path in enumerate(paths)}
     place[()] = accepted - 1
     orphans = [path for path in paths if not path or path[:-1] not in place]
     if orphans or len(place) != len(paths) + 1:
         raise ArgumentError(
-            f"medusa: the path {orphans[0] if orphans else paths} has no parent or comes twice. "
+            f"medusa: the path {orphans[0] if orphans else ()} has no parent, or a path comes twice. "
             "Give every path once, and with it all that it begins with."
         )
     chain = list(range(-1, accepted - 1))
@@ -61,6 +67,10 @@ def block_diffusion(length: int, block: int) -> Mask:
             f"block_diffusion: length={tokens} is no multiple of block={size}. Pad the text."
         )
     count = tokens // size
+    if count > MOST_BLOCKS // 2:
+        raise SizeError(
+            f"block_diffusion: {2 * count} blocks a side make too large a map. Give a larger block."
+        )
     own, earlier = np.eye(count, dtype=bool), np.tri(count, k=-1, dtype=bool)
     noised = np.hstack([own, earlier])
     clean = np.hstack([np.zeros_like(own), own | earlier])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from maskwright.core.arrays import read_whole
+from maskwright.core.arrays import read_choice, read_whole
 from maskwright.core.atoms import blocks, causal, chunks, keys, queries, stride, window
-from maskwright.errors import ArgumentError
+from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
     from maskwright.core.mask import Mask
+
+MOST_BLOCKS: Final = 2**14  # along one side of a map
 
 
 def sliding(size: int) -> Mask:
@@ -65,10 +67,15 @@ def bigbird(length: int, block: int = 64, random_blocks: int = 3, seed: int = 0)
     size = read_whole(block, "bigbird: block", least=1)
     count = math.ceil(read_whole(length, "bigbird: length", least=0) / size)
     extra = read_whole(random_blocks, "bigbird: random_blocks", least=0)
-    place = np.arange(count)
-    lit = abs(place[:, None] - place) <= 1
+    if count > MOST_BLOCKS:
+        raise SizeError(
+            f"bigbird: {count} blocks a side make too large a map. Give a larger block."
+        )
+    lit = (
+        np.eye(count, dtype=bool) | np.eye(count, k=1, dtype=bool) | np.eye(count, k=-1, dtype=bool)
+    )
     lit[:, [0, -1][:count]] = lit[[0, -1][:count]] = True
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(read_whole(seed, "bigbird: seed", least=0))
     for row in lit:
         free = np.flatnonzero(~row)
         row[rng.choice(free, min(extra, free.size), replace=False)] = True
@@ -95,16 +102,16 @@ def sparse_transformer(
     >>> mw.recipes.sparse_transformer(3, "fixed", length=8).on(8).spans.row(7)
     [(2, 3), (5, 8)]
     """
-    if kind == "strided":
+    if read_choice(kind, "sparse_transformer: kind", ("strided", "fixed")) == "strided":
         return causal() & (sliding(size) | stride(size))
-    if kind != "fixed":
-        raise ArgumentError(f"sparse_transformer: kind is {kind!r}. Give 'strided' or 'fixed'.")
     if length is None:
         raise ArgumentError("sparse_transformer: 'fixed' needs the length. Pass length=….")
     side = read_whole(size, "sparse_transformer: size", least=1)
-    place = np.arange(read_whole(length, "sparse_transformer: length", least=0))
+    tokens = read_whole(length, "sparse_transformer: length", least=0)
+    if tokens > 2**31:
+        raise SizeError(f"sparse_transformer: length={tokens} is beyond 2**31. Give a smaller one.")
     tail = side - read_whole(summary, "sparse_transformer: summary", least=0)
-    return causal() & (chunks(side) | keys(np.flatnonzero(place % side >= tail)))
+    return causal() & (chunks(side) | keys(np.arange(tokens) % side >= tail))
 
 
 def chunked(size: int) -> Mask:

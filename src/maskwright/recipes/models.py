@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from maskwright.core.arrays import read_whole
+from maskwright.core.arrays import read_ints, read_whole
 from maskwright.core.atoms import causal, documents, padding, prefix
 
 if TYPE_CHECKING:
@@ -103,4 +103,5 @@ def shared_prefix(prompt: int, lengths: Sequence[int]) -> Mask:
     [[[[1, 0, 0], [1, 1, 0], [1, 0, 1]]]]
     """
     first = read_whole(prompt, "shared_prefix: prompt", least=0)
-    return causal() & (documents(lengths=[[first, *lengths]]) | prefix(first))
+    answers = read_ints(lengths, "shared_prefix: lengths").reshape(-1).tolist()
+    return causal() & (documents(lengths=[[first, *answers]]) | prefix(first))
