@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -212,11 +211,11 @@ def _read_choice(where: Any, atom: str) -> Chosen:
             )
         return Chosen(None, FrozenArray(flags))
     given = read_ints(where, f"{atom}: where").reshape(-1)
-    positions = np.unique(given)
-    if positions.size != given.size:
-        twice = next(p for p, count in Counter(given.tolist()).items() if count > 1)
+    positions = np.sort(given)
+    again = positions[1:][positions[1:] == positions[:-1]]
+    if again.size:
         raise ArgumentError(
-            f"{atom}: where names position {twice} twice. "
+            f"{atom}: where names position {int(again[0])} twice. "
             "Give each position once, or truth values as True and False."
         )
     if positions.size and int(positions[0]) < 0:

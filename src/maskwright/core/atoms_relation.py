@@ -288,8 +288,9 @@ def unique_pairs(pairs: IntArray) -> IntArray:
     most = int(pairs.max(initial=0)) + 1
     if most > 2**31:  # too large to be one number each
         return np.unique(pairs, axis=0)
-    first, second = np.divmod(np.unique(pairs[:, 0] * most + pairs[:, 1]), most)
-    return np.stack([first, second], axis=1)
+    numbers = np.sort(pairs[:, 0] * most + pairs[:, 1])
+    once = numbers[np.append(True, numbers[1:] != numbers[:-1])[: numbers.size]]
+    return np.stack(np.divmod(once, most), axis=1)
 
 
 def _refuse_cycles(parents: IntArray) -> None:

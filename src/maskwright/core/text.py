@@ -153,8 +153,15 @@ def _call(node: ast.Call) -> Mask:
 def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Mask:
     """The atom of that name, with Python's own complaint about arguments turned into ours."""
     atom = ATOMS[name]
+    takes = inspect.signature(atom)
+    for given in named:
+        if given not in takes.parameters:
+            known = ", ".join(takes.parameters) or "none"
+            raise TextError(
+                f"{name} has no argument named {given:.50}. Its arguments are: {known}."
+            )
     try:
-        inspect.signature(atom).bind(*arguments, **named)
+        takes.bind(*arguments, **named)
     except TypeError as error:
         raise TextError(f"{name}: {str(error)[:100]}. See help(maskwright.{name}).") from None
     return atom(*arguments, **named)
