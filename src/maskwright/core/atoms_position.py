@@ -57,13 +57,11 @@ class Window(Atom):
     ahead: int | None
 
     def _read(self, region: Region) -> Spans:
-        q = region.queries
+        q = region.queries[None, None]
         # A reach beyond the frame is cut to it first, so that no sum can overflow.
         far = region.frame.q_len + region.frame.kv_len + abs(region.frame.q_start) + 1
-        low = region.first if self.back is None else (q - min(self.back, far))[None, None]
-        high = (
-            region.last + 1 if self.ahead is None else (q + (min(self.ahead, far) + 1))[None, None]
-        )
+        low = region.first if self.back is None else q - min(self.back, far)
+        high = region.last + 1 if self.ahead is None else q + (min(self.ahead, far) + 1)
         return region.band(low, high)
 
     def _extent(self) -> int | None:

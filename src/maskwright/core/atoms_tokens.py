@@ -20,6 +20,7 @@ from maskwright.core.arrays import (
 from maskwright.core.atoms_choice import Chosen
 from maskwright.core.atoms_position import read_lengths
 from maskwright.core.mask import Atom, Axes, Cell, Mask, SameForAll
+from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from maskwright.core.arrays import IntArray
     from maskwright.core.frame import Frame
     from maskwright.core.region import Region
-    from maskwright.core.spans import Spans
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,15 +139,17 @@ class Documents(Atom):
         runs = self._runs
         first = region.frame.q_start + region.row
         rows = [self._run_of(b, first, first + region.rows) for b in range(self._batch)]
-        run = np.stack(rows) if rows else np.zeros((0, region.rows), np.int64)  # -1 in no run
-        inside = run >= 0
-        if runs.document.size:
-            inside &= runs.document[run] >= 0
+        run = np.array(rows, np.int64).reshape(self._batch, 1, region.rows)  # -1 in no run
         if self._most_runs <= 1:
-            padded = np.append(runs.start, 0), np.append(runs.stop, 0)
-            low, high = (np.where(inside, ends[run], 0)[:, None, :] for ends in padded)
-            return region.band(low, high)
-        names, row_name = np.unique(np.where(inside, runs.document[run], -1), return_inverse=True)
+            # Cut a run to the view before its rows copy it; what is padding sees nothing.
+            real = np.append(runs.document >= 0, False)
+            low, high = (
+                region.columns(np.where(real, np.append(ends, 0), 0))
+                for ends in (runs.start, runs.stop)
+            )
+            return Spans.from_band(low[run], high[run], region.frame.kv_len, region.rows)
+        document = np.append(runs.document, -1)[run]
+        names, row_name = np.unique(document, return_inverse=True)
         # Of each document, the runs that lie in view: their starts and stops are both in order.
         order, far = self._by_document, int(runs.stop.max(initial=0)) + 1
         base = runs.document[order] * far
@@ -172,6 +174,8 @@ class Documents(Atom):
         # Runs follow each other without a gap, so only the ends can lack one.
         before = (int(low[0]) if low.size else stop) - first
         after = stop - first - before - known.size
+        if not before and not after:
+            return known
         return np.concatenate([np.full(before, -1), known, np.full(after, -1)])
 
     def _fit(self, frame: Frame) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from maskwright.core.frame import Frame
     from maskwright.core.why import Why
 
-MOST_ROWS: Final = 2**16  # read at a time
+MOST_ROWS: Final = 2**14  # read at a time: their arrays stay in the cache
 MOST_INTERVALS: Final = 2**19
 MOST_BYTES: Final = 2**33  # of one answer
 
@@ -351,7 +351,9 @@ class BoundMask:
         if "spans" in self.__dict__ and step is None:
             yield self.spans
             return
-        for row, stop in _cuts(part.rows, block, self._step() if step is None else step):
+        step = self._step() if step is None else step
+        cuts = [(0, part.rows)] if part.rows <= step else _cuts(part.rows, block, step)
+        for row, stop in cuts:
             region = Region(self._home, part.row + row, part.row + stop, 0, keys)
             spans = self.mask._read(region)
             if spans.kv_len != keys:
@@ -361,6 +363,8 @@ class BoundMask:
     def _spread(self, spans: Spans) -> Spans:
         """All batch rows and heads that differ anywhere, also where these rows are alike."""
         shape = (*self._planes, spans.shape[2])
+        if spans.shape == shape:
+            return spans
         if any(size not in (1, whole) for size, whole in zip(spans.shape, shape, strict=True)):
             raise ArgumentError(
                 f"{self.mask!r:.80}: a predicate gave batch and heads {spans.shape[:2]} where it had "
@@ -370,9 +374,10 @@ class BoundMask:
 
     def _step(self) -> int:
         """How many rows to read at a time."""
-        width = max(1, self.intervals_at_most() // max(1, self._part.rows))
-        most = MOST_ROWS if self.mask._width(self._part.key_stop) <= 64 else 1024
-        return max(1, min(most, MOST_INTERVALS // width))
+        width = max(1, self.mask._width(self._part.key_stop))
+        planes = max(1, self._planes[0] * self._planes[1])
+        most = MOST_ROWS if width <= 64 else 1024
+        return max(1, min(most, MOST_INTERVALS // (width * planes)))
 
     def intervals_at_most(self) -> int:
         """A bound on how many intervals the spans have, known without reading them.

@@ -276,6 +276,10 @@ def _members(masks: Sequence[Mask], name: str) -> tuple[Mask, ...]:
 
 
 def _check_size(mask: Mask) -> None:
+    """Measure a new mask, and refuse one that could not be worked with."""
+    parts = mask._parts()
+    mask.__dict__["_depth"] = 1 + max(part._depth for part in parts)
+    mask.__dict__["_nodes"] = 1 + sum(part._nodes for part in parts)
     if mask._depth > DEEPEST:
         raise ArgumentError(
             f"The expression nests deeper than {DEEPEST} operators. Flatten it, or give dense(...)."

@@ -78,13 +78,16 @@ def upright(flat: Flat, planes: int, rows: int, first: int, stop: int) -> IntArr
 
 def paint_band(band: Band, out: BoolArray, kv_len: int) -> None:
     """Write the cells of one-interval rows into (batch, heads, rows, kv_len)."""
-    if out.shape[0] * out.shape[1] * out.shape[2] > kv_len:
+    low, high = band
+    if high.shape != out.shape[:3]:
+        high = np.broadcast_to(high, out.shape[:3])
+    if high.size > kv_len:
         # Many rows: each is a copy out of the table of all rows that see the first n keys.
         table = np.tri(kv_len + 1, kv_len, -1, dtype=np.bool_)
-        np.take(table, band.high, axis=0, out=out, mode="clip")
-        if band.low.any():
-            out ^= table[band.low]
+        np.take(table, high, axis=0, out=out, mode="clip")
+        if low.any():
+            out ^= table[low]
         return
     keys = np.arange(kv_len)
-    np.less(keys, band.high[..., None], out=out)
-    out &= keys >= band.low[..., None]
+    np.less(keys, high[..., None], out=out)
+    out &= keys >= low[..., None]

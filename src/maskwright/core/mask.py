@@ -7,7 +7,6 @@ An expression has no size; `.on()` gives it one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
@@ -61,6 +60,8 @@ class Mask(ABC):
     """
 
     __array_ufunc__: ClassVar[None] = None  # numpy arrays leave & | - to us, and we explain
+    _depth = 1  # how deep the expression nests
+    _nodes = 1  # how many atoms and operators it has
 
     # ── saying ────────────────────────────────────────────────────────────────────────────────
 
@@ -229,16 +230,6 @@ class Mask(ABC):
     def _planes(self, frame: Frame) -> tuple[int, int]:
         """How many batch rows and heads differ, 1 along an axis on which nothing varies."""
         return join_planes(part._planes(frame) for part in self._parts())
-
-    @cached_property
-    def _depth(self) -> int:
-        """How deep the expression nests; an atom is 1."""
-        return 1 + max((part._depth for part in self._parts()), default=0)
-
-    @cached_property
-    def _nodes(self) -> int:
-        """How many atoms and operators the expression has."""
-        return 1 + sum(part._nodes for part in self._parts())
 
     def __repr__(self) -> str:
         return self._text()

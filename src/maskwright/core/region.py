@@ -74,19 +74,19 @@ class Region(NamedTuple):
 
     def band(self, low: IntArray | int, high: IntArray | int) -> Spans:
         """Each row sees the positions low … high - 1. Both broadcast to (batch, heads, rows)."""
-        return Spans.from_band(self._index(low), self._index(high), self.frame.kv_len, self.rows)
+        return Spans.from_band(self.columns(low), self.columns(high), self.frame.kv_len, self.rows)
 
     def pieces(
         self, rows: IntArray, low: IntArray, high: IntArray, batch: int = 1, heads: int = 1
     ) -> Spans:
         """Intervals of positions in any order; `rows` count through (batch, heads, rows)."""
         shape = (batch, heads, self.rows)
-        begin, end = self._index(low), self._index(high)
+        begin, end = self.columns(low), self.columns(high)
         return Spans.from_pieces(shape, self.frame.kv_len, rows, begin, end)
 
     def ordered(self, counts: IntArray, low: IntArray, high: IntArray) -> Spans:
         """Intervals of positions, already row by row and apart; `counts` says how many a row has."""
-        begin, end = self._index(low), self._index(high)
+        begin, end = self.columns(low), self.columns(high)
         real = begin < end
         after = np.concatenate(([0], np.cumsum(counts)))
         offsets = np.concatenate(([0], np.cumsum(real)))[after]
@@ -100,10 +100,10 @@ class Region(NamedTuple):
         parts = [seen[:, :, row : row + step] for row in range(0, max(rows, 1), step)]
         return Spans.stack([Spans.from_cells(part, kv_len, self.key) for part in parts], axis=2)
 
-    def _index(self, position: IntArray | int) -> IntArray:
+    def columns(self, position: IntArray | int) -> IntArray:
         """Positions as key columns, those outside the region moved to its edge."""
         start = self.frame.k_start
         if isinstance(position, int):
             return np.full((1, 1, 1), min(max(position - start, self.key), self.key_stop))
-        column = position - start if start else position
-        return np.minimum(np.maximum(column, self.key), self.key_stop)
+        column = np.maximum(position - start if start else position, self.key)
+        return np.minimum(column, self.key_stop, out=column)

@@ -237,8 +237,8 @@ class Spans:
     def paint(self, out: BoolArray) -> None:
         """Write the cells into `out`, (batch, heads, rows, kv_len)."""
         b, h, rows = self.shape
-        if self.band is not None:
-            paint_band(self.band, out, self.kv_len)
+        if self._thin is not None:
+            paint_band(self._thin, out, self.kv_len)
             return
         offsets, starts, stops = self.flat
         edges = np.zeros((b * h * rows, self.kv_len + 1), np.int8)
