@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import Frame, Mask
+from maskwright.core import atoms_array, compose, region
+from maskwright.core import bound as bound_module
 from maskwright.core.atoms_array import Where
 from maskwright.core.mask import walk
 from maskwright.core.oracle import truth
@@ -31,6 +33,23 @@ def test_every_answer_is_the_oracles(
     note(f"{mask!r}\n{frame}")
     event(f"depth {mask._depth}")
     right = cells(mask, frame)
+    with pytest.MonkeyPatch.context() as patch:
+        read_in_small_parts(patch, data)
+        check_everything(mask, frame, right, data)
+
+
+def read_in_small_parts(patch: pytest.MonkeyPatch, data: st.DataObject) -> None:
+    """What a large mask goes through, on a small one: many blocks of rows, and narrowed terms."""
+    if data.draw(st.booleans()):
+        rows, cells = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 300))
+        patch.setattr(bound_module, "MOST_ROWS", rows)
+        patch.setattr(bound_module, "MOST_INTERVALS", data.draw(st.integers(1, 300)))
+        patch.setattr(region, "MOST_CELLS", cells)
+        patch.setattr(atoms_array, "MOST_CELLS", cells)
+        patch.setattr(compose, "CHEAP", data.draw(st.sampled_from([0, 1, 8])))
+
+
+def check_everything(mask: Mask, frame: Frame, right: np.ndarray, data: st.DataObject) -> None:
     bound = bind(mask, frame)
 
     # dense, and which axes vary
