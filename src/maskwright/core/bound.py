@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from maskwright.core.arrays import read_number, read_whole
-from maskwright.core.mask import Mask
+from maskwright.core.mask import Cell, Mask
 from maskwright.core.region import Region
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, cut
@@ -256,7 +256,7 @@ class BoundMask:
                     else f"why: the frame has no {name}. Bind the mask to a larger one."
                 )
         b, h, row, key = cell
-        return explain(self.mask, self._home, b, h, row + self._part.row, key)
+        return explain(self.mask, self._home, Cell(b, h, row + self.frame.q_start, key), row)
 
     def equals(self, other: Mask | BoundMask) -> Comparison:
         """Do both allow the same cells? If not, in which cell do they differ first?

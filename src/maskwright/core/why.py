@@ -33,13 +33,12 @@ class Why:
         return self.sentence
 
 
-def explain(mask: Mask, frame: Frame, batch: int, head: int, row: int, column: int) -> Why:
-    """Explain one cell of a frame, by its indices."""
-    cell = Cell(batch, head, frame.q_start + row, frame.k_start + column)
+def explain(mask: Mask, frame: Frame, cell: Cell, row: int) -> Why:
+    """Explain one cell of a frame, whose query the user counts as `row`."""
     asked = _Asked(frame, cell)
     sees = asked.sees(mask)
     at = f" (at position {cell.query})" if cell.query != row else ""
-    start = f"query {row}{at} {'may' if sees else 'may not'} see key {column}"
+    start = f"query {row}{at} {'may' if sees else 'may not'} see key {cell.key}"
     return Why(sees, f"{start}: {'; '.join(_verdicts(mask, asked))}")
 
 

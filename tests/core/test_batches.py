@@ -1,0 +1,67 @@
+"""pad and pack: nothing is lost, nothing overlaps, and little is filled."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import maskwright as mw
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=12)
+
+
+@given(SEQUENCES, st.sampled_from(["left", "right"]), st.integers(0, 5))
+def test_padding_keeps_every_token_and_hides_the_rest(
+    sequences: list[list[int]], side: str, spare: int
+) -> None:
+    longest = max(map(len, sequences), default=0) + spare
+    ids, mask = mw.pad(sequences, pad_id=7, side=side, length=longest)
+    assert ids.shape == (len(sequences), longest)
+    if not longest:
+        return
+    seen = mask.on(longest).dense()[:, 0, 0]
+    for row, sequence in enumerate(sequences):
+        assert ids[row, seen[row]].tolist() == sequence
+        assert set(ids[row, ~seen[row]].tolist()) <= {7}
+        edge = seen[row] if side == "right" else seen[row, ::-1]
+        assert edge[: len(sequence)].all()
+
+
+@given(SEQUENCES, st.integers(12, 30))
+def test_packing_keeps_every_sequence_whole(sequences: list[list[int]], length: int) -> None:
+    packed = mw.pack(sequences, length, pad_id=99)
+    rows = packed.ids.shape[0]
+    assert packed.ids.shape == packed.documents.shape == packed.positions.shape == (rows, length)
+    for number, sequence in enumerate(sequences):
+        where = packed.documents == number
+        assert packed.ids[where].tolist() == sequence
+        assert packed.positions[where].tolist() == list(range(len(sequence)))
+        assert where.any(axis=1).sum() <= 1  # in one row
+    assert (packed.ids[packed.documents == -1] == 99).all()
+    if rows:
+        assert packed.mask.on(length).equals(mw.documents(ids=packed.documents))
+    total = sum(map(len, sequences))
+    assert rows <= max(len(sequences), 1)
+    # Best fit leaves no two rows that would both fit into one.
+    used = sorted((packed.documents >= 0).sum(axis=1).tolist())
+    assert len(used) < 2 or used[0] + used[1] > length
+    assert total == sum(used)
+
+
+def test_packing_many_is_tight() -> None:
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(0, 9, n) for n in rng.integers(10, 500, 2_000)]
+    packed = mw.pack(sequences, 2048)
+    assert (packed.documents >= 0).mean() > 0.98
+
+
+def test_tensors_and_words_and_nothing() -> None:
+    ids, mask = mw.pad([torch.tensor([1, 2]), torch.tensor([3])])
+    assert ids.tolist() == [[1, 2], [3, 0]]
+    assert mask == mw.padding(lengths=[2, 1])
+    assert mw.pad([]).ids.shape == (0, 0)
+    assert mw.pad([[], [1]]).ids.tolist() == [[0], [1]]
+    assert mw.pack([["a", "b"], ["c"]], 3, pad_id="_").ids.tolist() == [["a", "b", "c"]]
+    assert mw.pack([], 4).ids.shape == (0, 4)

@@ -1,0 +1,80 @@
+"""Conventions: where queries sit, what broadcasts, and that nothing breaks at 0 and 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import maskwright as mw
+
+
+def ints(bound: mw.BoundMask) -> list[list[int]]:
+    return bound.dense()[0, 0].astype(int).tolist()
+
+
+def test_the_last_query_sits_at_the_last_key() -> None:
+    assert ints(mw.causal().on(2, 4)) == [[1, 1, 1, 0], [1, 1, 1, 1]]
+
+
+def test_q_start_0_is_torchs_is_causal() -> None:
+    """One-hot values make attention's output the weights: where they are not 0, it may see."""
+    for q_len, kv_len in [(2, 4), (4, 2), (3, 3)]:
+        q, k, v = torch.zeros(q_len, 8), torch.zeros(kv_len, 8), torch.eye(kv_len)
+        weights = torch.nn.functional.scaled_dot_product_attention(
+            q[None], k[None], v[None], is_causal=True
+        )
+        theirs = (weights[0] > 0).numpy()
+        assert np.array_equal(mw.causal().on(q_len, kv_len, q_start=0).dense()[0, 0], theirs)
+
+
+def test_queries_before_the_first_key_see_nothing() -> None:
+    assert ints(mw.causal().on(4, 2)) == [[0, 0], [0, 0], [1, 0], [1, 1]]
+
+
+def test_a_window_counts_keys_beside_the_query() -> None:
+    assert ints(mw.window(back=1, ahead=1).on(3)) == [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    assert mw.window(back=4095).on(8192).spans.row(8191) == [(4096, 8192)]
+
+
+def test_padding_hides_keys_and_keeps_rows() -> None:
+    assert ints(mw.padding(lengths=[2]).on(3)) == [[1, 1, 0]] * 3
+
+
+def test_batch_and_heads_come_from_the_data() -> None:
+    mask = mw.padding(lengths=[1, 2]) & mw.by_head([mw.causal(), mw.everything(), mw.causal()])
+    bound = mask.on(2)
+    assert (bound.frame.batch, bound.frame.heads) == (2, 3)
+    assert bound.shape == (2, 3, 2, 2)
+
+
+def test_what_does_not_vary_is_held_once_and_counted_for_all() -> None:
+    bound = mw.causal().on(4, batch=8, heads=2)
+    assert bound.dense().shape == (1, 1, 4, 4)
+    assert bound.count() == 8 * 2 * 10
+
+
+def test_data_of_one_sequence_serves_all() -> None:
+    bound = (mw.documents(ids=[[0, 0, 1]]) & mw.padding(lengths=[2, 3])).on(3)
+    assert bound.shape[0] == 2
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(0, 0), (0, 3), (3, 0), (1, 1), (1, 0)])
+def test_sizes_of_0_and_1(q_len: int, kv_len: int) -> None:
+    bound = (mw.causal() | mw.prefix(1)).on(q_len, kv_len)
+    assert bound.dense().shape == (1, 1, q_len, kv_len)
+    assert bound.count() == int(bound.dense().sum())
+    assert bound.tiles(2, 2).kinds().shape == (1, 1, (q_len + 1) // 2, (kv_len + 1) // 2)
+    assert bound.empty_rows().shape == (1, 1, q_len)
+    assert bound.unseen_keys().shape == (1, 1, kv_len)
+    assert str(bound)
+
+
+def test_an_empty_batch() -> None:
+    bound = mw.padding(lengths=[]).on(3)
+    assert bound.frame.batch == 0
+    assert bound.dense().shape == (0, 1, 3, 3)
+    assert bound.count() == 0
+    assert bound.density == 0.0
+    assert mw.padding(ids=np.zeros((0, 3), int), pad_id=0) == mw.padding(lengths=[])
+    assert mw.causal().on(3, batch=0).equals(~mw.causal())

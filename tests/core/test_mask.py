@@ -1,0 +1,143 @@
+"""Masks as values: equality, hashing, copies, foreign arrays, and what stays untouched."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import maskwright as mw
+
+MASKS = [
+    mw.causal() & mw.padding(lengths=[3, 4]),
+    mw.window(back=2) | ~mw.keys(range(4)),
+    mw.by_head([mw.causal(), mw.documents(ids=[[0, 0, 1, -1]])]),
+    mw.dense(np.tri(4, dtype=bool)).T - mw.tree([-1, 0, 0, 2]),
+    mw.blocks([[1, 0], [1, 1]], size=2) & mw.graph([(0, 1)]) & mw.image(2, 2, 1),
+]
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=repr)
+def test_copies_are_equal_and_hash_alike(mask: mw.Mask) -> None:
+    for same in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
+        assert same == mask
+        assert hash(same) == hash(mask)
+        assert {mask: "found"}[same] == "found"
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=repr)
+def test_bound_copies_are_equal_and_answer_alike(mask: mw.Mask) -> None:
+    bound = mask.on(4)
+    bound.spans  # noqa: B018 - read before the copy
+    for same in (copy.deepcopy(bound), pickle.loads(pickle.dumps(bound)), mask.on(4)):
+        assert same == bound
+        assert hash(same) == hash(bound)
+        assert np.array_equal(same.dense(), bound.dense())
+    assert bound != mask.on(4, batch=2 if bound.frame.batch != 2 else None, heads=2)
+
+
+def test_different_masks_differ() -> None:
+    assert len(set(MASKS)) == len(MASKS)
+    assert mw.window(back=2) != mw.window(back=3)
+    assert mw.padding(lengths=[3]) != mw.padding(lengths=[3, 3])
+    assert mw.padding(lengths=[3]) != mw.prefix([3])
+    assert mw.causal() != "causal()"
+
+
+def test_causal_is_a_window() -> None:
+    assert mw.causal() == mw.window(back=None, ahead=0)
+    assert mw.everything() == mw.window(back=None, ahead=None)
+    assert repr(mw.window(None)) == "causal()"
+
+
+def test_and_is_associative_in_form_too() -> None:
+    a, b, c = MASKS[:3]
+    assert (a & b) & c == a & (b & c)
+    assert a - b == a & ~b
+
+
+def test_the_callers_array_is_copied() -> None:
+    keep = np.array([[True, True, False]])
+    mask = mw.padding(keep=keep)
+    said = repr(mask)
+    keep[:] = False
+    assert repr(mask) == said
+
+
+def test_a_masks_array_can_not_be_written_to() -> None:
+    data = mw.dense(np.ones((2, 2), bool)).array.data  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="read-only"):
+        data[:] = False
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        data.setflags(write=True)
+
+
+def test_masks_and_bound_masks_do_not_change() -> None:
+    with pytest.raises(AttributeError):
+        mw.window(back=2).back = 3  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        mw.causal().on(2).mask = mw.everything()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.int64])
+def test_integers_of_any_width_are_the_same_data(dtype: type) -> None:
+    ids = np.array([[0, 0, 1]], dtype)
+    assert mw.documents(ids=ids) == mw.documents(ids=[[0, 0, 1]])
+
+
+class OnlyDlpack:
+    """An array of a framework that numpy can't read by `__array__`."""
+
+    def __init__(self, data: np.ndarray) -> None:
+        self.data = data
+
+    def __array__(self, *args: object, **named: object) -> np.ndarray:
+        raise TypeError("ask by DLPack")
+
+    def __dlpack__(self, **named: object) -> object:
+        return self.data.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.data.__dlpack_device__()
+
+
+def test_arrays_of_any_framework_are_read() -> None:
+    plain = [[7, 8, 0], [7, 0, 0]]
+    expected = mw.padding(ids=plain, pad_id=0)
+    assert mw.padding(ids=torch.tensor(plain), pad_id=0) == expected
+    assert mw.padding(ids=torch.tensor(plain), pad_id=torch.tensor(0)) == expected
+    assert mw.padding(ids=OnlyDlpack(np.array(plain)), pad_id=0) == expected
+    assert mw.padding(keep=torch.tensor(plain) != 0) == expected
+    assert mw.padding(lengths=torch.tensor([2, 1])) == mw.padding(lengths=[2, 1])
+    assert mw.documents(lengths=torch.tensor([[2, 1]])) == mw.documents(lengths=[[2, 1]])
+    assert mw.dense(torch.ones(2, 2).tril().bool()).on(2).equals(mw.causal())
+
+
+def test_words_are_tokens_too() -> None:
+    words = [["yes", "<pad>"], ["of", "course"]]
+    assert mw.padding(ids=words, pad_id="<pad>") == mw.padding(keep=[[1, 0], [1, 1]])
+
+
+def test_a_bound_mask_is_an_array_where_one_is_asked_for() -> None:
+    bound = mw.causal().on(3)
+    assert np.array_equal(np.asarray(bound), bound.dense())
+    assert np.asarray(bound, dtype=int).dtype == int
+
+
+def test_rows_and_steps_without_binding_first() -> None:
+    mask = mw.window(back=2)
+    whole = mask.on(8).dense()
+    assert np.array_equal(mask.rows(2, 5, kv_len=8).dense(), whole[:, :, 2:5])
+    assert np.array_equal(mask.step(6).dense(), whole[:, :, 6:7, :7])
+
+
+def test_chunked_prefill_and_decoding_make_the_one_pass() -> None:
+    ids = [[1, 1, 1, 2, 2, 2, 2, 3, 3]]
+    whole = (mw.causal() & mw.documents(ids=ids) & mw.window(back=2)).on(9)
+    chunks = [whole.rows(a, min(a + 4, 9)).dense() for a in range(0, 9, 4)]
+    steps = [whole.step(position).dense() for position in range(9)]
+    assert np.array_equal(np.concatenate(chunks, axis=2), whole.dense())
+    assert np.array_equal(np.concatenate(steps, axis=2), whole.dense())

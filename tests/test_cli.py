@@ -1,0 +1,75 @@
+"""The command line as a person runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+import maskwright as mw
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run(*words: str) -> Ran:
+    command = [sys.executable, "-m", "maskwright", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def test_show_draws_what_print_does() -> None:
+    ran = run("show", "causal() & padding(lengths=[3, 4])", "--size", "4")
+    assert ran == (0, f"{(mw.causal() & mw.padding(lengths=[3, 4])).on(4)}\n", "")
+
+
+def test_show_takes_all_sizes() -> None:
+    ran = run("show", "causal()", "-n", "2", "--keys", "4", "--q-start", "0", "--heads", "3")
+    assert ran.out == f"{mw.causal().on(2, 4, heads=3, q_start=0)}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["show", "casual()"], "Did you mean causal?"),
+        (["show", "causal("], "brackets"),
+        (["show", "padding(lengths=[9])"], "Pass kv_len=9 or more"),
+        (["tour", "--chapter", "99"], "no chapter 99"),
+    ],
+)
+def test_a_wrong_mask_is_one_sentence_and_code_2(words: list[str], says: str) -> None:
+    ran = run(*words)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert says in ran.err
+    assert ran.err.startswith("maskwright: ")
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_bad_usage_is_code_2() -> None:
+    assert run("show").code == 2
+    assert run("nonsense").code == 2
+
+
+def test_help_tells_the_theory_and_gives_examples() -> None:
+    whole = run("--help")
+    assert "A mask is the set of (batch, head, query, key) cells" in whole.out
+    for verb in ("show", "tour"):
+        assert verb in whole.out
+        assert "Examples:" in run(verb, "--help").out
+
+
+def test_version() -> None:
+    assert run("--version").out == f"maskwright {mw.__version__}\n"
+
+
+def test_without_typer_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['typer'] = None\nfrom maskwright.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'maskwright[cli]'" in done.stderr
