@@ -143,7 +143,7 @@ class BoundMask:
         parts, size = [], 0
         for spans in self._read():
             parts.append(spans)
-            size += 16 * spans.starts.size
+            size += 16 * spans.intervals()
             if size > MOST_BYTES:
                 raise SizeError(
                     f"spans would need more than {MOST_BYTES / 1e9:.1f} GB. "

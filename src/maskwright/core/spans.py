@@ -193,6 +193,12 @@ class Spans:
         part = slice(offsets[index], offsets[index + 1])
         return list(zip(starts[part].tolist(), stops[part].tolist(), strict=True))
 
+    def intervals(self) -> int:
+        """How many intervals there are at most: the rows, where none has more than one."""
+        if self._thin is not None:
+            return self.shape[0] * self.shape[1] * self.shape[2]
+        return int(self.flat.starts.size)
+
     def cells(self) -> int:
         """How many cells the held planes have; a plane shared by several heads counts once."""
         band = self.band
