@@ -49,4 +49,4 @@ format: $(VENV)/.ready ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 clean: ## Remove everything that make made
-	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache dist benchmarks/results
+	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache dist

@@ -64,6 +64,13 @@ def test_help_tells_the_theory_and_gives_examples() -> None:
         assert "Examples:" in run(verb, "--help").out
 
 
+def test_help_names_every_atom() -> None:
+    from maskwright.core.atoms import ATOMS
+
+    words = run("show", "--help").out.replace(",", " ").replace(";", " ").replace(".", " ").split()
+    assert set(ATOMS) | {"by_head", "by_batch"} <= set(words)
+
+
 def test_version() -> None:
     assert run("--version").out == f"maskwright {mw.__version__}\n"
 

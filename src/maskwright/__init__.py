@@ -35,7 +35,8 @@ from maskwright.core.atoms import (
     window,
 )
 from maskwright.core.batches import Packed, Padded, pack, pad
-from maskwright.core.bound import BoundMask, Comparison
+from maskwright.core.bound import BoundMask
+from maskwright.core.compare import Comparison
 from maskwright.core.compose import by_batch, by_head
 from maskwright.core.frame import Frame
 from maskwright.core.json_form import from_json, to_json

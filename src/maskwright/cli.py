@@ -66,7 +66,11 @@ def show(
         typer.Option(help="Position of the first query; by default the last sits at the last key."),
     ] = None,
 ) -> None:
-    """Draw a mask: a row for each query, a column for each key, ■ may see, · may not."""
+    """Draw a mask: a row for each query, a column for each key, ■ may see, · may not.
+
+    Atoms: everything, nothing, causal, window, padding, documents, prefix, chunks, stride, keys,
+    queries, tree, graph, image, blocks, dense; and by_head, by_batch.
+    """
     from maskwright import parse
 
     typer.echo(str(parse(expression).on(size, keys, batch, heads, q_start)))

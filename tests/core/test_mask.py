@@ -121,6 +121,20 @@ def test_words_are_tokens_too() -> None:
     assert mw.padding(ids=words, pad_id="<pad>") == mw.padding(keep=[[1, 0], [1, 1]])
 
 
+def test_what_needs_a_size_says_so() -> None:
+    with pytest.raises(AttributeError, match=r"mask.on\(q_len\).dense"):
+        mw.causal().dense()  # type: ignore[operator]
+    with pytest.raises(AttributeError, match="no attribute colour"):
+        mw.causal().colour  # noqa: B018
+
+
+def test_a_part_equals_its_own_array() -> None:
+    part = (mw.causal() & mw.chunks(3)).on(8).rows(4, 6)
+    assert part.equals(mw.dense(part.dense()))
+    assert part.equals(mw.chunks(3) & mw.causal())
+    assert not part.equals(mw.causal())
+
+
 def test_a_bound_mask_is_an_array_where_one_is_asked_for() -> None:
     bound = mw.causal().on(3)
     assert np.array_equal(np.asarray(bound), bound.dense())

@@ -12,8 +12,10 @@ from maskwright import Frame, Mask
 from maskwright.core import atoms_array, compose, region
 from maskwright.core import bound as bound_module
 from maskwright.core.atoms_array import Where
+from maskwright.core.compose import And, Or
 from maskwright.core.mask import walk
 from maskwright.core.oracle import truth
+from maskwright.core.why import brief
 from tests.conftest import CASES, SHARES
 from tests.strategies import bind, cases
 
@@ -71,6 +73,7 @@ def check_everything(mask: Mask, frame: Frame, right: np.ndarray, data: st.DataO
     check_tiles(fresh.tiles(tall, broad), right)
     check_parts(bound if data.draw(st.booleans()) else fresh, right, data)
     check_why(bound, right, data)
+    check_unbound_parts(mask, frame, data)
 
     assert bound.equals(mw.dense(right))
     simple = mw.simplify(mask)
@@ -155,10 +158,30 @@ def check_parts(bound: mw.BoundMask, right: np.ndarray, data: st.DataObject) -> 
     check_spans(part.spans, expected)
     if q_len:
         row = data.draw(st.integers(0, q_len - 1))
+        few = data.draw(st.integers(0, kv_len))
+        short = bound.step(bound.frame.q_start + row, kv_len=few)
+        row_of = right[:, :, row : row + 1, :few]
+        assert np.array_equal(np.broadcast_to(short.dense(), row_of.shape), row_of)
         step = bound.step(bound.frame.q_start + row)
         assert step.frame.q_start == bound.frame.q_start + row
         one = right[:, :, row : row + 1]
         assert np.array_equal(np.broadcast_to(step.dense(), one.shape), one)
+
+
+def check_unbound_parts(mask: Mask, frame: Frame, data: st.DataObject) -> None:
+    """Rows and steps straight from the expression, where its data fits such a frame."""
+    start = data.draw(st.integers(0, 12))
+    stop = data.draw(st.integers(start, 14))
+    try:
+        part = mask.rows(start, stop, batch=frame.batch, heads=frame.heads)
+        step = mask.step(start, batch=frame.batch, heads=frame.heads)
+    except mw.FrameError:
+        return
+    for bound in (part, step):
+        expected = cells(mask, bound.frame)
+        assert np.array_equal(np.broadcast_to(bound.dense(), expected.shape), expected)
+    assert part.frame.q_start == step.frame.q_start == start
+    assert (part.frame.kv_len, step.frame.kv_len) == (stop, start + 1)
 
 
 def check_why(bound: mw.BoundMask, right: np.ndarray, data: st.DataObject) -> None:
@@ -171,3 +194,10 @@ def check_why(bound: mw.BoundMask, right: np.ndarray, data: st.DataObject) -> No
     verb = "may see" if why.allowed else "may not see"
     assert str(why).startswith(f"query {q} ")
     assert f" {verb} key {k}: " in str(why)
+    terms = bound.mask.terms if isinstance(bound.mask, (And, Or)) else ()
+    for term in terms:
+        if cells(term, bound.frame)[b, h, q, k] == why.allowed:
+            assert f"{brief(term)} {'lets it through' if why.allowed else 'stops it'}" in str(why)
+        elif not why.allowed:
+            assert "would allow it" in str(why)
+            assert brief(term) in str(why).split("; ")[-1]

@@ -9,6 +9,7 @@ Every query's row of it is a few intervals of keys.
     line       interval arithmetic on arrays     arrays     any framework's array in
     region     the part being read               bound      an expression on a frame: the answers
     tiles      blocks empty, full or partial     why, grid  a cell explained; a picture in text
+    compare    the first cell that differs       atoms      the table of all atoms
     simplify   the laws of the algebra           text, json_form   mask ⇄ text ⇄ JSON
     batches    pad and pack ragged sequences     oracle     the definition of truth, for tests
 

@@ -18,6 +18,7 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
 LARGEST_NUMBER: Final = 2**62  # sums of two such positions still fit int64
+MOST_VALUES: Final = 2**24  # of one range
 
 
 class FrozenArray:
@@ -57,6 +58,8 @@ def read_array(value: object, what: str) -> npt.NDArray[Any]:
     if isinstance(value, range):
         if not all(abs(end) <= LARGEST_NUMBER for end in (value.start, value.stop)):
             raise ArgumentError(f"{what} goes beyond 2**62. Give smaller numbers.")
+        if len(value) > MOST_VALUES:
+            raise ArgumentError(f"{what} has {len(value)} numbers. Give at most {MOST_VALUES}.")
         return np.arange(value.start, value.stop, value.step)
     if isinstance(value, (set, frozenset)) and all(isinstance(item, int) for item in value):
         value = sorted(value)

@@ -233,7 +233,8 @@ def where(fn: Callable[[Any, Any, Any, Any], Any]) -> Mask:
     """A query sees the keys for which `fn(b, h, q, k)` is true.
 
     The predicate is given broadcastable arrays of batch rows, heads, query and key positions; a
-    FlexAttention mask_mod works. Such a mask is read in blocks, and has no text form.
+    FlexAttention mask_mod works. How many batch rows and heads there are it can't tell, so pass
+    both to `.on()` if it uses them. Such a mask is read in blocks, and has no text form.
 
     >>> import maskwright as mw
     >>> mw.where(lambda b, h, q, k: (q + k) % 3 != 0).on(3).dense().astype(int).tolist()

@@ -247,7 +247,7 @@ def graph(edges: Any, *, directed: bool = False, loops: bool = True) -> Mask:
         array = array.reshape(0, 2)
     if array.ndim != 2 or array.shape[1] != 2:
         raise ArgumentError(
-            f"graph: edges has shape {array.shape}. Give (query, key) pairs, (n, 2)."
+            f"graph: edges has shape {array.shape}. Give (query, key) pairs, (n, 2); turn (2, n) over."
         )
     if array.size and int(array.min()) < 0:
         raise ArgumentError(f"graph: edges names node {int(array.min())}. Nodes count from 0.")

@@ -276,7 +276,10 @@ def documents(*, lengths: Any = None, ids: Any = None) -> Mask:
     equal
     """
     if (lengths is None) == (ids is None):
-        raise ArgumentError("documents: give exactly one of lengths and ids.")
+        raise ArgumentError(
+            f"documents: got {'neither lengths nor ids' if ids is None else 'lengths and ids'}. "
+            "Give exactly one of the two."
+        )
     if lengths is not None:
         return Documents(_read_ragged(lengths), None)
     numbers = _token_rows(read_ints(ids, "documents: ids"), "documents: ids")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maskwright.core.arrays import IntArray
     from maskwright.core.mask import Mask
 
-MOST_TOKENS: Final = 2**31
+MOST_TOKENS: Final = 2**27  # a gigabyte of them
 LONGEST_WORD: Final = 1_000  # an array of words is as wide as the longest
 
 

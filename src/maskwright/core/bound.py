@@ -7,18 +7,20 @@ memory is bounded by the answer and not by what leads to it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
 from maskwright.core.arrays import read_number, read_whole
-from maskwright.core.mask import Cell, Mask
+from maskwright.core.compose import CHEAP, VIEW
+from maskwright.core.frame import MOST_BYTES
+from maskwright.core.mask import Atom, Cell, Mask, walk
 from maskwright.core.region import Region
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, cut
-from maskwright.errors import ArgumentError, FrameError, SizeError
+from maskwright.errors import ArgumentError, FrameError, SizeError, TruthError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,36 +28,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from maskwright.core.arrays import BoolArray
+    from maskwright.core.compare import Comparison
     from maskwright.core.frame import Frame
     from maskwright.core.why import Why
 
 MOST_ROWS: Final = 2**14  # read at a time: their arrays stay in the cache
 MOST_INTERVALS: Final = 2**19
-MOST_BYTES: Final = 2**33  # of one answer
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Whether two bound masks are equal, and if not, the first cell in which they differ.
-
-    >>> import maskwright as mw
-    >>> mw.causal().on(3).equals(mw.window(back=1))
-    first differs at batch 0, head 0, query 2, key 0: only the left may see it
-    >>> bool(mw.causal().on(3).equals(mw.window(back=2)))
-    True
-    """
-
-    cell: tuple[int, int, int, int] | None
-    left: bool = False
-
-    def __bool__(self) -> bool:
-        return self.cell is None
-
-    def __repr__(self) -> str:
-        if self.cell is None:
-            return "equal"
-        place = "batch {}, head {}, query {}, key {}".format(*self.cell)
-        return f"first differs at {place}: only the {'left' if self.left else 'right'} may see it"
 
 
 class BoundMask:
@@ -265,33 +243,9 @@ class BoundMask:
         >>> mw.causal().on(3).equals(mw.causal() | mw.keys([0]))
         equal
         """
-        from maskwright.core.simplify import simplify
+        from maskwright.core.compare import compare
 
-        theirs = self._bind(other)
-        if self.frame != theirs.frame:
-            raise FrameError(
-                f"equals: one is on {_sizes(self.frame)}, the other on {_sizes(theirs.frame)}. "
-                "Bind both to the same frame."
-            )
-        if not self.frame.cells or (
-            self._part == theirs._part and simplify(self.mask) == simplify(theirs.mask)
-        ):
-            return Comparison(None)
-        row, found = 0, Comparison(None)
-        step = min(self._step(), theirs._step())
-        for mine, others in zip(self._read(step=step), theirs._read(step=step), strict=True):
-            cell = mine.first_difference(others)
-            if cell is not None:
-                b, h, r, k = cell
-                left = any(start <= k < stop for start, stop in mine.row(r, b, h))
-                place = (b, h, r + row, k)
-                # A later row of an earlier batch row or head would come first.
-                if found.cell is None or place < found.cell:
-                    found = Comparison(place, left)
-                if (b, h) == (0, 0):
-                    break
-            row += mine.shape[2]
-        return found
+        return compare(self, self._bind(other))
 
     # ── parts ─────────────────────────────────────────────────────────────────────────────────
 
@@ -374,18 +328,17 @@ class BoundMask:
 
     def _step(self) -> int:
         """How many rows to read at a time."""
-        width = max(1, self.mask._width(self._part.key_stop))
-        planes = max(1, self._planes[0] * self._planes[1])
-        most = MOST_ROWS if width <= 64 else 1024
-        return max(1, min(most, MOST_INTERVALS // (width * planes)))
+        keys, most = self._part.key_stop, MOST_ROWS
+        if max(part._width(keys) for part in walk(self.mask) if isinstance(part, Atom)) > CHEAP:
+            # Such a term is read over all keys that the block's rows see between them, so a
+            # block is no taller than its rows are wide.
+            extent = self.mask._extent()
+            most = VIEW if extent is None else min(max(extent, 128), VIEW)
+        width = max(1, self.mask._width(keys)) * max(1, self._planes[0] * self._planes[1])
+        return max(1, min(most, MOST_ROWS, MOST_INTERVALS // width))
 
-    def intervals_at_most(self) -> int:
-        """A bound on how many intervals the spans have, known without reading them.
-
-        >>> import maskwright as mw
-        >>> mw.causal().on(1024).intervals_at_most()
-        1024
-        """
+    def _intervals_at_most(self) -> int:
+        """A bound on how many intervals the spans have, known without reading them."""
         planes = max(1, self._planes[0] * self._planes[1])
         return planes * max(1, self.mask._width(self._part.key_stop)) * self._part.rows
 
@@ -397,19 +350,28 @@ class BoundMask:
                 f"equals: the other side is of type {type(other).__name__}. Give a mask; "
                 "wrap an array in dense(...)."
             )
-        home = self._home
-        try:
-            other.on(home.q_len, home.kv_len, home.batch, home.heads, home.q_start)
-        except FrameError as error:
-            raise FrameError(f"equals: the other mask does not fit this frame. {error}") from None
-        return BoundMask(other, home, self._part)
+        # Its data may describe the whole that this is a part of, or just this part.
+        refused = _refusal(other, self._home)
+        if refused is None:
+            return BoundMask(other, self._home, self._part)
+        if _refusal(other, self.frame) is None:
+            return BoundMask(other, self.frame)
+        raise FrameError(f"equals: the other mask does not fit this frame. {refused}")
+
+    def __bool__(self) -> NoReturn:
+        raise TruthError(
+            "A bound mask is a set of cells, neither true nor false. Ask .count() or .equals(other)."
+        )
 
     def __and__(self, other: object) -> NoReturn:
         raise ArgumentError(
             "Bound masks do not combine. Combine the masks, then bind: (a & b).on(n)."
         )
 
-    __or__ = __sub__ = __and__
+    __or__ = __sub__ = __xor__ = __rand__ = __ror__ = __rsub__ = __and__
+
+    def __invert__(self) -> NoReturn:
+        raise ArgumentError("A bound mask is not negated. Negate the mask, then bind: (~a).on(n).")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """The dense array, so that numpy functions take a bound mask as it is."""
@@ -444,8 +406,10 @@ def _cuts(rows: int, block: int, step: int) -> Iterator[tuple[int, int]]:
         yield from ((row, min(row + step, stop)) for row in range(top, stop, step))
 
 
-def _sizes(frame: Frame) -> str:
-    return (
-        f"{frame.q_len} queries from position {frame.q_start} × {frame.kv_len} keys, "
-        f"batch {frame.batch}, heads {frame.heads}"
-    )
+def _refusal(mask: Mask, frame: Frame) -> FrameError | None:
+    """What binding the mask to this frame has against it."""
+    try:
+        mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
+    except FrameError as error:
+        return error
+    return None

@@ -21,6 +21,7 @@ DEEPEST: Final = 100
 LONGEST: Final = 1_000  # terms of one & or |
 LARGEST: Final = 10_000
 CHEAP: Final = 8  # intervals a row up to which a term is read before the others of an &
+VIEW: Final = 1024  # rows that are read at a time, at most, where a term has more than that
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,7 +54,7 @@ class And(Mask):
     def _width(self, keys: int) -> int:
         extent = self._extent()
         # Rows are read some at a time, so the keys in view are a few more than one row's.
-        view = keys if extent is None else min(keys, extent + 1024)
+        view = keys if extent is None else min(keys, extent + VIEW)
         return sum(term._width(view) for term in self.terms)
 
     def _extent(self) -> int | None:
@@ -251,9 +252,10 @@ def operand(other: object, sign: str) -> Mask:
     """The other side of an operator, if it is a mask."""
     if isinstance(other, Mask):
         return other
+    bound = hasattr(other, "mask") and hasattr(other, "frame")
+    fix = "Combine masks before binding" if bound else "Wrap an array in dense(...)"
     raise ArgumentError(
-        f"{sign}: the other side is of type {type(other).__name__}. "
-        "Combine masks with masks; wrap an array in dense(...)."
+        f"{sign}: the other side is of type {type(other).__name__}, no mask. {fix}."
     )
 
 

@@ -21,6 +21,7 @@ from maskwright.core.arrays import read_number, read_whole
 from maskwright.errors import FrameError
 
 LARGEST: Final = 2**31 - 1
+MOST_BYTES: Final = 2**33  # of one answer
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,9 @@ class Frame:
         if first >= 0 and self.tokens == max(self.k_stop, 0):
             raise FrameError(f"{atom}: {data} but the frame has {self.kv_len} keys. {fix}")
         outside = self.q_start if self.q_start < 0 else self.q_stop - 1
-        raise FrameError(
-            f"{atom}: {data} but a query sits at position {outside}. "
-            f"Pass a q_start between 0 and {count} - q_len."
-        )
+        room = count - self.q_len
+        fix = f"Pass a q_start from 0 to {room}." if room >= 0 else f"Pass at most {count} queries."
+        raise FrameError(f"{atom}: {data} but a query sits at position {outside}. {fix}")
 
     @property
     def tokens(self) -> int:

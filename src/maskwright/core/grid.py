@@ -14,10 +14,12 @@ from maskwright.core.why import brief
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
     from maskwright.core.mask import Mask
+    from maskwright.core.spans import Spans
 
-MOST_CELLS: Final = 64  # along one side
+MOST_CELLS: Final = 40  # along one side: 80 columns of a terminal
 TILES: Final = 32
 MOST_PLANES: Final = 8
 MOST_INTERVALS: Final = 2**23  # read for a picture
@@ -27,7 +29,7 @@ MAY, MAY_NOT, SOME = "■", "·", "▒"
 
 def render(bound: BoundMask) -> str:
     """The expression, its sizes, and a grid for each batch row and head that differs."""
-    if bound.intervals_at_most() > MOST_INTERVALS and max(bound.shape[2:]) > MOST_CELLS:
+    if bound._intervals_at_most() > MOST_INTERVALS and max(bound.shape[2:]) > MOST_CELLS:
         note = "too many intervals to draw at once; draw some .rows(start, stop)"
         return "\n".join([_title(bound), _sizes(bound), note])
     density = f", density {bound.density:.2f}"
@@ -69,19 +71,27 @@ def _sizes(bound: BoundMask) -> str:
 
 def _grids(bound: BoundMask) -> Iterator[str]:
     batch, heads, q_len, kv_len = bound.shape
-    signs = np.array([MAY_NOT, SOME, MAY])
     if max(q_len, kv_len) <= MOST_CELLS:
-        kinds = bound.dense().astype(np.uint8) * 2
+        some = whole = bound.spans
     else:
         tall, broad = math.ceil(q_len / TILES) or 1, math.ceil(kv_len / TILES) or 1
         yield f"a sign is {tall} × {broad} cells: {MAY} all, {SOME} some, {MAY_NOT} none"
-        kinds = bound.tiles(tall, broad).kinds()
+        tiles = bound.tiles(tall, broad)
+        some, whole = tiles.touched, tiles.full
     for plane in range(min(batch * heads, MOST_PLANES)):
         b, h = divmod(plane, heads)
         names = [f"batch {b}"] * (batch > 1) + [f"head {h}"] * (heads > 1)
         if names:
             yield ", ".join(names)
-        for row in kinds[b, h]:
-            yield " ".join(signs[row])
+        touched, full = (_plane(spans, b, h) for spans in (some, whole))
+        for row in np.where(full, MAY, np.where(touched, SOME, MAY_NOT)):
+            yield " ".join(row)
     if batch * heads > MOST_PLANES:
         yield f"… and {batch * heads - MOST_PLANES} more"
+
+
+def _plane(spans: Spans, batch: int, head: int) -> BoolArray:
+    one = spans.plane(0, batch).plane(1, head)
+    cells = np.zeros((1, 1, one.shape[2], one.kv_len), np.bool_)
+    one.paint(cells)
+    return cells.reshape(one.shape[2], one.kv_len)

@@ -3,14 +3,19 @@
     {"maskwright": 1, "mask": {"and": [{"atom": "causal"}, {"atom": "prefix", "lengths": [3]}]}}
 
 An operator is an object of one key (`and`, `or`, `not`, `transpose`, `by_head`, `by_batch`); an
-atom is its name with the arguments that make it.
+atom is its name with the arguments that make it. Evenly spaced numbers are {"range": [start, stop,
+step]}; an array with long runs of equal values is {"runs": [[value, count], …], "shape": […]}.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Final
 
+import numpy as np
+
+from maskwright.core.arrays import LARGEST_NUMBER, FrozenArray
 from maskwright.core.atoms import ATOMS
 from maskwright.core.atoms_array import Where
 from maskwright.core.compose import (
@@ -30,7 +35,9 @@ from maskwright.core.text import LONGEST_RANGE, call
 from maskwright.errors import TextError
 
 VERSION: Final = 1
-MOST_CHARACTERS: Final = 8_000_000
+MOST_CHARACTERS: Final = 4_000_000
+MOST_CELLS: Final = 2**26  # of one array that is written as runs
+SHORT: Final = 64  # values that are always written out
 _PLACE: Final = {  # the argument that text gives by place, JSON gives by name
     "chunks": "size",
     "stride": "step",
@@ -52,7 +59,13 @@ def to_json(mask: Mask) -> str:
     """
     if not isinstance(mask, Mask):
         raise TextError(f"to_json: got {type(mask).__name__}. Give a mask.")
-    return json.dumps({"maskwright": VERSION, "mask": _write(mask)})
+    text = json.dumps({"maskwright": VERSION, "mask": _write(mask)})
+    if len(text) > MOST_CHARACTERS:
+        raise TextError(
+            f"The JSON would have {len(text)} characters, more than the {MOST_CHARACTERS} that are read. "
+            "Keep the data in an array file, and build the mask from that."
+        )
+    return text
 
 
 def from_json(text: str) -> Mask:
@@ -97,7 +110,7 @@ def _write(mask: Mask) -> dict[str, Any]:
         raise TextError(f"{mask!r} holds Python code, which JSON can't. Give dense(...) instead.")
     assert isinstance(mask, Atom)
     name, arguments = mask._call()
-    given = {key or _PLACE[name]: plain(value) for key, value in arguments.items()}
+    given = {key or _PLACE[name]: _write_value(value) for key, value in arguments.items()}
     return {"atom": name, **given}
 
 
@@ -128,16 +141,47 @@ def _read(node: Any, depth: int) -> Mask:
     )
 
 
+def _write_value(value: Any) -> Any:
+    if isinstance(value, range):
+        return {"range": [value.start, value.stop, value.step]}
+    if isinstance(value, FrozenArray) and value.data.size > SHORT:
+        flat = value.data.ravel().astype(np.int64)
+        begins = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
+        if 4 * begins.size < flat.size:
+            counts = np.diff(begins, append=flat.size)
+            runs = np.stack([flat[begins], counts], axis=1).tolist()
+            return {"runs": runs, "shape": list(value.data.shape)}
+    return plain(value)
+
+
 def _value(value: Any) -> Any:
-    """An argument; {"range": [start, stop, step]} stands for evenly spaced numbers."""
+    """An argument, with ranges and runs written out."""
     if not isinstance(value, dict):
         return value
-    ends = value.get("range")
-    if len(value) == 1 and isinstance(ends, list) and [type(end) for end in ends] == [int] * 3:
-        start, stop, step = ends
+    if set(value) == {"range"} and _are_whole(value["range"], 3):
+        start, stop, step = value["range"]
         if step >= 1 and stop - start <= LONGEST_RANGE * step:
             return range(start, stop, step)
-    raise TextError('An argument is no {"range": [start, stop, step]}. Give what to_json wrote.')
+    if set(value) == {"runs", "shape"} and _are_whole(value["shape"], None):
+        runs, shape = value["runs"], value["shape"]
+        if isinstance(runs, list) and all(_are_whole(run, 2) and run[1] > 0 for run in runs):
+            total = sum(count for _, count in runs)
+            if total == math.prod(shape) <= MOST_CELLS and min(shape, default=0) > 0:
+                numbers = [number for number, _ in runs]
+                return np.repeat(numbers, [count for _, count in runs]).reshape(shape)
+    raise TextError(
+        'An argument is neither {"range": [start, stop, step]} nor {"runs": [[value, count], …], '
+        '"shape": […]}. Give what to_json wrote.'
+    )
+
+
+def _are_whole(values: Any, count: int | None) -> bool:
+    """A list of that many whole numbers, none beyond what an array holds."""
+    return (
+        isinstance(values, list)
+        and (count is None or len(values) == count)
+        and all(type(value) is int and abs(value) <= LARGEST_NUMBER for value in values)
+    )
 
 
 def _combine(operator: str, parts: list[Mask]) -> Mask:

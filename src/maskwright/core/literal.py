@@ -35,8 +35,6 @@ def plain(value: object) -> object:
     if isinstance(value, FrozenArray):
         data = value.data
         return (data.astype(np.int64) if data.dtype == np.bool_ else data).tolist()
-    if isinstance(value, range):
-        return {"range": [value.start, value.stop, value.step]}
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     return value

@@ -14,7 +14,7 @@ import numpy as np
 from maskwright.core.arrays import read_whole
 from maskwright.core.frame import Frame, make_frame, merge_axis
 from maskwright.core.literal import call_text
-from maskwright.errors import ArgumentError, TruthError
+from maskwright.errors import ArgumentError, FrameError, TruthError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -102,6 +102,14 @@ class Mask(ABC):
         """
         return compose.Transpose(self)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        from maskwright.core.bound import BoundMask
+
+        hint = ""
+        if not name.startswith("_") and hasattr(BoundMask, name):
+            hint = f" Bind it to a size first: mask.on(q_len).{name}."
+        raise AttributeError(f"A mask has no attribute {name}.{hint}")
+
     def __bool__(self) -> NoReturn:
         raise TruthError(
             "A mask is a set of cells, neither true nor false. "
@@ -168,7 +176,12 @@ class Mask(ABC):
         """
         first = read_whole(start, "rows: start", least=0)
         last = read_whole(stop, "rows: stop", least=first)
-        return self.on(last - first, last if kv_len is None else kv_len, batch, heads, first)
+        keys = last if kv_len is None else kv_len
+        try:
+            return self.on(last - first, keys, batch, heads, first)
+        except FrameError as error:
+            hint = "Or bind the whole mask and cut that: mask.on(n).rows(start, stop)."
+            raise FrameError(f"{error} {hint}") from None
 
     def step(
         self,

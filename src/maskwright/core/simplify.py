@@ -7,6 +7,7 @@ what may change is which frames fit, so frames are always checked against what t
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -19,7 +20,7 @@ from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, 
 from maskwright.core.atoms_relation import Graph, Image, Tree, unique_pairs
 from maskwright.core.atoms_tokens import Documents, Padding
 from maskwright.core.compose import And, By, Not, Or, Transpose
-from maskwright.core.mask import Atom, Mask
+from maskwright.core.mask import Atom, Mask, walk
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def order(mask: Mask) -> Mask | None:
         return None
     ordered = tuple(sorted(mask.terms, key=_rank))
     if any(_rank(a) == _rank(b) for a, b in pairwise(ordered)):
-        ordered = tuple(sorted(mask.terms, key=lambda term: (_rank(term), repr(term))))
+        ordered = tuple(sorted(mask.terms, key=lambda term: (_rank(term), _fingerprint(term))))
     return type(mask)(ordered) if ordered != mask.terms else None
 
 
@@ -270,6 +271,18 @@ def _rank(term: Mask) -> tuple[int, int]:
     negated = isinstance(term, Not)
     kind = type(term.term if isinstance(term, Not) else term)
     return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER), negated)
+
+
+def _fingerprint(mask: Mask) -> str:
+    """Different for different masks, and the same from run to run; short however much data."""
+    said = []
+    for part in walk(mask):
+        name, given = part._call() if isinstance(part, Atom) else (type(part).__name__, {})
+        said.append(f"{name}:{len(part._parts())}")
+        for key, value in given.items():
+            data = isinstance(value, FrozenArray) and value.data.size > 64
+            said.append(f"{key}={blake2b(value.data.tobytes()).hexdigest() if data else value!r}")
+    return " ".join(said)
 
 
 def _turn(mask: Mask) -> Mask:

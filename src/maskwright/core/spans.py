@@ -276,7 +276,7 @@ class Spans:
             if not low.size or (bool((low == first).all()) or bool((high == low).all())):
                 after = np.where(high > low, high, first)
                 return Spans.from_band(after, np.full_like(after, stop), self.kv_len, rows)
-            if bool(((high == stop) & (high > low)).all()):
+            if bool((high == stop).all()):
                 return Spans.from_band(np.full_like(low, first), low, self.kv_len, rows)
         offsets, starts, stops = self.flat
         begin = np.insert(stops, offsets[:-1], first)  # a row of n intervals has n + 1 gaps

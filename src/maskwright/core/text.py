@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maskwright.core.arrays import LARGEST_NUMBER
 from maskwright.core.atoms import ATOMS
 from maskwright.core.compose import DEEPEST, by_batch, by_head
-from maskwright.errors import MaskError, TextError
+from maskwright.errors import TextError
 
 if TYPE_CHECKING:
     from maskwright.core.mask import Mask
@@ -55,11 +55,12 @@ def _check_limits(text: str) -> None:
             f"The text has {len(text)} characters, more than {MOST_CHARACTERS}. "
             "Build the mask in Python, or give arrays as JSON."
         )
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)  # what stands in quotes nests nothing
     depth = deepest = 0
-    for bracket in re.findall(r"[()\[\]]", text):
+    for bracket in re.findall(r"[()\[\]]", bare):
         depth += 1 if bracket in "([" else -1
         deepest = max(deepest, depth)
-    operators = len(re.findall(r"[&|~+*/%^@<>.]|-(?!\d)|\b(?:not|and|or|if|lambda)\b", text))
+    operators = len(re.findall(r"[&|~+*/%^@<>.]|-(?!\d)|\b(?:not|and|or|if|lambda)\b", bare))
     if deepest > DEEPEST or operators > MOST_OPERATORS:
         raise TextError(
             f"The text has more than {DEEPEST} nested brackets or {MOST_OPERATORS} operators. "
@@ -74,8 +75,6 @@ def _tree(text: str) -> ast.expr:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python's hints on odd code: ours is the error below
             return ast.parse(text, mode="eval").body
-    except MaskError:
-        raise
     except (SyntaxError, ValueError) as error:
         raise TextError(_point_at(text, error)) from None
 
@@ -130,6 +129,8 @@ def _binary(node: ast.BinOp) -> Mask:
 
 
 def _call(node: ast.Call) -> Mask:
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ATOMS:
+        raise TextError(f"Write {node.func.attr}(...) alone, without what stands before the dot.")
     if not isinstance(node.func, ast.Name):
         raise _refusal(node.func)
     name = node.func.id
@@ -139,14 +140,14 @@ def _call(node: ast.Call) -> Mask:
         return _BY[name]([_mask(member) for member in node.args[0].elts])
     if name not in ATOMS:
         raise TextError(_unknown(name))
-    arguments = [_value(argument) for argument in node.args]
+    arguments = [_argument(argument) for argument in node.args]
     named: dict[str, Any] = {}
     for keyword in node.keywords:
         if keyword.arg is None:
             raise TextError(f"{name}: ** is not allowed. Write the arguments out.")
         if keyword.arg in named:
             raise TextError(f"{name}: {keyword.arg:.50} is given twice. Give it once.")
-        named[keyword.arg] = _value(keyword.value)
+        named[keyword.arg] = _argument(keyword.value)
     return call(name, arguments, named)
 
 
@@ -184,9 +185,14 @@ def _value(node: ast.expr) -> Any:
                 f"A list has {len(node.elts)} values, more than {MOST_VALUES}. Build it in Python."
             )
         return [_value(item) for item in node.elts]
+    raise _refusal(node)
+
+
+def _argument(node: ast.expr) -> Any:
+    """A value, or a range: only here, so that a short text can't ask for many."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
         return _range(node)
-    raise _refusal(node)
+    return _value(node)
 
 
 def _range(node: ast.Call) -> range:

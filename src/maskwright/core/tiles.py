@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from maskwright.core.frame import MOST_BYTES
 from maskwright.core.line import covered, sweep
 from maskwright.core.spans import Spans
 from maskwright.errors import SizeError
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
-
-    from maskwright.core.arrays import IntArray
-
-EMPTY, PARTIAL, FULL = 0, 1, 2
-_MOST_BYTES = 2**33
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Tiles:
         >>> mw.window(back=1).on(4).tiles(2, 2).kinds().tolist()
         [[[[1, 0], [1, 1]]]]
         """
-        if math.prod(self.shape) > _MOST_BYTES:
+        if math.prod(self.shape) > MOST_BYTES:
             raise SizeError(
                 f"kinds() would need {math.prod(self.shape) / 1e9:.1f} GB. "
                 "Use .touched and .full, which are spans of blocks."
@@ -142,18 +138,12 @@ def _cut_band(spans: Spans, q_block: int, kv_block: int) -> tuple[Spans, Spans] 
 def _touched(spans: Spans, q_block: int, kv_block: int) -> Spans:
     b, h, rows = spans.shape
     tall, broad = math.ceil(rows / q_block), math.ceil(spans.kv_len / kv_block)
-    starts, stops, row = _distinct(spans, kv_block)
+    offsets, starts, stops = spans.flat
+    row = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
     plane, line = np.divmod(row, max(rows, 1))
     base = (plane * tall + line // q_block) * (broad + 1)
+    low, high = base + starts // kv_block, base + (stops - 1) // kv_block + 1
     # Neighbouring rows mostly touch the same tiles: the sweep need not sort those again.
-    low, high = base + starts, base + stops
     fresh = np.append(True, (low[1:] != low[:-1]) | (high[1:] != high[:-1]))[: low.size]
     low, high = sweep(low[fresh], high[fresh], covered)
     return Spans.from_line((b, h, tall), broad, low, high)
-
-
-def _distinct(spans: Spans, kv_block: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Intervals in blocks of keys, and the row of each."""
-    offsets, starts, stops = spans.flat
-    row = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
-    return starts // kv_block, (stops - 1) // kv_block + 1, row

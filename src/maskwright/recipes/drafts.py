@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def medusa(choices: Sequence[Sequence[int]], past: int = 1) -> Mask:
     """A tree of drafts after `past` accepted tokens: a draft sees the past and its own branch.
 
-    `choices` are the paths that Medusa checks, such as (0,), (1,), (0, 0): the second guess after
-    the first is the path (0, 0). The drafts stand in the order of the paths.
+    `choices` are the paths that Medusa checks, such as (0,), (1,), (0, 0): the last is the best
+    guess of the second head after the best of the first. Drafts stand in the order of the paths.
 
     Cai et al. 2024, "Medusa: Simple LLM Inference Acceleration Framework", arXiv 2401.10774.
 
@@ -38,14 +38,18 @@ def medusa(choices: Sequence[Sequence[int]], past: int = 1) -> Mask:
         ) from None
     place = {path: accepted + number for number, path in enumerate(paths)}
     place[()] = accepted - 1
-    orphans = [path for path in paths if not path or path[:-1] not in place]
-    if orphans or len(place) != len(paths) + 1:
-        raise ArgumentError(
-            f"medusa: the path {orphans[0] if orphans else ()} has no parent, or a path comes twice. "
-            "Give every path once, and with it all that it begins with."
-        )
-    chain = list(range(-1, accepted - 1))
-    return tree(chain + [place[path[:-1]] for path in paths])
+    for number, path in enumerate(paths):
+        if not path or path[:-1] not in place:
+            raise ArgumentError(
+                f"medusa: the path {path!s:.40} has no parent among the choices. "
+                "Give all that it begins with."
+            )
+        if place[path] != accepted + number:
+            raise ArgumentError(f"medusa: the path {path!s:.40} comes twice. Give it once.")
+    if accepted > 2**24:
+        raise SizeError(f"medusa: past={accepted} is beyond 2**24. Give a shorter past.")
+    parents = [place[path[:-1]] for path in paths]
+    return tree(np.concatenate([np.arange(-1, accepted - 1), np.array(parents, np.int64)]))
 
 
 def block_diffusion(length: int, block: int) -> Mask:

@@ -103,6 +103,10 @@ def sparse_transformer(
     [(2, 3), (5, 8)]
     """
     if read_choice(kind, "sparse_transformer: kind", ("strided", "fixed")) == "strided":
+        if length is not None or summary != 1:
+            raise ArgumentError(
+                "sparse_transformer: length and summary are for 'fixed'. Leave them out for 'strided'."
+            )
         return causal() & (sliding(size) | stride(size))
     if length is None:
         raise ArgumentError("sparse_transformer: 'fixed' needs the length. Pass length=….")
@@ -137,5 +141,7 @@ def local_global(layers: int, size: int = 1024, every: int = 6) -> tuple[Mask, .
     """
     period = read_whole(every, "local_global: every", least=1)
     count = read_whole(layers, "local_global: layers", least=0)
+    if count > 100_000:
+        raise ArgumentError(f"local_global: layers={count} is beyond 100000. Give fewer.")
     near = sliding(size)
     return tuple(near if (layer + 1) % period else causal() for layer in range(count))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from maskwright.core.arrays import read_ints, read_whole
+from maskwright.core.arrays import read_whole
 from maskwright.core.atoms import causal, documents, padding, prefix
+from maskwright.core.atoms_position import read_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,8 @@ def translation(source: Any, target: Any, pad_id: int = 0) -> TranslationMasks:
 
     The encoder hides the source's padding; the decoder hides the future and the target's padding;
     the decoder's look at the encoder hides the source's padding again. Bind the third with
-    `cross.on(target length, source length)`.
+    `cross.on(target length, source length)`. To hide padded target rows in it too, combine it with
+    `padding(ids=target, pad_id=pad_id).T` and bind with `q_start=0`: there, row r is target token r.
 
     Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
 
@@ -103,5 +105,5 @@ def shared_prefix(prompt: int, lengths: Sequence[int]) -> Mask:
     [[[[1, 0, 0], [1, 1, 0], [1, 0, 1]]]]
     """
     first = read_whole(prompt, "shared_prefix: prompt", least=0)
-    answers = read_ints(lengths, "shared_prefix: lengths").reshape(-1).tolist()
+    answers = read_lengths(lengths, "shared_prefix").tolist()
     return causal() & (documents(lengths=[[first, *answers]]) | prefix(first))

@@ -1,0 +1,72 @@
+"""Two bound masks side by side: the same set of cells, or the first cell in which they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from maskwright.core.simplify import simplify
+from maskwright.errors import FrameError
+
+if TYPE_CHECKING:
+    from maskwright.core.bound import BoundMask
+    from maskwright.core.frame import Frame
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether two bound masks are equal, and if not, the first cell in which they differ.
+
+    >>> import maskwright as mw
+    >>> mw.causal().on(3).equals(mw.window(back=1))
+    first differs at batch 0, head 0, query 2, key 0: only the left may see it
+    >>> bool(mw.causal().on(3).equals(mw.window(back=2)))
+    True
+    """
+
+    cell: tuple[int, int, int, int] | None
+    left: bool = False
+
+    def __bool__(self) -> bool:
+        return self.cell is None
+
+    def __repr__(self) -> str:
+        if self.cell is None:
+            return "equal"
+        place = "batch {}, head {}, query {}, key {}".format(*self.cell)
+        return f"first differs at {place}: only the {'left' if self.left else 'right'} may see it"
+
+
+def compare(left: BoundMask, right: BoundMask) -> Comparison:
+    """Equal by the laws where those suffice, else by reading both, some rows at a time."""
+    if left.frame != right.frame:
+        raise FrameError(
+            f"equals: one is on {_sizes(left.frame)}, the other on {_sizes(right.frame)}. "
+            "Bind both to the same frame."
+        )
+    if not left.frame.cells or (
+        left._part == right._part and simplify(left.mask) == simplify(right.mask)
+    ):
+        return Comparison(None)
+    row, found = 0, Comparison(None)
+    step = min(left._step(), right._step())
+    for mine, theirs in zip(left._read(step=step), right._read(step=step), strict=True):
+        cell = mine.first_difference(theirs)
+        if cell is not None:
+            b, h, r, k = cell
+            place = (b, h, r + row, k)
+            # A later row of an earlier batch row or head would come first.
+            if found.cell is None or place < found.cell:
+                seen = any(start <= k < stop for start, stop in mine.row(r, b, h))
+                found = Comparison(place, seen)
+            if (b, h) == (0, 0):
+                break
+        row += mine.shape[2]
+    return found
+
+
+def _sizes(frame: Frame) -> str:
+    return (
+        f"{frame.q_len} queries from position {frame.q_start} × {frame.kv_len} keys, "
+        f"batch {frame.batch}, heads {frame.heads}"
+    )
