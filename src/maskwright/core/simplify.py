@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -296,15 +296,9 @@ def _turn_graph(mask: Graph) -> Graph:
 
 
 def _meet(one: Mask, other: Mask) -> Mask | None:
-    """One atom for the intersection of two, where there is one."""
+    """One atom for the intersection of two of a kind, where there is one."""
     if isinstance(one, Window) and isinstance(other, Window):
         return Window(_least(one.back, other.back), _least(one.ahead, other.ahead))
-    if isinstance(one, Prefix) and isinstance(other, Prefix):
-        return _by_length(one, other, np.minimum)
-    if isinstance(one, Padding) and isinstance(other, Padding):
-        if one.lengths is not None and other.lengths is not None:
-            return _by_length(one, other, np.minimum)
-        return _by_keep(one, other, np.logical_and)
     if isinstance(one, Chunks) and isinstance(other, Chunks):
         small, large = sorted((one.size, other.size))
         return Chunks(small) if large % small == 0 else None
@@ -312,25 +306,37 @@ def _meet(one: Mask, other: Mask) -> Mask | None:
         coarse, fine = sorted((one, other), key=lambda mask: mask.every)
         fits = fine.every % coarse.every == 0 and fine.phase % coarse.every == coarse.phase
         return fine if fits else None
-    return _by_choice(one, other, np.intersect1d)
+    return _by_data(one, other, _Picks(np.minimum, np.logical_and, np.intersect1d))
 
 
 def _join(one: Mask, other: Mask) -> Mask | None:
-    """One atom for the union of two, where there is one."""
+    """One atom for the union of two of a kind, where there is one."""
     if isinstance(one, Window) and isinstance(other, Window):
         # Every window holds the query itself, so two always overlap and make one.
         back, ahead = _most(one.back, other.back), _most(one.ahead, other.ahead)
         return Everything() if back is None and ahead is None else Window(back, ahead)
-    if isinstance(one, Prefix) and isinstance(other, Prefix):
-        return _by_length(one, other, np.maximum)
-    if isinstance(one, Padding) and isinstance(other, Padding):
-        if one.lengths is not None and other.lengths is not None:
-            return _by_length(one, other, np.maximum)
-        return _by_keep(one, other, np.logical_or)
     if isinstance(one, Chunks) and isinstance(other, Chunks):
         small, large = sorted((one.size, other.size))
         return Chunks(large) if large % small == 0 else None
-    return _by_choice(one, other, np.union1d)
+    return _by_data(one, other, _Picks(np.maximum, np.logical_or, np.union1d))
+
+
+class _Picks(NamedTuple):
+    """How two lengths, flags or sets of positions become one."""
+
+    lengths: Callable[..., np.ndarray]
+    flags: Callable[..., np.ndarray]
+    positions: Callable[..., np.ndarray]
+
+
+def _by_data(one: Mask, other: Mask, pick: _Picks) -> Mask | None:
+    if isinstance(one, Prefix) and isinstance(other, Prefix):
+        return _by_length(one, other, pick.lengths)
+    if isinstance(one, Padding) and isinstance(other, Padding):
+        if one.lengths is not None and other.lengths is not None:
+            return _by_length(one, other, pick.lengths)
+        return _by_keep(one, other, pick.flags)
+    return _by_choice(one, other, pick.positions)
 
 
 def _by_length(
