@@ -49,3 +49,8 @@ def test_what_is_too_much_to_draw_is_said() -> None:
     lines = str(mw.stride(2).on(65_536)).splitlines()
     assert lines[1] == "65536 queries × 65536 keys"
     assert lines[2].startswith("too many intervals to draw at once")
+
+
+def test_a_small_density_keeps_its_digits() -> None:
+    assert "density 0.00025" in str(mw.window(back=255).on(1_048_576)).splitlines()[1]
+    assert "density 0.00" in str(mw.nothing().on(4)).splitlines()[1]

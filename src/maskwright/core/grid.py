@@ -32,7 +32,8 @@ def render(bound: BoundMask) -> str:
     if bound._intervals_at_most() > MOST_INTERVALS and max(bound.shape[2:]) > MOST_CELLS:
         note = "too many intervals to draw at once; draw some .rows(start, stop)"
         return "\n".join([_title(bound), _sizes(bound), note])
-    density = f", density {bound.density:.2f}"
+    share = bound.density
+    density = f", density {share:.2g}" if 0 < share < 0.1 else f", density {share:.2f}"
     return "\n".join([_title(bound), _sizes(bound) + density, *_grids(bound)])
 
 
