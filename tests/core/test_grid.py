@@ -52,5 +52,5 @@ def test_what_is_too_much_to_draw_is_said() -> None:
 
 
 def test_a_small_density_keeps_its_digits() -> None:
-    assert "density 0.00025" in str(mw.window(back=255).on(1_048_576)).splitlines()[1]
+    assert "density 0.00024" in str(mw.window(back=255).on(1_048_576)).splitlines()[1]
     assert "density 0.00" in str(mw.nothing().on(4)).splitlines()[1]
