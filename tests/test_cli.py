@@ -38,7 +38,9 @@ def test_show_takes_all_sizes() -> None:
     [
         (["show", "casual()"], "Did you mean causal?"),
         (["show", "causal("], "brackets"),
-        (["show", "padding(lengths=[9])"], "Pass kv_len=9 or more"),
+        (["show", "padding(lengths=[9])"], "Pass --keys 9 or more"),
+        (["show", "causal()", "--size", "-1"], "--size -1 is less than 0"),
+        (["show", "dense([[1, 0]])"], "Pass --size 1, --keys 2."),
         (["tour", "--chapter", "99"], "no chapter 99"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -11,6 +12,8 @@ HELP = """Attention masks for Transformers, said in one line and known exactly.
 A mask is the set of (batch, head, query, key) cells in which a query may see a key.
 Every query's row of it is a few intervals of keys.
 """
+
+FLAGS = {"q_len": "--size", "kv_len": "--keys", "q_start": "--q-start"}
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -71,9 +74,20 @@ def show(
     Atoms: everything, nothing, causal, window, padding, documents, prefix, chunks, stride, keys,
     queries, tree, graph, image, blocks, dense; and by_head, by_batch.
     """
-    from maskwright import parse
+    from maskwright import MaskError, parse
 
-    typer.echo(str(parse(expression).on(size, keys, batch, heads, q_start)))
+    try:
+        text = str(parse(expression).on(size, keys, batch, heads, q_start))
+    except MaskError as error:
+        raise type(error)(_with_flags(str(error))) from None
+    typer.echo(text)
+
+
+def _with_flags(message: str) -> str:
+    """The library's message, with its arguments named as the command line names them."""
+    for argument, flag in FLAGS.items():
+        message = re.sub(rf"\b(?:on: )?{argument}(=| )", rf"{flag} ", message)
+    return message
 
 
 @app.command(
