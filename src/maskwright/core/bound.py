@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from maskwright.core.why import Why
 
 MOST_ROWS: Final = 2**14  # read at a time: their arrays stay in the cache
+LEAST_ROWS: Final = 128  # worth a block of their own
 MOST_INTERVALS: Final = 2**19
 
 
@@ -329,12 +330,17 @@ class BoundMask:
     def _step(self) -> int:
         """How many rows to read at a time."""
         keys, most = self._part.key_stop, MOST_ROWS
+        width = max(1, self.mask._width(keys)) * max(1, self._planes[0] * self._planes[1])
+        if (
+            self._part.rows <= min(LEAST_ROWS, MOST_ROWS)
+            and self._part.rows * width <= MOST_INTERVALS
+        ):
+            return LEAST_ROWS
         if max(part._width(keys) for part in walk(self.mask) if isinstance(part, Atom)) > CHEAP:
             # Such a term is read over all keys that the block's rows see between them, so a
             # block is no taller than its rows are wide.
             extent = self.mask._extent()
-            most = VIEW if extent is None else min(max(extent, 128), VIEW)
-        width = max(1, self.mask._width(keys)) * max(1, self._planes[0] * self._planes[1])
+            most = VIEW if extent is None else min(max(extent, LEAST_ROWS), VIEW)
         return max(1, min(most, MOST_ROWS, MOST_INTERVALS // width))
 
     def _intervals_at_most(self) -> int:

@@ -6,6 +6,7 @@ begins at r * (kv_len + 1): the gap of one keeps rows apart, so that one sweep s
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -83,7 +84,7 @@ def paint_band(band: Band, out: BoolArray, kv_len: int) -> None:
         high = np.broadcast_to(high, out.shape[:3])
     if high.size > kv_len:
         # Many rows: each is a copy out of the table of all rows that see the first n keys.
-        table = np.tri(kv_len + 1, kv_len, -1, dtype=np.bool_)
+        table = _short_rows(kv_len) if kv_len <= 512 else _all_rows(kv_len)
         np.take(table, high, axis=0, out=out, mode="clip")
         if low.any():
             out ^= table[low]
@@ -91,3 +92,11 @@ def paint_band(band: Band, out: BoolArray, kv_len: int) -> None:
     keys = np.arange(kv_len)
     np.less(keys, high[..., None], out=out)
     out &= keys >= low[..., None]
+
+
+def _all_rows(kv_len: int) -> BoolArray:
+    """Row n sees the first n keys."""
+    return np.tri(kv_len + 1, kv_len, -1, dtype=np.bool_)
+
+
+_short_rows = lru_cache(maxsize=8)(_all_rows)  # a training run binds the same lengths over and over
