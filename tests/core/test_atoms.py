@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.core.region import Region
+from tests.strategies import atom, fitting, frames
 
 N = 12
 POSITIONS = st.lists(st.integers(0, N + 3), unique=True, max_size=8)
@@ -72,3 +74,26 @@ def test_dense_of_two_three_and_four_axes(seed: int) -> None:
     assert np.array_equal(mw.dense(array).on(N).dense(), array)
     assert np.array_equal(mw.dense(array[:, 0]).on(N).dense(), array[:, :1])
     assert np.array_equal(mw.dense(array[0, 0].astype(int)).on(N).dense(), array[:1, :1])
+
+
+@given(st.data())
+def test_a_part_of_the_keys_reads_as_the_whole_does(data: st.DataObject) -> None:
+    """An & narrows its other terms to what the first ones see, so every atom is read in parts."""
+    frame = data.draw(frames())
+    kind = data.draw(st.sampled_from(fitting(frame, code=True)))
+    mask = data.draw(atom(frame, kind))
+    if data.draw(st.booleans()):
+        frame, mask = frame.transposed, mask.T
+    row, stop = sorted(data.draw(st.tuples(*[st.integers(0, frame.q_len)] * 2)))
+    key, key_stop = sorted(data.draw(st.tuples(*[st.integers(0, frame.kv_len)] * 2)))
+    whole = painted(mask._read(Region(frame, 0, frame.q_len, 0, frame.kv_len)))
+    part = painted(mask._read(Region(frame, row, stop, key, key_stop)))
+    expected = np.zeros_like(whole[:, :, row:stop])
+    expected[..., key:key_stop] = whole[:, :, row:stop, key:key_stop]
+    assert np.array_equal(*np.broadcast_arrays(part, expected))
+
+
+def painted(spans: mw.Spans) -> np.ndarray:
+    cells = np.zeros((*spans.shape, spans.kv_len), np.bool_)
+    spans.paint(cells)
+    return cells

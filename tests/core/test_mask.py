@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import maskwright as mw
+from maskwright.core import bound as bound_module
 
 MASKS = [
     mw.causal() & mw.padding(lengths=[3, 4]),
@@ -126,6 +127,23 @@ def test_what_needs_a_size_says_so() -> None:
         mw.causal().dense()  # type: ignore[operator]
     with pytest.raises(AttributeError, match="no attribute colour"):
         mw.causal().colour  # noqa: B018
+
+
+def test_a_step_of_a_part_is_found_by_its_position() -> None:
+    whole = (mw.causal() & mw.chunks(3)).on(4, kv_len=8)  # queries at 4 … 7
+    step = whole.rows(1, 4).step(6)
+    assert step.frame.q_start == 6
+    assert np.array_equal(step.dense(), whole.dense()[:, :, 2:3])
+
+
+def test_the_first_difference_is_the_first_whatever_is_read_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = np.zeros((2, 2, 1, 4, 4), np.bool_)
+    other[0, 0, 3, 0] = other[1, 0, 0, 0] = True
+    for rows in (1, 2, 16):
+        monkeypatch.setattr(bound_module, "MOST_ROWS", rows)
+        assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (0, 0, 3, 0)
 
 
 def test_a_part_equals_its_own_array() -> None:
