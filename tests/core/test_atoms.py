@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright import Frame
 from maskwright.core.region import Region
 from tests.strategies import atom, fitting, frames
 
@@ -97,3 +98,9 @@ def painted(spans: mw.Spans) -> np.ndarray:
     cells = np.zeros((*spans.shape, spans.kv_len), np.bool_)
     spans.paint(cells)
     return cells
+
+
+def test_a_branch_that_leaves_the_view_may_come_back() -> None:
+    frame = Frame(4, 4)
+    tree = mw.tree([2, -1, -1, 0])  # 3 → 0 → 2
+    assert tree._read(Region(frame, 3, 4, 2, 4)).row(0) == [(2, 4)]

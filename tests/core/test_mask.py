@@ -144,6 +144,11 @@ def test_the_first_difference_is_the_first_whatever_is_read_at_a_time(
     for rows in (1, 2, 16):
         monkeypatch.setattr(bound_module, "MOST_ROWS", rows)
         assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (0, 0, 3, 0)
+    other[0] = False
+    other[1, 0, 2, 1] = True  # found later, and not the first
+    for rows in (1, 2, 16):
+        monkeypatch.setattr(bound_module, "MOST_ROWS", rows)
+        assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (1, 0, 0, 0)
 
 
 def test_a_part_equals_its_own_array() -> None:
