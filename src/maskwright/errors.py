@@ -3,9 +3,11 @@
     MaskError (ValueError)
     ├── ArgumentError    an atom, operator or helper was given something it can't take
     ├── FrameError       the sizes asked for do not fit the mask, or a cell lies outside them
+    ├── MissingError     a framework that the target needs is not installed (an ImportError too)
     ├── SizeError        the answer would be too large to build; the message names the way around
     ├── TextError        text or JSON that does not spell a mask
-    └── TruthError       a mask was used as a plain True or False (a TypeError too)
+    ├── TruthError       a mask was used as a plain True or False (a TypeError too)
+    └── Unsupported      a target can't say this mask; the message names the part that it can't
 
 A message is one sentence of what was given and which rule it breaks, and one of what to do.
 """
@@ -16,9 +18,11 @@ __all__ = [
     "ArgumentError",
     "FrameError",
     "MaskError",
+    "MissingError",
     "SizeError",
     "TextError",
     "TruthError",
+    "Unsupported",
 ]
 
 
@@ -55,6 +59,16 @@ Pass kv_len=9 or more, or shorten the lengths.
     """
 
 
+class MissingError(MaskError, ImportError):
+    """A framework that the target needs is not installed; the message names the extra.
+
+    >>> import maskwright as mw
+    >>> raise mw.MissingError("jax: jax is not installed. Run: pip install 'maskwright[jax]'")
+    Traceback (most recent call last):
+    maskwright.errors.MissingError: jax: jax is not installed. Run: pip install 'maskwright[jax]'
+    """
+
+
 class SizeError(MaskError):
     """The answer would be too large to build; the message names the way around.
 
@@ -85,3 +99,20 @@ class TruthError(MaskError, TypeError):
     maskwright.errors.TruthError: A mask is a set of cells, neither true nor false. \
 Write & for `and`, | for `or`, ~ for `not`.
     """
+
+
+class Unsupported(MaskError):  # noqa: N818 - it is a refusal, not a fault
+    """A target can't say this mask. `target` is its name, `term` the part that it can't say.
+
+    >>> import maskwright as mw
+    >>> try:
+    ...     mw.lower(mw.causal() | mw.prefix([3]), "flash.varlen", q_len=8)
+    ... except mw.Unsupported as refusal:
+    ...     print(refusal.term)
+    prefix(lengths=[3])
+    """
+
+    def __init__(self, message: str, *, target: str = "", term: str = "") -> None:
+        super().__init__(message)
+        self.target = target
+        self.term = term

@@ -1,0 +1,72 @@
+"""Questions about a bound mask that several targets ask. All are answered from its spans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from maskwright.core.arrays import read_choice
+from maskwright.core.spans import Spans
+from maskwright.targets.target import LeavesEmpty
+
+if TYPE_CHECKING:
+    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.core.bound import BoundMask
+
+EmptyRows = Literal["zero", "error", "native"]
+EMPTY_ROWS: Final = ("zero", "error", "native")
+
+
+def band(bound: BoundMask, low: IntArray, high: IntArray) -> Spans:
+    """Spans on the same keys: row r sees low[r] … high[r] - 1, cut to the keys there are."""
+    keys = bound.spans.kv_len
+    first, stop = np.clip(low, 0, keys), np.clip(high, 0, keys)
+    return Spans.from_band(first, stop, keys, bound.spans.shape[2])
+
+
+def rows(bound: BoundMask) -> IntArray:
+    """The rows' numbers, in the shape (1, 1, rows)."""
+    return np.arange(bound.spans.shape[2])[None, None]
+
+
+def triangle(bound: BoundMask, shift: int = 0) -> Spans:
+    """Row r sees the keys 0 … r + shift."""
+    reach = rows(bound) + shift + 1
+    return band(bound, np.zeros_like(reach), reach)
+
+
+def sees_everything(bound: BoundMask) -> bool:
+    """Does every row see every key?"""
+    q_len, kv_len = bound.shape[2:]
+    return bound.spans == band(bound, rows(bound) * 0, np.full((1, 1, q_len), kv_len))
+
+
+def is_upper_left_causal(bound: BoundMask) -> bool:
+    """Does row r see exactly the keys 0 … r, whatever the number of keys?"""
+    return bound.spans == triangle(bound)
+
+
+def seen_keys(bound: BoundMask) -> BoolArray:
+    """(batch, keys), True for every key that some query of some head sees."""
+    seen: BoolArray = np.logical_not(bound.unseen_keys().all(axis=1))
+    return seen
+
+
+def first_empty_row(bound: BoundMask) -> tuple[int, int, int] | None:
+    """The first (batch, head, row) that sees nothing, or None."""
+    empty = bound.spans.empty_rows()
+    if not bool(empty.any()):
+        return None
+    b, h, q = (int(i) for i in np.unravel_index(int(np.argmax(empty)), empty.shape))
+    return b, h, q
+
+
+def check_empty_rows(bound: BoundMask, wish: EmptyRows, *, gives_zero: bool) -> None:
+    """Refuse a row that sees nothing where the wish can't be had."""
+    read_choice(wish, "lower: empty_rows", EMPTY_ROWS)
+    if wish == "native" or (wish == "zero" and gives_zero):
+        return
+    row = first_empty_row(bound)
+    if row is not None:
+        raise LeavesEmpty(*row)

@@ -1,0 +1,182 @@
+"""hf: keyword arguments of a transformers model: attention_mask, and position_ids where needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from maskwright.core.arrays import read_choice
+from maskwright.core.atoms_tokens import Documents, Padding
+from maskwright.core.mask import walk
+from maskwright.targets.facts import EMPTY_ROWS, EmptyRows, band, rows, seen_keys, triangle
+from maskwright.targets.target import LeavesEmpty, Target
+from maskwright.targets.torch_tensors import additive, tensor
+
+if TYPE_CHECKING:
+    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.core.bound import BoundMask
+    from maskwright.core.spans import Spans
+
+TARGET = Target(
+    name="hf",
+    gives="attention_mask, and position_ids where positions need them",
+    says="every mask",
+    polarity="1 keeps (2-D); 0 keeps, the dtype's least number hides (4-D)",
+    shape="(B, S) where the model makes the rest itself, else (B, H or 1, T, S)",
+    alignment="lower right, as with a cache",
+    empty_rows="uniform or zero, by the model's attention; taken only where nobody sees the token",
+    needs="torch",
+    instead=("torch.flex", "torch.sdpa"),
+)
+
+
+def lower(
+    bound: BoundMask,
+    *,
+    model: Literal["decoder", "encoder"] = "decoder",
+    device: object = None,
+    dtype: object = None,
+    empty_rows: EmptyRows = "zero",
+) -> dict[str, Any]:
+    """A 2-D mask of real tokens where a model of this kind makes the rest itself; else 4-D.
+
+    A "decoder" hides the future by itself, an "encoder" does not. Packed documents need no mask
+    but positions that begin anew, and a model that keeps no cache.
+    """
+    kind = read_choice(model, "lower: model", ("decoder", "encoder"))
+    _check_empty_rows(bound, empty_rows)
+    spans = bound.spans
+    if spans.shape[1] == 1 and bound.frame.q_len <= bound.frame.kv_len:
+        shown = seen_keys(bound)
+        own = _own_mask(bound, kind)
+        if spans == own & _of_keys(bound, shown):
+            lowered = {"attention_mask": tensor(_for_batch(shown, bound).astype(np.int64), device)}
+            first = bound.frame.kv_len - bound.frame.q_len
+            return {**lowered, **_positions_of_padding(shown, first, bound, device)}
+        starts = _document_starts(bound)
+        if kind == "decoder" and starts is not None:
+            place = np.arange(bound.frame.q_len) - starts
+            positions = tensor(_for_batch(place, bound), device)
+            return {"attention_mask": None, "position_ids": positions, "use_cache": False}
+    dense = bound.dense()
+    wide = np.broadcast_to(dense, (bound.frame.batch, *dense.shape[1:]))
+    lowered = {"attention_mask": additive(wide, dtype, "min", device)}
+    return {**lowered, **_positions_of_tokens(bound, device)}
+
+
+def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:
+    """The lines that call a model by hand."""
+    lines, names = ["import torch", ""], ["input_ids"]
+    mask, positions = given["attention_mask"], given.get("position_ids")
+    if mask is not None and mask.ndim == 2:
+        lines.append(f"attention_mask = torch.tensor({mask.tolist()})  # 1 keeps, 0 is padding")
+    elif mask is not None:
+        from maskwright.targets.code import mask_code
+
+        lines = mask_code(bound, "torch")
+        lines.append(f"attention_mask = torch.zeros({tuple(mask.shape)}, dtype={mask.dtype})")
+        hide = f"masked_fill(~mask, torch.finfo({mask.dtype}).min)"
+        lines.append(f"attention_mask = attention_mask.{hide}  # added: 0 keeps")
+    names.append("attention_mask=attention_mask" if mask is not None else "attention_mask=None")
+    if positions is not None:
+        lines.append(f"position_ids = torch.tensor({positions.tolist()})")
+        names.append("position_ids=position_ids")
+    if "use_cache" in given:
+        lines.append(
+            "# where positions begin anew, the model begins a document; a cache would hide that"
+        )
+        names.append("use_cache=False")
+    return [*lines, f"output = model({', '.join(names)})"]
+
+
+def _check_empty_rows(bound: BoundMask, wish: EmptyRows) -> None:
+    """A row that sees nothing is harmless only where nobody sees its token either."""
+    read_choice(wish, "lower: empty_rows", EMPTY_ROWS)
+    if wish == "native":
+        return
+    empty, start = bound.spans.empty_rows(), bound.frame.q_start
+    if wish == "zero":
+        unseen = bound.unseen_keys()
+        at = np.arange(empty.shape[2]) + start
+        inside = (at >= 0) & (at < unseen.shape[2])
+        harmless = np.zeros(empty.shape, np.bool_)
+        by_nobody: BoolArray = np.all(unseen, axis=1, keepdims=True)
+        harmless[..., inside] = by_nobody[..., at[inside]]
+        empty = empty & ~harmless
+    if bool(empty.any()):
+        b, h, q = (int(i) for i in np.unravel_index(int(np.argmax(empty)), empty.shape))
+        raise LeavesEmpty(b, h, q)
+
+
+def _own_mask(bound: BoundMask, kind: str) -> Spans:
+    """What the model hides without being told: for a decoder the future, counted from the end."""
+    q_len, kv_len = bound.shape[2:]
+    if kind == "decoder":
+        return triangle(bound, kv_len - q_len)
+    return band(bound, rows(bound) * 0, np.full((1, 1, q_len), kv_len))
+
+
+def _of_keys(bound: BoundMask, shown: BoolArray) -> Spans:
+    """Every row sees the keys that are shown."""
+    from maskwright.core.spans import Spans
+
+    one = Spans.from_cells(shown[:, None, None, :], shown.shape[1])  # (B, 1, 1)
+    index = np.repeat(np.arange(len(shown))[:, None, None], bound.shape[2], axis=2)
+    return one.take(index)
+
+
+def _document_starts(bound: BoundMask) -> IntArray | None:
+    """(B or 1, T): the first key of each row, if rows see their document up to themselves."""
+    spans, (q_len, kv_len) = bound.spans, bound.shape[2:]
+    if q_len != kv_len or (spans.band is None and bool((np.diff(spans.offsets) != 1).any())):
+        return None
+    if bool(spans.empty_rows().any()):
+        return None
+    low = spans.starts.reshape(spans.shape)[:, 0]
+    row = np.arange(q_len)
+    # A document's first row sees itself only; the others begin where the row before begins.
+    again = np.concatenate([low[:, :1], low[:, :-1]], axis=1)
+    if not bool(((low == row) | (low == again)).all()):
+        return None
+    return low if spans == band(bound, low[:, None], rows(bound) + 1) else None
+
+
+def _positions_of_padding(
+    shown: BoolArray, first: int, bound: BoundMask, device: object
+) -> dict[str, Any]:
+    """Positions that count real tokens only, where padding is not all on the right."""
+    if not bool((shown[:, 1:] & ~shown[:, :-1]).any()):
+        return {}
+    return _positions(np.maximum(np.cumsum(shown, axis=1) - 1, 0), first, bound, device)
+
+
+def _positions_of_tokens(bound: BoundMask, device: object) -> dict[str, Any]:
+    """Positions within documents, or among real tokens, if the mask has such a term."""
+    for part in walk(bound.mask):
+        if isinstance(part, Documents):
+            runs = part._runs
+            place = np.zeros((part._batch, bound._home.tokens), np.int64)
+            for b in range(part._batch):
+                seen: dict[int, int] = {}
+                for run in range(int(runs.offsets[b]), int(runs.offsets[b + 1])):
+                    size = int(runs.stop[run] - runs.start[run])
+                    first = seen.get(int(runs.document[run]), 0)
+                    place[b, runs.start[run] : runs.stop[run]] = first + np.arange(size)
+                    seen[int(runs.document[run])] = first + size
+            return _positions(place, bound.frame.q_start, bound, device)
+        if isinstance(part, Padding) and part.keep is not None:
+            return _positions_of_padding(part.keep.data, bound.frame.q_start, bound, device)
+    return {}
+
+
+def _positions(place: IntArray, first: int, bound: BoundMask, device: object) -> dict[str, Any]:
+    """Of positions for all tokens, those of the queries; none where a query is no such token."""
+    stop = first + bound.frame.q_len
+    if not 0 <= first <= stop <= place.shape[1]:
+        return {}
+    return {"position_ids": tensor(_for_batch(place[:, first:stop], bound), device)}
+
+
+def _for_batch(array: Any, bound: BoundMask) -> Any:
+    return np.broadcast_to(array, (bound.frame.batch, array.shape[1]))

@@ -1,0 +1,167 @@
+"""torch.flex: a BlockMask for flex_attention, straight from spans and tiles.
+
+There is one mask_mod for all masks: it looks a row's intervals up in tensors. So a compiled
+flex_attention is compiled once for all masks whose tensors have the same shapes, and no cell is
+ever asked for one at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maskwright.core.arrays import read_whole
+from maskwright.core.frame import MOST_BYTES
+from maskwright.core.spans import Spans
+from maskwright.errors import SizeError
+from maskwright.targets.facts import EmptyRows, check_empty_rows
+from maskwright.targets.target import Target
+from maskwright.targets.torch_tensors import numbers, tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from maskwright.core.arrays import IntArray
+    from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="torch.flex",
+    gives="a BlockMask",
+    says="every mask",
+    polarity="True keeps",
+    shape="(B or 1, H or 1, T, S), in blocks",
+    alignment="the frame's",
+    empty_rows="zero",
+    needs="torch",
+)
+
+MOST_SLOTS: Final = 16  # intervals a row up to which the mask_mod looks at each of them
+
+
+def lower(
+    bound: BoundMask,
+    *,
+    device: object = None,
+    block_size: int | tuple[int, int] = 128,
+    empty_rows: EmptyRows = "zero",
+) -> BlockMask:
+    """Empty blocks left out, full blocks without a mask, and one mask_mod for the rest."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    check_empty_rows(bound, empty_rows, gives_zero=True)
+    tall, broad = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+    tall = read_whole(tall, "lower: block_size", least=1)
+    broad = read_whole(broad, "lower: block_size", least=1)
+    tiles = bound.tiles(tall, broad)
+    full = tiles.full & _whole_blocks(bound, tiles.full, tall, broad)
+    partial = tiles.touched - full
+    return BlockMask.from_kv_blocks(
+        *_listed(partial, device),
+        *_listed(full, device),
+        BLOCK_SIZE=(tall, broad),
+        mask_mod=_mask_mod(bound, tall, device),
+        seq_lengths=bound.shape[2:],
+    )
+
+
+def usage(bound: BoundMask, given: object) -> list[str]:  # noqa: ARG001 - one form only
+    """The lines that call it, with q, k, v of (batch, heads, length, head_dim)."""
+    home = bound._home
+    sizes = f"q_len={home.q_len}, kv_len={home.kv_len}, batch={home.batch}, heads={home.heads}"
+    return [
+        "import maskwright as mw",
+        "from torch.nn.attention.flex_attention import flex_attention",
+        "",
+        f'mask = mw.parse("{bound.mask!r}")',
+        f'block_mask = mw.lower(mask, "torch.flex", {sizes}, q_start={home.q_start})',
+        "output = flex_attention(q, k, v, block_mask=block_mask)  # compile it where speed counts",
+    ]
+
+
+def _whole_blocks(bound: BoundMask, full: Spans, tall: int, broad: int) -> Spans:
+    """The blocks that no edge of the mask cuts: only those may go without the mask_mod."""
+    q_len, kv_len = bound.shape[2:]
+    count = full.shape[2]
+    stop = np.full((1, 1, count), kv_len // broad)
+    stop[..., q_len // tall :] = 0
+    return Spans.from_band(np.zeros_like(stop), stop, full.kv_len, count)
+
+
+def _listed(blocks: Spans, device: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many blocks each row of blocks has, and which: (B, H, rows) and (B, H, rows, blocks)."""
+    offsets, starts, stops = blocks.flat
+    sizes = stops - starts
+    before = np.concatenate(([0], np.cumsum(sizes)))  # blocks before each interval
+    owner = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+    base = before[offsets]  # blocks before each row
+    total = int(before[-1])
+    nth = np.arange(total)
+    row = np.repeat(owner, sizes)
+    index = np.zeros((offsets.size - 1, blocks.kv_len), np.int32)
+    index[row, nth - base[row]] = np.repeat(starts - before[:-1], sizes) + nth
+    count = np.diff(base).reshape(blocks.shape)
+    return numbers(count, device), numbers(index.reshape(*blocks.shape, blocks.kv_len), device)
+
+
+def _mask_mod(bound: BoundMask, tall: int, device: object) -> Callable[..., torch.Tensor]:
+    """Is key k in one of row q's intervals?"""
+    spans = bound.spans
+    counts = np.diff(spans.offsets)
+    slots = int(counts.max(initial=1))
+    if slots > MOST_SLOTS:
+        return _table_mod(bound, device)
+    slots = 1 << (max(slots, 1) - 1).bit_length()  # so that like masks share one compilation
+    low, high = _slotted(spans, counts, slots, tall)
+    return span_mod(numbers(low, device), numbers(high, device))
+
+
+def span_mod(low: torch.Tensor, high: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """The one mask_mod: `low` and `high` are (slots, B or 1, H or 1, rows)."""
+    slots, batch, heads, _ = low.shape
+
+    def in_a_span(
+        b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
+        row = (b % batch, h % heads, q)
+        seen = (k >= low[0][row]) & (k < high[0][row])
+        for slot in range(1, slots):
+            seen = seen | ((k >= low[slot][row]) & (k < high[slot][row]))
+        return seen
+
+    return in_a_span
+
+
+def _table_mod(bound: BoundMask, device: object) -> Callable[..., torch.Tensor]:
+    """For rows of very many intervals: every cell in a table."""
+    b, h, rows, keys = bound.shape
+    if b * h * rows * keys > MOST_BYTES:
+        raise SizeError(
+            f"torch.flex: rows of more than {MOST_SLOTS} intervals need a table of "
+            f"{b * h * rows * keys / 1e9:.1f} GB. Lower some rows at a time: bound.rows(start, stop)."
+        )
+    table = tensor(bound.dense(), device)
+
+    def in_the_table(
+        b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
+        return table[b % table.shape[0], h % table.shape[1], q, k]
+
+    return in_the_table
+
+
+def _slotted(spans: Spans, counts: IntArray, slots: int, tall: int) -> tuple[IntArray, IntArray]:
+    """The nth interval of every row, empty where there is none; rows fill whole blocks."""
+    b, h, rows = spans.shape
+    ends: list[Any] = []
+    nth = np.arange(spans.starts.size) - np.repeat(spans.offsets[:-1], counts)
+    row = np.repeat(np.arange(counts.size), counts)
+    for values in (spans.starts, spans.stops):
+        end = np.zeros((slots, b * h * rows), np.int64)
+        end[nth, row] = values
+        whole = end.reshape(slots, b, h, rows)
+        ends.append(np.pad(whole, ((0, 0), (0, 0), (0, 0), (0, -rows % tall))))
+    return ends[0], ends[1]

@@ -1,0 +1,67 @@
+"""numpy to torch: what the torch targets share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from maskwright.core.arrays import kind_of
+from maskwright.errors import ArgumentError
+from maskwright.targets.fills import read_fill
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
+    from maskwright.core.arrays import BoolArray
+
+
+def tensor(array: npt.NDArray[Any], device: object = None, dtype: object = None) -> torch.Tensor:
+    """The array's values as a tensor of its own."""
+    import torch
+
+    return torch.tensor(array, device=_device(device), dtype=dtype)
+
+
+def numbers(values: npt.NDArray[Any], device: object = None) -> torch.Tensor:
+    """Whole numbers as the int32 that attention kernels take."""
+    import torch
+
+    return tensor(values, device, torch.int32)
+
+
+def float_dtype(dtype: object) -> torch.dtype:
+    """A floating-point dtype, given as torch's own or by its name; float32 if not given."""
+    import torch
+
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if found is None and dtype is None:
+        return torch.float32
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        given = dtype if isinstance(dtype, (str, torch.dtype)) else kind_of(dtype)
+        raise ArgumentError(
+            f"lower: dtype is {given}. Give a floating-point dtype, such as torch.float32."
+        )
+    return found
+
+
+def additive(
+    allowed: BoolArray, dtype: object = None, fill: object = None, device: object = None
+) -> torch.Tensor:
+    """0 where a key may be seen, else the fill: one select, never a sum."""
+    import torch
+
+    kind = float_dtype(dtype)
+    hides = read_fill(fill, torch.finfo(kind).min, str(kind).removeprefix("torch."))
+    shown = tensor(allowed, device)
+    return torch.zeros(shown.shape, dtype=kind, device=shown.device).masked_fill_(~shown, hides)
+
+
+def _device(device: object) -> Any:
+    import torch
+
+    try:
+        return None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError(
+            f"lower: device={device!r} is none of torch's. Give a device such as 'cpu' or 'cuda:0'."
+        ) from error
