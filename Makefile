@@ -2,24 +2,33 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test check fuzz bench docs format clean
+.PHONY: help setup tour test test-tf check fuzz bench docs format clean
 
 help: ## Show what can be made
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once; a minute or two) …"
 	@$(PYTHON) -c 'import sys; sys.exit("maskwright needs Python 3.10 or newer; pass PYTHON=...") if sys.version_info < (3, 10) else None'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) --editable '.[dev]'
 	@touch $@
 
-$(VENV)/.torch: $(VENV)/.ready
-	@echo "Adding PyTorch, the peer that benchmarks and tests compare with …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+$(VENV)/.peers: $(VENV)/.ready
+	@echo "Adding the frameworks that tests and benchmarks compare with (once; some minutes) …"
+	@$(PIP) torch==2.13.0 transformers jax keras attn-gym
+	@$(PIP) --no-deps xformers
+	@touch $@
+
+# TensorFlow is as large as all the others together, and has an environment of its own.
+$(VENV)-tf/.ready: pyproject.toml
+	@echo "Setting up $(VENV)-tf with TensorFlow (once; some minutes) …"
+	@$(PYTHON) -m venv $(VENV)-tf
+	@$(VENV)-tf/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0 hypothesis==6.170.15 pytest==9.2.0 --editable .
 	@touch $@
 
 setup: $(VENV)/.ready ## Set up .venv for development
@@ -27,18 +36,22 @@ setup: $(VENV)/.ready ## Set up .venv for development
 tour: $(VENV)/.ready ## See what maskwright does, in the terminal
 	@$(BIN)/maskwright tour
 
-test: $(VENV)/.torch ## Run all tests (about two minutes on two cores)
+test: $(VENV)/.peers ## Run all tests but TensorFlow's (some minutes on two cores)
 	$(TEST)
+
+test-tf: $(VENV)-tf/.ready ## Run TensorFlow's tests, in an environment of its own
+	$(VENV)-tf/bin/python -m pytest tests/tensorflow
 
 check: $(VENV)/.ready ## Formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-fuzz: $(VENV)/.torch ## Compare 100,000 random masks with the oracle (about half an hour)
+fuzz: $(VENV)/.peers ## Compare 100,000 random masks with the oracle, and 20,000 lowered ones
 	MASKWRIGHT_FUZZ=$(or $(CASES),100000) $(TEST) tests/core/test_truth.py
+	MASKWRIGHT_TARGET_CASES=$(or $(TARGET_CASES),20000) $(TEST) tests/targets/test_lowering.py
 
-bench: $(VENV)/.torch ## Measure, beside PyTorch in the same run; writes benchmarks/results/
+bench: $(VENV)/.peers ## Measure, beside PyTorch in the same run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.ready ## Write the generated pages of docs/ anew
@@ -49,4 +62,4 @@ format: $(VENV)/.ready ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 clean: ## Remove everything that make made
-	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf $(VENV) $(VENV)-tf .hypothesis .mypy_cache .pytest_cache .ruff_cache dist

@@ -1,7 +1,12 @@
-"""`make bench`: all measurements, one after the other."""
+"""`make bench`: all measurements, one after the other; `python -m benchmarks targets` for one."""
 
 from __future__ import annotations
 
-from benchmarks import core
+import sys
 
-core.run()
+from benchmarks import core, targets
+
+ALL = {"core": core.run, "targets": targets.run}
+
+for name in sys.argv[1:] or ALL:
+    ALL[name]()

@@ -1,4 +1,4 @@
-"""Write the parts of docs/ that come from the code: the tables of atoms and of recipes."""
+"""Write the parts of docs/ that come from the code: tables of atoms, recipes and targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,19 @@ def pages() -> dict[Path, str]:
     names = [*ATOMS, "where", "by_head", "by_batch"]
     text = filled(text, "atoms", table({name: getattr(mw, name) for name in names}))
     recipes = {n: getattr(mw.recipes, n) for n in mw.recipes.__all__ if n[0].islower()}
-    return {path: filled(text, "recipes", table(recipes, prefix="recipes."))}
+    text = filled(text, "recipes", table(recipes, prefix="recipes."))
+    targets = HERE / "targets.md"
+    return {path: text, targets: filled(targets.read_text(), "targets", targets_table())}
+
+
+def targets_table() -> str:
+    """A row for each target: what it can say, and how it says it."""
+    head = ["to", "gives", "can say", "polarity", "shape", "alignment", "a row that sees nothing"]
+    rows = [f"| {' | '.join([*head, 'checked'])} |", "|---" * (len(head) + 1) + "|"]
+    for name, it in mw.capabilities().items():
+        cells = [f"`{name}`", it.gives, it.says, it.polarity, it.shape, it.alignment]
+        rows.append(f"| {' | '.join([*cells, it.empty_rows, it.checked])} |")
+    return "\n".join(rows)
 
 
 def table(functions: dict[str, object], prefix: str = "") -> str:

@@ -1,4 +1,7 @@
-"""How much Hypothesis tries: as `make test` wants it, or MASKWRIGHT_FUZZ cases for `make fuzz`."""
+"""How much Hypothesis tries, and which backend Keras runs on; both before anything is imported.
+
+`make fuzz` sets MASKWRIGHT_FUZZ and MASKWRIGHT_TARGET_CASES.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
 FUZZ = int(os.environ.get("MASKWRIGHT_FUZZ", "0"))
 CASES = FUZZ or 2_000  # of the one test that compares everything with the oracle
+TARGET_CASES = int(os.environ.get("MASKWRIGHT_TARGET_CASES", "2000"))  # mask × target
 SHARES = 2  # it runs in so many parts, side by side
 
 settings.register_profile(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HELP = """Attention masks for Transformers, said in one line and known exactly.
 
@@ -14,6 +19,21 @@ Every query's row of it is a few intervals of keys.
 """
 
 FLAGS = {"q_len": "--size", "kv_len": "--keys", "q_start": "--q-start"}
+
+Expression = Annotated[
+    str, typer.Argument(help="A mask: atoms joined by & (and), | (or), ~ (not), - (and not).")
+]
+Keys = Annotated[int | None, typer.Option(help="How many keys; as many as queries if not given.")]
+Batch = Annotated[
+    int | None, typer.Option(help="How many sequences; taken from the mask if not given.")
+]
+Heads = Annotated[
+    int | None, typer.Option(help="How many heads; taken from the mask if not given.")
+]
+QStart = Annotated[
+    int | None,
+    typer.Option(help="Position of the first query; by default the last sits at the last key."),
+]
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -51,36 +71,103 @@ root.__doc__ = HELP
     maskwright show "window(back=255) | keys(range(4))" --size 65536"""
 )
 def show(
-    expression: Annotated[
-        str, typer.Argument(help="A mask: atoms joined by & (and), | (or), ~ (not), - (and not).")
-    ],
+    expression: Expression,
     size: Annotated[int, typer.Option("--size", "-n", help="How many queries.")] = 8,
-    keys: Annotated[
-        int | None, typer.Option(help="How many keys; as many as queries if not given.")
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="How many sequences; taken from the mask if not given.")
-    ] = None,
-    heads: Annotated[
-        int | None, typer.Option(help="How many heads; taken from the mask if not given.")
-    ] = None,
-    q_start: Annotated[
-        int | None,
-        typer.Option(help="Position of the first query; by default the last sits at the last key."),
-    ] = None,
+    keys: Keys = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    q_start: QStart = None,
 ) -> None:
     """Draw a mask: a row for each query, a column for each key, ■ may see, · may not.
 
     Atoms: everything, nothing, causal, window, padding, documents, prefix, chunks, stride, keys,
     queries, tree, graph, image, blocks, dense; and by_head, by_batch.
     """
-    from maskwright import MaskError, parse
+    from maskwright import parse
+
+    with _flags_in_errors():
+        text = str(parse(expression).on(size, keys, batch, heads, q_start))
+    typer.echo(text)
+
+
+@app.command(
+    epilog="""Examples:
+
+    maskwright lower "causal() & padding(lengths=[3, 5])" --to torch.mha
+
+    maskwright lower "causal()" --to torch.sdpa --size 128
+
+    maskwright lower "padding(lengths=[3])" "causal()" "padding(lengths=[3])" --to torch.transformer -n 4"""
+)
+def lower(
+    expression: Annotated[
+        list[str],
+        typer.Argument(help="A mask; for torch.transformer three: encoder, decoder, cross."),
+    ],
+    to: Annotated[str, typer.Option(help="The target; `maskwright targets` lists them.")],
+    size: Annotated[
+        int | None,
+        typer.Option("--size", "-n", help="How many queries; taken from the mask if not given."),
+    ] = None,
+    keys: Keys = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    q_start: QStart = None,
+) -> None:
+    """Print the short code that hands a mask to a framework, or say what it can't take."""
+    from maskwright import explain_lowering, parse
+
+    with _flags_in_errors():
+        masks = tuple(parse(text) for text in expression)
+        given = masks[0] if len(masks) == 1 else masks
+        text = explain_lowering(given, to, size, keys, batch=batch, heads=heads, q_start=q_start)
+    typer.echo(text)
+
+
+@app.command(
+    epilog="""Examples:
+
+    maskwright targets
+
+    maskwright targets torch.mha
+
+    maskwright targets --format json"""
+)
+def targets(
+    name: Annotated[str | None, typer.Argument(help="One target, with all there is to it.")] = None,
+    form: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="How to print it.")
+    ] = "text",
+) -> None:
+    """List the frameworks that a mask can be handed to, and how each of them says it."""
+    from dataclasses import asdict
+
+    from maskwright import ArgumentError, capabilities
+
+    known = capabilities()
+    if name is not None and name not in known:
+        raise ArgumentError(f"There is no target {name}. Run: maskwright targets")
+    chosen = [asdict(known[n]) for n in ([name] if name else known)]
+    if form == "json":
+        typer.echo(json.dumps(chosen, indent=2, ensure_ascii=False))
+    elif name is not None:
+        for field, value in chosen[0].items():
+            words = " or ".join(value) if isinstance(value, tuple) else value
+            typer.echo(f"{field.replace('_', ' '):<11} {words or '–'}")
+    else:
+        for row in chosen:
+            typer.echo(f"{row['name']:<18} {row['gives']}; {row['polarity']}")
+
+
+@contextmanager
+def _flags_in_errors() -> Iterator[None]:
+    """Errors that name arguments as the command line does."""
+    from maskwright import MaskError
 
     try:
-        text = str(parse(expression).on(size, keys, batch, heads, q_start))
+        yield
     except MaskError as error:
         raise type(error)(_with_flags(str(error))) from None
-    typer.echo(text)
 
 
 def _with_flags(message: str) -> str:

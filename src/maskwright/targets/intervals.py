@@ -11,8 +11,6 @@ from maskwright.targets.target import Target
 from maskwright.targets.torch_tensors import numbers
 
 if TYPE_CHECKING:
-    import torch
-
     from maskwright.core.bound import BoundMask
 
 TARGET = Target(
@@ -28,9 +26,7 @@ TARGET = Target(
 )
 
 
-def lower(
-    bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "native"
-) -> torch.Tensor:
+def lower(bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "native") -> Any:
     """F0, F1, F2, … for every row: an interval from key 0 needs one number, others two."""
     check_empty_rows(bound, empty_rows, gives_zero=False)
     spans, frame = bound.spans, bound.frame

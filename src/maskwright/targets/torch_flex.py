@@ -59,12 +59,18 @@ def lower(
     tiles = bound.tiles(tall, broad)
     full = tiles.full & _whole_blocks(bound, tiles.full, tall, broad)
     partial = tiles.touched - full
-    return BlockMask.from_kv_blocks(
-        *_listed(partial, device),
-        *_listed(full, device),
+    blocks = {
+        "kv_num_blocks": _listed(partial, device),
+        "full_kv_num_blocks": _listed(full, device),
+        "q_num_blocks": _listed(partial.transpose(), device),  # for the backward pass
+        "full_q_num_blocks": _listed(full.transpose(), device),
+    }
+    return BlockMask(
+        bound.shape[2:],
+        **{name: count for name, (count, _) in blocks.items()},
+        **{name.replace("num_blocks", "indices"): which for name, (_, which) in blocks.items()},
         BLOCK_SIZE=(tall, broad),
         mask_mod=_mask_mod(bound, tall, device),
-        seq_lengths=bound.shape[2:],
     )
 
 
@@ -153,15 +159,15 @@ def _table_mod(bound: BoundMask, device: object) -> Callable[..., torch.Tensor]:
     return in_the_table
 
 
-def _slotted(spans: Spans, counts: IntArray, slots: int, tall: int) -> tuple[IntArray, IntArray]:
+def _slotted(spans: Spans, counts: IntArray, slots: int, tall: int) -> tuple[Any, Any]:
     """The nth interval of every row, empty where there is none; rows fill whole blocks."""
     b, h, rows = spans.shape
-    ends: list[Any] = []
-    nth = np.arange(spans.starts.size) - np.repeat(spans.offsets[:-1], counts)
+    low, high = np.zeros((2, slots, b, h, -(-rows // tall) * tall), np.int32)
+    if slots == 1 and spans.band is not None:
+        low[0, ..., :rows], high[0, ..., :rows] = spans.band
+        return low, high
     row = np.repeat(np.arange(counts.size), counts)
-    for values in (spans.starts, spans.stops):
-        end = np.zeros((slots, b * h * rows), np.int64)
-        end[nth, row] = values
-        whole = end.reshape(slots, b, h, rows)
-        ends.append(np.pad(whole, ((0, 0), (0, 0), (0, 0), (0, -rows % tall))))
-    return ends[0], ends[1]
+    nth = np.arange(spans.starts.size) - np.repeat(spans.offsets[:-1], counts)
+    at = (nth, *np.unravel_index(row, spans.shape))
+    low[at], high[at] = spans.starts, spans.stops
+    return low, high
