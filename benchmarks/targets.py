@@ -103,5 +103,3 @@ def run() -> None:
     )
     result = {"short": short, "long": long, "theirs_long": refused}
     print(f"\nwritten to {save('targets', result)}")
-
-

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import maskwright as mw
+from maskwright.checks.findings import CODES
 from maskwright.core.atoms import ATOMS
 
 HERE = Path(__file__).parent
@@ -21,7 +22,14 @@ def pages() -> dict[Path, str]:
     recipes = {n: getattr(mw.recipes, n) for n in mw.recipes.__all__ if n[0].islower()}
     text = filled(text, "recipes", table(recipes, prefix="recipes."))
     targets = HERE / "targets.md"
-    return {path: text, targets: filled(targets.read_text(), "targets", targets_table())}
+    other = filled(targets.read_text(), "targets", targets_table())
+    return {path: text, targets: filled(other, "codes", codes_table())}
+
+
+def codes_table() -> str:
+    """A row for each code of a finding."""
+    rows = [f"| `{code}` | {meaning} |" for code, meaning in CODES.items()]
+    return "\n".join(["| code | what is wrong |", "|---|---|", *rows])
 
 
 def targets_table() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import NamedTuple
@@ -42,6 +43,11 @@ def test_show_takes_all_sizes() -> None:
         (["show", "causal()", "--size", "-1"], "--size -1 is less than 0"),
         (["show", "dense([[1, 0]])"], "Pass --size 1, --keys 2."),
         (["tour", "--chapter", "99"], "no chapter 99"),
+        (["targets", "torch.mah"], "There is no target torch.mah."),
+        (["lower", "causal()", "--to", "torch.mah", "-n", "4"], "Did you mean torch.mha?"),
+        (["lower", "causal()", "--to", "numpy"], "Pass --size"),
+        (["lower", "causal()", "causal()", "--to", "numpy", "-n", "4"], "takes one mask, not 2"),
+        (["lower", "causal() | prefix([3])", "--to", "flash.varlen", "-n", "8"], "prefix"),
     ],
 )
 def test_a_wrong_mask_is_one_sentence_and_code_2(words: list[str], says: str) -> None:
@@ -82,3 +88,24 @@ def test_without_typer_the_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'maskwright[cli]'" in done.stderr
+
+
+def test_lower_prints_the_snippet() -> None:
+    words = ["causal() & padding(lengths=[3, 5])", "--to", "torch.mha"]
+    mask = mw.causal() & mw.padding(lengths=[3, 5])
+    assert run("lower", *words) == (0, mw.explain_lowering(mask, "torch.mha") + "\n", "")
+
+
+def test_lower_takes_three_masks_for_a_transformer() -> None:
+    three = ("padding(lengths=[3])", "causal()", "padding(lengths=[3])")
+    ran = run("lower", *three, "--to", "torch.transformer", "-n", "4")
+    masks = tuple(mw.parse(text) for text in three)
+    assert ran.out == mw.explain_lowering(masks, "torch.transformer", 4) + "\n"
+
+
+def test_targets_lists_all_and_tells_of_one() -> None:
+    names = list(mw.capabilities())
+    assert [line.split()[0] for line in run("targets").out.splitlines()] == names
+    told = json.loads(run("targets", "torch.mha", "--format", "json").out)
+    assert [(one["name"], one["polarity"]) for one in told] == [("torch.mha", "True drops")]
+    assert "polarity    True drops\n" in run("targets", "torch.mha").out

@@ -106,7 +106,13 @@ def public_things() -> list[tuple[str, Any]]:
             thing = getattr(module, name)
             if callable(thing):
                 things.append((name, thing))
-    for owner in (maskwright.Mask, maskwright.BoundMask, maskwright.Tiles):
+    for owner in (
+        maskwright.Mask,
+        maskwright.BoundMask,
+        maskwright.Tiles,
+        maskwright.Finding,
+        maskwright.LintReport,
+    ):
         for name, thing in vars(owner).items():
             if not name.startswith("_") and (callable(thing) or hasattr(thing, "__get__")):
                 things.append((f"{owner.__name__}.{name}", thing))

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from maskwright import recipes
 from maskwright._version import __version__
+from maskwright.checks.findings import Finding, LintReport
+from maskwright.checks.lint import lint
 from maskwright.core.atoms import (
     blocks,
     causal,
@@ -38,9 +40,11 @@ from maskwright.core.batches import Packed, Padded, pack, pad
 from maskwright.core.bound import BoundMask
 from maskwright.core.compare import Comparison
 from maskwright.core.compose import by_batch, by_head
+from maskwright.core.convention import Convention
 from maskwright.core.frame import Frame
 from maskwright.core.json_form import from_json, to_json
 from maskwright.core.mask import Mask
+from maskwright.core.recognize import Recognized, recognize
 from maskwright.core.simplify import simplify
 from maskwright.core.spans import Spans
 from maskwright.core.text import parse
@@ -63,13 +67,17 @@ __all__ = [
     "ArgumentError",
     "BoundMask",
     "Comparison",
+    "Convention",
+    "Finding",
     "Frame",
     "FrameError",
+    "LintReport",
     "Mask",
     "MaskError",
     "MissingError",
     "Packed",
     "Padded",
+    "Recognized",
     "SizeError",
     "Spans",
     "Target",
@@ -93,6 +101,7 @@ __all__ = [
     "graph",
     "image",
     "keys",
+    "lint",
     "lower",
     "nothing",
     "pack",
@@ -102,6 +111,7 @@ __all__ = [
     "prefix",
     "queries",
     "recipes",
+    "recognize",
     "simplify",
     "stride",
     "to_json",

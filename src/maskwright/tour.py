@@ -75,6 +75,27 @@ whole.step(4, kv_len=5).dense().astype(int)
 """,
     ),
     Chapter(
+        "Hand it over",
+        "Frameworks say masks in their own ways. Each gets exactly this mask, or a refusal that\n"
+        "names what it can't say.",
+        """
+mw.lower(mw.window(back=1), "additive", q_len=3)
+print(mw.explain_lowering(mask, "numpy", q_len=4))
+try:
+    mw.lower(mw.causal() | mw.prefix([3]), "flash.varlen", q_len=8)
+except mw.Unsupported as refusal:
+    print(refusal)
+""",
+    ),
+    Chapter(
+        "Read one back",
+        "A tensor that somebody left behind says what it is, and what is wrong with it.",
+        """
+mw.recognize(mw.lower(mask, "additive", q_len=4, fill=-1e9))
+print(mw.lint(np.triu(np.ones((4, 4))), causal=True))
+""",
+    ),
+    Chapter(
         "Stay exact at a million tokens",
         "A mask is kept as intervals of keys, a few a row. Nothing of the size T × T is built.",
         """

@@ -16,38 +16,48 @@ if TYPE_CHECKING:
 Told = tuple[int | None, int | None]
 
 
-def told_lengths(mask: Mask) -> Told:
+def told_lengths(mask: Mask, *, at_least: bool = True) -> Told:
     """The queries and the keys that the data tells of; None where it tells nothing.
+
+    Lengths of padded sequences and of documents tell only how many keys there are at least; they
+    count if that is good enough.
 
     >>> import maskwright as mw
     >>> told_lengths(mw.causal() & mw.padding(lengths=[3, 5]))
     (None, 5)
     """
     if isinstance(mask, Transpose):
-        queries, keys = told_lengths(mask.term)
+        queries, keys = told_lengths(mask.term, at_least=at_least)
         return keys, queries
-    told = [_of_atom(mask), *(told_lengths(part) for part in mask._parts())]
+    told = [_exactly(mask), *(told_lengths(part, at_least=at_least) for part in mask._parts())]
+    if at_least:
+        told.append((None, _at_least(mask)))
     queries, keys = (
         max((n for n in side if n is not None), default=None) for side in zip(*told, strict=True)
     )
     return queries, keys
 
 
-def _of_atom(mask: Mask) -> Told:
+def _exactly(mask: Mask) -> Told:
     if isinstance(mask, Dense):
         return int(mask.array.data.shape[2]), int(mask.array.data.shape[3])
-    if isinstance(mask, Padding):
-        if mask.keep is not None:
-            return None, int(mask.keep.data.shape[1])
-        return None, int(mask.lengths.data.max(initial=0)) if mask.lengths is not None else None
-    if isinstance(mask, Documents):
-        if mask.ids is not None:
-            return None, int(mask.ids.data.shape[1])
-        return None, max((sum(row) for row in mask.lengths or ()), default=0)
-    if isinstance(mask, Tree):
-        return None, int(mask.parents.data.shape[1])
     if isinstance(mask, Image):
         return None, mask.height * mask.width
-    if isinstance(mask, (Keys, Queries)) and mask.where.flags is not None:
-        return None, int(mask.where.flags.data.shape[1])
-    return None, None
+    data = None
+    if isinstance(mask, Padding):
+        data = mask.keep
+    elif isinstance(mask, Documents):
+        data = mask.ids
+    elif isinstance(mask, Tree):
+        data = mask.parents
+    elif isinstance(mask, (Keys, Queries)):
+        data = mask.where.flags
+    return None, None if data is None else int(data.data.shape[1])
+
+
+def _at_least(mask: Mask) -> int | None:
+    if isinstance(mask, Padding) and mask.lengths is not None:
+        return int(mask.lengths.data.max(initial=0))
+    if isinstance(mask, Documents) and mask.lengths is not None:
+        return max((sum(row) for row in mask.lengths), default=0)
+    return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from maskwright.core.arrays import kind_of
 from maskwright.errors import ArgumentError
-from maskwright.targets.code import mask_code
+from maskwright.targets.code import fill_code, mask_code
 from maskwright.targets.facts import EmptyRows, check_empty_rows
 from maskwright.targets.fills import read_fill
 from maskwright.targets.target import Target
@@ -42,9 +42,11 @@ def lower(
 
 def usage(bound: BoundMask, given: npt.NDArray[Any]) -> list[str]:
     """The lines that make it by hand."""
+    least, finfo = float(given.min(initial=0)), f'np.finfo("{given.dtype}")'
+    hides = fill_code(least, float(np.finfo(given.dtype).min), finfo)
     return [
         *mask_code(bound, "np"),
-        f'bias = np.where(mask, 0, -np.inf).astype("{given.dtype}")  # add: 0 keeps, -inf hides',
+        f'bias = np.where(mask, 0, {hides}).astype("{given.dtype}")  # add: 0 keeps, the fill hides',
     ]
 
 

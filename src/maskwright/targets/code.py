@@ -6,6 +6,7 @@ or jax.numpy. Where an atom has no such formula, the lines call maskwright.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -36,11 +37,7 @@ IMPORTS: Final = {
 
 def mask_code(bound: BoundMask, library: Library) -> list[str]:
     """Lines that import the library and make `mask`, True where a query may see a key."""
-    if any(isinstance(part, Where) for part in walk(bound.mask)):
-        raise ArgumentError(
-            "explain_lowering: where(...) holds a function, which has no text. "
-            "Explain the mask without it, or call lower()."
-        )
+    check_text(bound)
     writer = _Writer(library, bound._home.tokens)
     try:
         formula = writer.formula(bound.mask, "row", "col")
@@ -57,7 +54,18 @@ def mask_code(bound: BoundMask, library: Library) -> list[str]:
     ]
 
 
-def _by_maskwright(bound: BoundMask, library: Library) -> list[str]:
+def check_text(bound: BoundMask) -> None:
+    """Refuse a mask that source can't hold."""
+    if any(isinstance(part, Where) for part in walk(bound.mask)):
+        raise ArgumentError(
+            "explain_lowering: where(...) holds a function, which has no text. "
+            "Explain the mask without it, or call lower()."
+        )
+
+
+def bound_code(bound: BoundMask) -> str:
+    """Source of the bound mask, by maskwright itself."""
+    check_text(bound)
     home, frame = bound._home, bound.frame
     whole = (
         f'mw.parse("{bound.mask!r}").on({home.q_len}, {home.kv_len}, '
@@ -65,6 +73,18 @@ def _by_maskwright(bound: BoundMask, library: Library) -> list[str]:
     )
     if home != frame:
         whole += f".rows({bound._part.row}, {bound._part.row_stop}, kv_len={frame.kv_len})"
+    return whole
+
+
+def fill_code(least: float, of_dtype: float, finfo: str) -> str:
+    """Source of what hides, from the least number of an additive mask and of its dtype."""
+    if least == of_dtype:
+        return f"{finfo}.min"
+    return f"{least:g}" if -math.inf < least < 0 else 'float("-inf")'
+
+
+def _by_maskwright(bound: BoundMask, library: Library) -> list[str]:
+    whole = bound_code(bound)
     dense = {
         "np": f"{whole}.dense()",
         "torch": f"torch.from_numpy({whole}.dense())",

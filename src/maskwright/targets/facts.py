@@ -8,7 +8,7 @@ import numpy as np
 
 from maskwright.core.arrays import read_choice
 from maskwright.core.spans import Spans
-from maskwright.targets.target import LeavesEmpty
+from maskwright.targets.target import CannotSay, LeavesEmpty
 
 if TYPE_CHECKING:
     from maskwright.core.arrays import BoolArray, IntArray
@@ -51,6 +51,14 @@ def seen_keys(bound: BoundMask) -> BoolArray:
     """(batch, keys), True for every key that some query of some head sees."""
     seen: BoolArray = np.logical_not(bound.unseen_keys().all(axis=1))
     return seen
+
+
+def of_all_heads(bound: BoundMask) -> Spans:
+    """The spans of one head, if all heads have the same; else CannotSay."""
+    one = bound.spans.plane(1, 0)
+    if bound.spans.shape[1] != 1 and bound.spans != one:
+        raise CannotSay("heads differ")
+    return one
 
 
 def first_empty_row(bound: BoundMask) -> tuple[int, int, int] | None:

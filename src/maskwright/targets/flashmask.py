@@ -24,7 +24,7 @@ TARGET = Target(
     gives="startend_row_indices and causal",
     says="every mask that hides each key from at most two stretches of queries",
     polarity="rows that are hidden",
-    shape="(B or 1, H or 1, S, 1, 2 or 4)",
+    shape="(B, H or 1, S, 1, 2 or 4)",
     alignment="the frame's; causal is used only for as many queries as keys",
     empty_rows="as the kernel does",
     checked="format checked, kernel not run here",
@@ -40,21 +40,14 @@ def lower(bound: BoundMask, *, empty_rows: EmptyRows = "native") -> dict[str, An
         return {"startend_row_indices": None, "causal": False}
     if q_len == kv_len and is_upper_left_causal(bound):
         return {"startend_row_indices": None, "causal": True}
-    seen = bound.spans.transpose()  # (B, H, keys) over rows
+    seen = bound.spans.transpose()  # (B or 1, H or 1, keys) over rows
     hidden = ~seen
-    if q_len == kv_len:
-        numbers = _below_the_diagonal(seen, hidden, q_len)
-        if numbers is not None:
-            return {"startend_row_indices": numbers, "causal": True}
-    most = int(np.diff(hidden.offsets).max(initial=0))
-    if most > 2:
-        raise CannotSay(f"one key is hidden from {most} stretches of queries")
-    count = np.diff(seen.offsets)
-    if bool((count <= 1).all()):  # hidden after the one stretch, and before it
-        first, stop = _nth(seen, 0, 0)
-        return {"startend_row_indices": _packed([stop, first], seen.shape), "causal": False}
-    upper, lower = _nth(hidden, 0, q_len), _nth(hidden, 1, q_len)
-    return {"startend_row_indices": _packed([*lower, *upper], seen.shape), "causal": False}
+    ends = _below_the_diagonal(seen, hidden, q_len) if q_len == kv_len else None
+    causal = ends is not None
+    numbers = np.stack(ends or _anywhere(seen, hidden, q_len), axis=-1).astype(np.int32)
+    held = numbers.reshape(*seen.shape, numbers.shape[-1])
+    every = np.broadcast_to(held, (bound.frame.batch, *held.shape[1:]))
+    return {"startend_row_indices": every.copy(), "causal": causal}
 
 
 def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:  # noqa: ARG001 - all is given
@@ -71,7 +64,7 @@ def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:  # noqa: ARG001
     return [*lines, f"# output = paddle.nn.functional.flashmask_attention({call})"]
 
 
-def _below_the_diagonal(seen: Spans, hidden: Spans, length: int) -> Any:
+def _below_the_diagonal(seen: Spans, hidden: Spans, length: int) -> list[IntArray] | None:
     """With causal=True: where a key is hidden below the diagonal, in one stretch or to the end."""
     key = np.arange(length)[None, None]
     above = Spans.from_band(key * 0, key, length, length)
@@ -82,8 +75,18 @@ def _below_the_diagonal(seen: Spans, hidden: Spans, length: int) -> Any:
         return None
     start, stop = _nth(below, 0, length)
     to_the_end: BoolArray = (stop == length) | (start == stop)
-    ends = [start] if bool(to_the_end.all()) else [start, stop]
-    return _packed(ends, seen.shape)
+    return [start] if bool(to_the_end.all()) else [start, stop]
+
+
+def _anywhere(seen: Spans, hidden: Spans, rows: int) -> list[IntArray]:
+    """With causal=False: hidden after and before one stretch, or in any two stretches."""
+    most = int(np.diff(hidden.offsets).max(initial=0))
+    if most > 2:
+        raise CannotSay(f"one key is hidden from {most} stretches of queries")
+    if bool((np.diff(seen.offsets) <= 1).all()):
+        first, stop = _nth(seen, 0, 0)
+        return [stop, first]
+    return [*_nth(hidden, 1, rows), *_nth(hidden, 0, rows)]
 
 
 def _nth(spans: Spans, n: int, empty: int) -> tuple[IntArray, IntArray]:
@@ -93,7 +96,3 @@ def _nth(spans: Spans, n: int, empty: int) -> tuple[IntArray, IntArray]:
     ends = np.full((2, offsets.size - 1), empty)
     ends[0, there], ends[1, there] = starts[offsets[:-1][there] + n], stops[offsets[:-1][there] + n]
     return ends[0], ends[1]
-
-
-def _packed(ends: list[IntArray], shape: tuple[int, int, int]) -> Any:
-    return np.stack(ends, axis=-1).reshape(*shape, len(ends)).astype(np.int32)

@@ -41,8 +41,10 @@ def lower(bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "n
     ends[0], ends[1, ~from_zero] = 0, 0  # nothing from key 0, where no interval begins there
     ends[2 * slot, row], ends[2 * slot + 1, row] = spans.starts, spans.stops
     b, h, rows = spans.shape
-    table = np.broadcast_to(ends[1:].reshape(-1, b, h, rows), (2 * slots - 1, frame.batch, h, rows))
-    return numbers(np.moveaxis(table, 2, 0).reshape(h, 2 * slots - 1, -1), device)
+    table = np.broadcast_to(
+        ends[1:].reshape(2 * slots - 1, b, h, rows), (2 * slots - 1, frame.batch, h, rows)
+    )
+    return numbers(np.moveaxis(table, 2, 0).reshape(h, 2 * slots - 1, frame.batch * rows), device)
 
 
 def usage(bound: BoundMask, given: Any) -> list[str]:  # noqa: ARG001 - all is given

@@ -8,6 +8,7 @@ import numpy as np
 
 from maskwright.core.spans import union
 from maskwright.targets.bundles import bundles
+from maskwright.targets.code import bound_code
 from maskwright.targets.facts import EmptyRows, band, check_empty_rows, rows
 from maskwright.targets.target import CannotSay, Target
 
@@ -49,13 +50,11 @@ def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]
 
 def usage(bound: BoundMask, given: object) -> list[str]:  # noqa: ARG001 - one form only
     """The lines that call it, with q, k, v of (heads, length, head_dim) for each sequence."""
-    home = bound._home
-    sizes = f"q_len={home.q_len}, kv_len={home.kv_len}, batch={home.batch}, heads={home.heads}"
     return [
         "import maskwright as mw",
         "",
-        f'mask = mw.parse("{bound.mask!r}")',
-        f'given = mw.lower(mask, "jax.splash", {sizes}, q_start={home.q_start})',
+        f"mask = {bound_code(bound)}",
+        'given = mw.lower(mask, "jax.splash")',
         "# kernel = splash_attention.make_splash_mha_single_device(given['mask'])",
         "# output = jax.vmap(kernel)(q, k, v, segment_ids=given['segment_ids'])",
     ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from maskwright.targets.facts import of_all_heads
 from maskwright.targets.target import CannotSay
 
 if TYPE_CHECKING:
@@ -59,17 +60,15 @@ def segments(bound: BoundMask) -> Segments:
 
 def _rows(bound: BoundMask) -> tuple[IntArray, IntArray]:
     """Every row's one interval, with the batch rows one after the other."""
-    spans, frame = bound.spans, bound.frame
-    if spans.shape[1] != 1:
-        raise CannotSay("heads differ")
+    spans, frame = of_all_heads(bound), bound.frame
     counts = np.diff(spans.offsets)
     if bool((counts > 1).any()):
         raise CannotSay("a query sees keys on both sides of hidden ones")
     low, high = np.zeros((2, counts.size), np.int64)
     low[counts == 1], high[counts == 1] = spans.starts, spans.stops
-    shape = (frame.batch, frame.q_len)
+    held, shape = (spans.shape[0], frame.q_len), (frame.batch, frame.q_len)
     base = np.arange(frame.batch)[:, None] * frame.kv_len
-    low, high = (np.broadcast_to(e.reshape(-1, frame.q_len), shape) + base for e in (low, high))
+    low, high = (np.broadcast_to(end.reshape(held), shape) + base for end in (low, high))
     return low.ravel(), high.ravel()
 
 

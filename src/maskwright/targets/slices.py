@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maskwright.targets.facts import EmptyRows, check_empty_rows
-from maskwright.targets.target import CannotSay, Target
+from maskwright.targets.facts import EmptyRows, check_empty_rows, of_all_heads
+from maskwright.targets.target import Target
 from maskwright.targets.torch_tensors import numbers
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:  # noqa: ARG001
     """The lines that call it, with q, k, v of (tokens, heads, head_dim)."""
     lines = ["import torch", "", "# 0 full, 1 causal, 2 inverse causal, 3 both"]
     lines += [
-        f"{name} = torch.tensor({value.tolist()}, dtype=torch.int32)"
+        f"{name} = torch.tensor({value.tolist()}, dtype=torch.int32).reshape{tuple(value.shape)}"
+        if not value.numel() and value.ndim == 2
+        else f"{name} = torch.tensor({value.tolist()}, dtype=torch.int32)"
         for name, value in given.items()
     ]
     call = "q, k, v, q_ranges, k_ranges, attn_type_map=attn_type_map"
@@ -56,9 +58,7 @@ def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:  # noqa: ARG001
 
 def _slices(bound: BoundMask) -> list[tuple[int, int, int, int, int]]:
     """(first query, stop, first key, stop, kind), in the order of their first queries."""
-    spans, frame = bound.spans, bound.frame
-    if spans.shape[1] != 1:
-        raise CannotSay("heads differ")
+    spans, frame = of_all_heads(bound), bound.frame
     offsets = spans.offsets.tolist()
     starts, stops = spans.starts.tolist(), spans.stops.tolist()
     done: list[tuple[int, int, int, int, int]] = []

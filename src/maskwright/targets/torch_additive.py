@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maskwright.targets.code import mask_code
+from maskwright.targets.code import fill_code, mask_code
 from maskwright.targets.facts import EmptyRows, check_empty_rows
 from maskwright.targets.target import Target
-from maskwright.targets.torch_tensors import additive
+from maskwright.targets.torch_tensors import additive, least
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,9 @@ def lower(
 
 def usage(bound: BoundMask, given: torch.Tensor) -> list[str]:
     """The lines that make it by hand."""
-    make = f"torch.zeros(mask.shape, dtype={given.dtype})"
+    make, finfo = f"torch.zeros(mask.shape, dtype={given.dtype})", f"torch.finfo({given.dtype})"
+    hides = fill_code(*least(given), finfo)
     return [
         *mask_code(bound, "torch"),
-        f'bias = {make}.masked_fill(~mask, float("-inf"))  # add: 0 keeps, -inf hides',
+        f"bias = {make}.masked_fill(~mask, {hides})  # add: 0 keeps, the fill hides",
     ]

@@ -30,4 +30,4 @@ def factors(bound: BoundMask) -> tuple[BoolArray | None, BoolArray | None]:
             spread = np.broadcast_to(keys, (frame.batch, keys.shape[1]))
             return None if common.all() else common, None if keys.all() else spread
     every = np.broadcast_to(allowed, (frame.batch, frame.heads, *allowed.shape[2:]))
-    return every.reshape(-1, *allowed.shape[2:]), None
+    return every.reshape(frame.batch * frame.heads, *allowed.shape[2:]), None

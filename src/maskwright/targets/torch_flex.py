@@ -15,6 +15,7 @@ from maskwright.core.arrays import read_whole
 from maskwright.core.frame import MOST_BYTES
 from maskwright.core.spans import Spans
 from maskwright.errors import SizeError
+from maskwright.targets.code import bound_code
 from maskwright.targets.facts import EmptyRows, check_empty_rows
 from maskwright.targets.target import Target
 from maskwright.targets.torch_tensors import numbers, tensor
@@ -74,16 +75,15 @@ def lower(
     )
 
 
-def usage(bound: BoundMask, given: object) -> list[str]:  # noqa: ARG001 - one form only
+def usage(bound: BoundMask, given: BlockMask) -> list[str]:
     """The lines that call it, with q, k, v of (batch, heads, length, head_dim)."""
-    home = bound._home
-    sizes = f"q_len={home.q_len}, kv_len={home.kv_len}, batch={home.batch}, heads={home.heads}"
+    block = "" if given.BLOCK_SIZE == (128, 128) else f", block_size={given.BLOCK_SIZE}"
     return [
         "import maskwright as mw",
         "from torch.nn.attention.flex_attention import flex_attention",
         "",
-        f'mask = mw.parse("{bound.mask!r}")',
-        f'block_mask = mw.lower(mask, "torch.flex", {sizes}, q_start={home.q_start})',
+        f"mask = {bound_code(bound)}",
+        f'block_mask = mw.lower(mask, "torch.flex"{block})',
         "output = flex_attention(q, k, v, block_mask=block_mask)  # compile it where speed counts",
     ]
 

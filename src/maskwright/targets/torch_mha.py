@@ -86,4 +86,7 @@ def _as(form: str, part: str, given: Any) -> str:
     if form:
         return f"~{part}  # {shape}, True drops"
     hide = 'masked_fill(~allowed, float("-inf"))'
-    return f"torch.zeros({shape}).{hide.replace('allowed', f'({part})')}  # 0 keeps, -inf drops"
+    kind = "" if str(given.dtype) == "torch.float32" else f", dtype={given.dtype}"
+    return (
+        f"torch.zeros({shape}{kind}).{hide.replace('allowed', f'({part})')}  # 0 keeps, -inf drops"
+    )

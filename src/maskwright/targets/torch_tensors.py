@@ -56,6 +56,14 @@ def additive(
     return torch.zeros(shown.shape, dtype=kind, device=shown.device).masked_fill_(~shown, hides)
 
 
+def least(bias: torch.Tensor) -> tuple[float, float]:
+    """The least number of an additive mask, 0 where it can't be read, and that of its dtype."""
+    import torch
+
+    readable = bias.numel() > 0 and bias.device.type != "meta"
+    return float(bias.min()) if readable else 0.0, torch.finfo(bias.dtype).min
+
+
 def _device(device: object) -> Any:
     import torch
 

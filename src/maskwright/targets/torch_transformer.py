@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskwright.targets.facts import EmptyRows, check_empty_rows, first_empty_row
+import numpy as np
+
+from maskwright.targets.code import bound_code
+from maskwright.targets.facts import (
+    EmptyRows,
+    check_empty_rows,
+    first_empty_row,
+    seen_keys,
+)
 from maskwright.targets.target import Target
 from maskwright.targets.torch_factors import factors
 from maskwright.targets.torch_tensors import additive, tensor
@@ -19,7 +27,7 @@ TARGET = Target(
     polarity="True drops",
     shape="(T, S) or (B·H, T, S), and (B, S), for each of the three attentions",
     alignment="the frame's",
-    empty_rows="NaN in eval mode; floats give zero, but not for the encoder's src_mask",
+    empty_rows="NaN in eval mode; floats give zero, but not in the encoder",
     needs="torch",
     instead=("torch.bool",),
 )
@@ -41,11 +49,10 @@ def lower(
     """The encoder's mask, the decoder's, and the one of the decoder's look at the encoder."""
     lowered: dict[str, Any] = {}
     for part, names in zip(bound, NAMES, strict=True):
-        allowed = factors(part)
-        in_encoder = names[0] == "src_mask"
-        sayable = not in_encoder or allowed[0] is None
-        check_empty_rows(part, empty_rows, gives_zero=sayable)
+        in_encoder = names is NAMES[0]
+        check_empty_rows(part, empty_rows, gives_zero=not in_encoder)
         floats = empty_rows == "zero" and first_empty_row(part) is not None
+        allowed = _past_the_padding(part, bound[2]) if in_encoder else factors(part)
         for name, cells in zip(names, allowed, strict=True):
             if cells is None:
                 lowered[name] = None
@@ -56,18 +63,29 @@ def lower(
     return lowered
 
 
-def usage(bound: tuple[BoundMask, BoundMask, BoundMask], given: dict[str, Any]) -> list[str]:
+def _past_the_padding(encoder: BoundMask, cross: BoundMask) -> Any:
+    """The encoder's factors; with a mask that hides nothing, where its padding is looked at.
+
+    In eval mode an encoder that is told of padding alone gives zero for padded tokens, whatever
+    they see. A mask beside it leads past that.
+    """
+    common, keys = factors(encoder)
+    if common is None and keys is not None and bool((seen_keys(cross) & ~keys).any()):
+        common = np.ones(encoder.shape[2:], np.bool_)
+    return common, keys
+
+
+def usage(bound: tuple[BoundMask, BoundMask, BoundMask], given: dict[str, Any]) -> list[str]:  # noqa: ARG001 - one form only
     """The lines that call it: `transformer` is the module (batch_first)."""
-    masks = ", ".join(f'mw.parse("{part.mask!r}")' for part in bound)
-    target, source = bound[2].frame.q_len, bound[2].frame.kv_len
-    sizes = f"q_len={target}, kv_len={source}, batch={bound[2].frame.batch}"
-    if any(cells is not None and cells.ndim == 3 for cells in given.values()):
-        sizes += f", heads={bound[2].frame.heads}"
+    encoder, decoder, cross = (bound_code(part) for part in bound)
     return [
         "import maskwright as mw",
         "",
-        "# encoder, decoder, and the decoder's look at the encoder",
-        f"masks = ({masks})",
-        f'given = mw.lower(masks, "torch.transformer", {sizes})  # True drops',
+        "masks = (",
+        f"    {encoder},  # the encoder's",
+        f"    {decoder},  # the decoder's",
+        f"    {cross},  # of the decoder's look at the encoder",
+        ")",
+        'given = mw.lower(masks, "torch.transformer")  # True drops',
         "output = transformer(source, target, **given)",
     ]

@@ -78,7 +78,8 @@ def usage(bound: BoundMask, given: Any) -> list[str]:
             make = f"{base}.make_causal_from_bottomright()"
         return [*start, f"attn_bias = biases.{make}", end]
     if not hasattr(given, "dtype"):
-        return [*start, f"attn_bias = biases.{given!r}", end]
+        made = repr(given) if "=" in repr(given) else f"{type(given).__name__}()"
+        return [*start, f"attn_bias = biases.{made}", end]
     make = f"torch.zeros({tuple(given.shape)}, dtype={given.dtype})"
     return [
         *mask_code(bound, "torch"),
