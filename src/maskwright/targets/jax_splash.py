@@ -9,7 +9,7 @@ import numpy as np
 from maskwright.core.spans import union
 from maskwright.targets.bundles import bundles
 from maskwright.targets.code import bound_code
-from maskwright.targets.facts import EmptyRows, band, check_empty_rows, rows
+from maskwright.targets.facts import EmptyRows, band, check_empty_rows, first_empty_row, rows
 from maskwright.targets.target import CannotSay, Target
 
 if TYPE_CHECKING:
@@ -50,11 +50,12 @@ def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]
 
 def usage(bound: BoundMask, given: object) -> list[str]:  # noqa: ARG001 - one form only
     """The lines that call it, with q, k, v of (heads, length, head_dim) for each sequence."""
+    wish = "" if first_empty_row(bound) is None else ', empty_rows="native"'
     return [
         "import maskwright as mw",
         "",
         f"mask = {bound_code(bound)}",
-        'given = mw.lower(mask, "jax.splash")',
+        f'given = mw.lower(mask, "jax.splash"{wish})',
         "# kernel = splash_attention.make_splash_mha_single_device(given['mask'])",
         "# output = jax.vmap(kernel)(q, k, v, segment_ids=given['segment_ids'])",
     ]

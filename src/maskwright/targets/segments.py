@@ -52,6 +52,8 @@ def segments(bound: BoundMask) -> Segments:
     mine = number[row]
     place = end[mine] - 1 - (last[mine] - row)
     low, high = low[row], high[row]
+    if bool((high > end[mine]).any()):
+        raise CannotSay("a query sees further than the last one of its segment")
     ahead = _reach(high - 1 - place, high < end[mine], end[mine] - 1 - place)
     back = _reach(place - low, low > begin[mine], place - begin[mine])
     sizes = bound.frame.kv_len * bound.frame.batch

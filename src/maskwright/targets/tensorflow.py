@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maskwright.core.arrays import kind_of
 from maskwright.errors import ArgumentError
-from maskwright.targets.code import mask_code
+from maskwright.targets.code import fill_code, mask_code
 from maskwright.targets.facts import EmptyRows, check_empty_rows
 from maskwright.targets.fills import read_fill
 from maskwright.targets.target import Target
@@ -39,13 +40,11 @@ def lower(
     check_empty_rows(bound, empty_rows, gives_zero=False)
     if dtype is None and fill is not None:
         raise ArgumentError("lower: fill is for floats. Pass a dtype too, such as 'float32'.")
-    with tf.device(device):
+    kind = None if dtype is None else _float_dtype(dtype)
+    with _device(device):
         mask = tf.constant(bound.dense())
-        if dtype is None:
+        if kind is None:
             return mask
-        kind = tf.as_dtype(dtype)
-        if not kind.is_floating:
-            raise ArgumentError(f"lower: dtype is {kind.name}. Give a floating-point dtype.")
         hides = read_fill(fill, float(kind.min), kind.name)
         return tf.where(mask, tf.constant(0, kind), tf.constant(hides, kind))
 
@@ -55,5 +54,35 @@ def usage(bound: BoundMask, given: Any) -> list[str]:
     lines = ["import tensorflow as tf", *mask_code(bound, "np")]
     if given.dtype.name == "bool":
         return [*lines, 'scores = tf.where(mask, scores, float("-inf"))  # True keeps']
-    bias = f'tf.where(mask, tf.constant(0, "{given.dtype.name}"), float("-inf"))'
-    return [*lines, f"scores = scores + {bias}  # 0 keeps, -inf hides"]
+    least = float(given.numpy().min(initial=0))
+    hides = fill_code(least, float(given.dtype.min), f"tf.{given.dtype.name}")
+    bias = f'tf.where(mask, tf.constant(0, "{given.dtype.name}"), {hides})'
+    return [*lines, f"scores = scores + {bias}  # 0 keeps, the fill hides"]
+
+
+def _float_dtype(dtype: Any) -> Any:
+    import tensorflow as tf
+
+    try:
+        kind = tf.as_dtype(dtype)
+    except TypeError:
+        kind = None
+    if kind is None or not kind.is_floating:
+        given = dtype if isinstance(dtype, str) else kind.name if kind else kind_of(dtype)
+        raise ArgumentError(
+            f"lower: dtype is {given}. Give a floating-point dtype, such as 'float32'."
+        )
+    return kind
+
+
+def _device(device: object) -> Any:
+    import tensorflow as tf
+
+    try:
+        if device is not None:
+            tf.DeviceSpec.from_string(device)
+        return tf.device(device)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ArgumentError(
+            f"lower: device={device!r} is none of TensorFlow's. Give a device such as 'CPU:0'."
+        ) from error

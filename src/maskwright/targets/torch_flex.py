@@ -7,7 +7,8 @@ ever asked for one at a time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import math
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -54,6 +55,7 @@ def lower(
     from torch.nn.attention.flex_attention import BlockMask
 
     check_empty_rows(bound, empty_rows, gives_zero=True)
+    _check_size(bound)
     tall, broad = block_size if isinstance(block_size, tuple) else (block_size, block_size)
     tall = read_whole(tall, "lower: block_size", least=1)
     broad = read_whole(broad, "lower: block_size", least=1)
@@ -141,14 +143,28 @@ def span_mod(low: torch.Tensor, high: torch.Tensor) -> Callable[..., torch.Tenso
     return in_a_span
 
 
+def _check_size(bound: BoundMask) -> None:
+    """Refuse a mask whose table would be too large, by a look at some rows before reading all."""
+    rows, size = bound.shape[2], math.prod(bound.shape)
+    if size <= MOST_BYTES:
+        return
+    for row in (0, rows // 2, rows - 1):
+        counts = np.diff(bound.rows(row, row + 1).spans.offsets)
+        if int(counts.max(initial=0)) > MOST_SLOTS:
+            _refuse_table(size)
+
+
+def _refuse_table(size: int) -> NoReturn:
+    raise SizeError(
+        f"torch.flex: rows of more than {MOST_SLOTS} intervals need a table of {size / 1e9:.1f} GB. "
+        "Lower some rows at a time: bound.rows(start, stop)."
+    )
+
+
 def _table_mod(bound: BoundMask, device: object) -> Callable[..., torch.Tensor]:
     """For rows of very many intervals: every cell in a table."""
-    b, h, rows, keys = bound.shape
-    if b * h * rows * keys > MOST_BYTES:
-        raise SizeError(
-            f"torch.flex: rows of more than {MOST_SLOTS} intervals need a table of "
-            f"{b * h * rows * keys / 1e9:.1f} GB. Lower some rows at a time: bound.rows(start, stop)."
-        )
+    if math.prod(bound.shape) > MOST_BYTES:
+        _refuse_table(math.prod(bound.shape))
     table = tensor(bound.dense(), device)
 
     def in_the_table(

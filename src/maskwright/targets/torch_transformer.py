@@ -75,9 +75,14 @@ def _past_the_padding(encoder: BoundMask, cross: BoundMask) -> Any:
     return common, keys
 
 
-def usage(bound: tuple[BoundMask, BoundMask, BoundMask], given: dict[str, Any]) -> list[str]:  # noqa: ARG001 - one form only
+def usage(bound: tuple[BoundMask, BoundMask, BoundMask], given: dict[str, Any]) -> list[str]:
     """The lines that call it: `transformer` is the module (batch_first)."""
     encoder, decoder, cross = (bound_code(part) for part in bound)
+    masks = [mask for mask in given.values() if mask is not None]
+    floats = bool(masks) and all(mask.is_floating_point() for mask in masks)
+    wish = f', dtype="{str(masks[0].dtype).removeprefix("torch.")}"' if floats else ""
+    wish += "" if first_empty_row(bound[0]) is None else ', empty_rows="native"'
+    said = "0 keeps, -inf drops" if floats else "True drops"
     return [
         "import maskwright as mw",
         "",
@@ -86,6 +91,6 @@ def usage(bound: tuple[BoundMask, BoundMask, BoundMask], given: dict[str, Any]) 
         f"    {decoder},  # the decoder's",
         f"    {cross},  # of the decoder's look at the encoder",
         ")",
-        'given = mw.lower(masks, "torch.transformer")  # True drops',
+        f'given = mw.lower(masks, "torch.transformer"{wish})  # {said}',
         "output = transformer(source, target, **given)",
     ]

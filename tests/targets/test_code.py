@@ -1,0 +1,236 @@
+"""The snippets of `explain_lowering` run, and make what `lower` makes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import maskwright as mw
+from maskwright import BoundMask, Frame, Mask
+from tests.strategies import bind, cases
+from tests.targets import runners
+from tests.targets.drawn import three, usual
+from tests.targets.readers import READERS
+from tests.targets.reference import attention, random_qkv
+
+# What a snippet leaves behind, for those that only make a mask.
+MADE = {
+    "numpy": "mask",
+    "additive": "bias",
+    "torch.bool": "mask",
+    "torch.additive": "bias",
+    "intervals": "mask_func",
+    "xformers": "attn_bias",
+    "flash.varlen": "given",
+    "jax.splash": "given",
+}
+
+
+PARTS = {"numpy": "mask", "torch.bool": "mask", "torch.additive": "bias", "jax.splash": "given"}
+
+
+def run(bound: Any, target: str, /, **names: Any) -> dict[str, Any]:
+    """The snippet executed; what it made, by name."""
+    code = mw.explain_lowering(bound, target)
+    exec(compile(code, f"<{target}>", "exec"), names)
+    return names
+
+
+@st.composite
+def plain_cases(draw: st.DrawFn) -> tuple[Mask, Frame]:
+    """Masks that text can hold, on frames with something to see."""
+    if draw(st.booleans()):
+        return draw(cases(code=False))
+    sizes = st.integers(1, 6)
+    frame = Frame(draw(sizes), draw(sizes), draw(st.integers(1, 2)), draw(st.integers(1, 2)), 0)
+    return draw(usual(frame)), frame
+
+
+def lowered(bound: BoundMask, target: str) -> Any:
+    try:
+        return mw.lower(bound, target)
+    except mw.Unsupported:
+        return None
+
+
+@pytest.mark.parametrize("target", sorted(MADE))
+def test_a_snippet_makes_the_same_mask(target: str) -> None:
+    @settings(max_examples=15 if target == "jax.splash" else 50)
+    @given(plain_cases())
+    def check(case: tuple[Mask, Frame]) -> None:
+        bound = bind(*case)
+        try:
+            mw.lower(bound, target)
+        except mw.Unsupported:
+            return
+        shape = (case[1].batch, case[1].heads, *bound.shape[2:])
+        made = run(bound, target)[MADE[target]]
+        if target == "numpy":
+            made = np.array(made)
+        right = np.broadcast_to(bound.dense(), shape)
+        assert np.array_equal(READERS[target](made, shape), right)
+
+    check()
+
+
+@settings(max_examples=40)
+@given(plain_cases())
+def test_snippets_of_many_names_make_the_same_mask(case: tuple[Mask, Frame]) -> None:
+    bound = bind(*case)
+    shape = (case[1].batch, case[1].heads, *bound.shape[2:])
+    for target in ("flashmask", "slices"):
+        given_form = lowered(bound, target)
+        if given_form is not None:
+            names = run(bound, target)
+            made = {name: names.get(name, value) for name, value in given_form.items()}
+            assert set(given_form) - set(names) <= {"causal"}
+            right = np.broadcast_to(bound.dense(), shape)
+            assert np.array_equal(READERS[target](made, shape), right)
+
+
+def inputs(bound: BoundMask) -> tuple[np.ndarray, list[np.ndarray]]:
+    frame = bound.frame
+    shape = (frame.batch, frame.heads, frame.q_len, frame.kv_len)
+    allowed = np.broadcast_to(bound.dense(), shape)
+    return allowed, list(random_qkv(shape))
+
+
+@settings(max_examples=40)
+@given(plain_cases())
+def test_the_call_of_sdpa_gives_the_references_output(case: tuple[Mask, Frame]) -> None:
+    bound = bind(*case)
+    allowed, (q, k, v) = inputs(bound)
+    out = run(bound, "torch.sdpa", q=torch.tensor(q), k=torch.tensor(k), v=torch.tensor(v))
+    runners.same(out["output"], attention(q, k, v, allowed), allowed, 1e-10)
+
+
+FIXED = {
+    "everything": mw.everything(),
+    "causal": mw.causal(),
+    "window": mw.window(1, 1),
+    "padding": mw.padding(lengths=[4, 2]),
+    "causal and padding": mw.causal() & mw.padding(lengths=[4, 2]),
+    "left padding": mw.padding(keep=[[0, 0, 1, 1], [1, 1, 1, 1]]) | mw.window(back=0),
+    "documents": mw.documents(lengths=[[1, 3], [2, 2]]),
+    "prefix": mw.causal() | mw.prefix([1, 3]),
+    "heads": mw.by_head([mw.causal(), mw.window(1, 1)]),
+    "graph": mw.graph([(0, 1), (2, 3)], directed=False),
+    "empty last rows": mw.causal() & mw.queries([0, 1]),
+    "chosen": mw.keys([0, 2]) | mw.window(back=0),
+    "transposed": mw.causal().T,
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_the_call_of_mha_gives_the_references_output(name: str) -> None:
+    bound = FIXED[name].on(4, batch=2, heads=2)
+    allowed, (q, _, _) = inputs(bound)
+    packed = torch.tensor(q).float().transpose(1, 2).reshape(2, 4, -1)
+    module = runners.mha_module(2, torch.float32).eval()
+    out = run(bound, "torch.mha", attention=module, x=packed)["output"]
+    heads = out.detach().reshape(2, 4, 2, -1).transpose(1, 2)
+    runners.same(heads, attention(q, q, q, allowed), allowed, 1e-5)
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_the_call_of_flex_gives_the_references_output(name: str) -> None:
+    bound = FIXED[name].on(4, batch=2, heads=2)
+    allowed, (q, k, v) = inputs(bound)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        out = run(bound, "torch.flex", q=torch.tensor(q), k=torch.tensor(k), v=torch.tensor(v))
+    runners.same(out["output"], attention(q, k, v, allowed), allowed, 1e-10)
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_the_call_of_jax_gives_the_references_output(name: str) -> None:
+    bound = FIXED[name].on(4, batch=2, heads=2)
+    allowed, (q, k, v) = inputs(bound)
+    moved = {
+        key: np.moveaxis(x, 1, 2).astype(np.float32) for key, x in (("q", q), ("k", k), ("v", v))
+    }
+    out = run(bound, "jax", **moved)["output"]
+    runners.same(np.moveaxis(np.asarray(out), 1, 2), attention(q, k, v, allowed), allowed, 2e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in FIXED if "empty" not in name])
+def test_the_call_of_keras_gives_the_references_output(name: str) -> None:
+    bound = FIXED[name].on(4, batch=2, heads=2)
+    allowed, (q, _, _) = inputs(bound)
+    packed = np.moveaxis(q, 1, 2).reshape(2, 4, -1).astype(np.float32)
+    out = run(bound, "keras", attention=runners.keras_layer(2, 0.0), x=packed)["output"]
+    heads = out.detach().numpy().reshape(2, 4, 2, -1).swapaxes(1, 2)
+    runners.same(heads, attention(q, q, q, allowed), allowed, 2e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in FIXED if "empty" not in name])
+def test_the_call_of_a_model_hands_over_what_lower_gives(name: str) -> None:
+    bound = FIXED[name].on(4, batch=2, heads=2)
+    got: dict[str, Any] = {}
+
+    def model(_: Any, **arguments: Any) -> None:
+        got.update(arguments)
+
+    run(bound, "hf", model=model, input_ids=None)
+    given_form = mw.lower(bound, "hf")
+    assert set(got) == set(given_form)
+    for key, value in given_form.items():
+        assert (
+            torch.equal(got[key], value) if isinstance(value, torch.Tensor) else got[key] == value
+        )
+
+
+@settings(max_examples=25)
+@given(three())
+def test_the_call_of_a_transformer_hands_over_what_lower_gives(parts: Any) -> None:
+    bound: Any = tuple(bind(mask, frame) for mask, frame in parts)
+    if any("where" in repr(part.mask) for part in bound):
+        return
+    given_form = lowered(bound, "torch.transformer")
+    if given_form is None:
+        return
+    got: dict[str, Any] = {}
+
+    def transformer(_: Any, __: Any, **arguments: Any) -> None:
+        got.update(arguments)
+
+    run(bound, "torch.transformer", transformer=transformer, source=None, target=None)
+    for key, value in given_form.items():
+        assert torch.equal(got[key], value) if isinstance(value, torch.Tensor) else got[key] is None
+
+
+@pytest.mark.parametrize("target", ["numpy", "torch.sdpa", "torch.flex", "jax.splash", "hf"])
+def test_a_function_has_no_text(target: str) -> None:
+    mask = mw.where(lambda b, h, q, k: (q >= k) & ((q - k) % 3 != 1))
+    with pytest.raises(mw.ArgumentError, match="holds a function, which has no text"):
+        mw.explain_lowering(mask, target, q_len=4)
+
+
+@pytest.mark.parametrize("target", sorted(PARTS))
+def test_a_part_of_a_bound_mask_is_explained_as_that_part(target: str) -> None:
+    part = (mw.causal() & mw.documents(lengths=[[3, 5]])).on(8).rows(2, 6, kv_len=7)
+    made = run(part, target)[PARTS[target]]
+    assert np.array_equal(READERS[target](made, (1, 1, 4, 7)), part.dense())
+
+
+@pytest.mark.parametrize("target", ["additive", "torch.additive"])
+@pytest.mark.parametrize("fill", ["-inf", "min", -3e4])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_dtype_and_fill_are_those_of_the_snippet(target: str, fill: Any, dtype: str) -> None:
+    names: dict[str, Any] = {}
+    options = {"q_len": 4, "dtype": dtype, "fill": fill}
+    exec(mw.explain_lowering(mw.causal(), target, **options), names)
+    right = mw.lower(mw.causal(), target, **options)
+    assert names["bias"].dtype == right.dtype
+    assert bool((names["bias"] == right).all())
+
+
+def test_blocks_have_the_snippets_size() -> None:
+    code = mw.explain_lowering(mw.causal(), "torch.flex", q_len=64, block_size=(16, 32))
+    assert 'mw.lower(mask, "torch.flex", block_size=(16, 32))' in code

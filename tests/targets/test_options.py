@@ -1,0 +1,208 @@
+"""Options, sizes and what is said when they are wrong: one or two clear sentences."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import maskwright as mw
+from maskwright.targets.lowering import FILES
+
+TARGETS = [name for name in FILES if name not in ("tensorflow", "torch.transformer")]
+ON_TORCH = {
+    "torch.bool", "torch.additive", "torch.sdpa", "torch.mha", "torch.flex", "hf",
+    "flash.varlen", "intervals", "slices",
+}  # fmt: skip
+
+
+def sentences(error: BaseException) -> str:
+    """The message, which must be one, two or three short sentences."""
+    text = str(error)
+    assert text.endswith(("?", ".", "'", ")")) or "pip install" in text
+    assert 1 <= len(re.findall(r"[.?!](?= |$)", text)) <= 3
+    assert len(text) < 420
+    return text
+
+
+def tensors_in(given: Any) -> list[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        return [given]
+    if isinstance(given, dict):
+        return [x for value in given.values() for x in tensors_in(value)]
+    if hasattr(given, "kv_indices"):
+        return [given.kv_indices, given.kv_num_blocks, given.full_kv_indices]
+    return []
+
+
+@pytest.mark.parametrize("target", sorted(ON_TORCH))
+@pytest.mark.parametrize("device", ["meta", "cpu", torch.device("cpu")])
+def test_tensors_are_made_where_they_are_wanted(target: str, device: Any) -> None:
+    given = mw.lower(mw.window(1, 1), target, q_len=4, device=device)
+    found = tensors_in(given)
+    assert found
+    assert {x.device.type for x in found} == {torch.device(device).type}
+
+
+@pytest.mark.parametrize("target", sorted(ON_TORCH))
+def test_a_device_that_is_none_is_refused(target: str) -> None:
+    with pytest.raises(mw.ArgumentError, match="device='disc' is none of torch's") as caught:
+        mw.lower(mw.window(1, 1), target, q_len=4, device="disc")
+    sentences(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, "float16"])
+@pytest.mark.parametrize("target", ["torch.additive", "torch.sdpa", "torch.mha", "hf", "xformers"])
+def test_floats_of_a_dtype_hide_the_same_cells(target: str, dtype: Any) -> None:
+    mask = mw.window(back=1, ahead=1) & ~mw.keys([2]) | mw.keys([0])
+    given = mw.lower(mask, target, q_len=6, dtype=dtype)
+    (bias,) = tensors_in(given)
+    kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    assert bias.dtype == kind
+    hides = torch.finfo(kind).min if target == "hf" else float("-inf")
+    right = torch.from_numpy(mask.on(6).dense()).reshape(bias.shape)
+    assert torch.equal(bias == 0, right)
+    assert torch.equal(bias == hides, ~right)
+
+
+@pytest.mark.parametrize("target", ["additive", "torch.additive"])
+def test_fills(target: str) -> None:
+    def bias(**options: Any) -> np.ndarray:
+        return np.asarray(mw.lower(mw.causal(), target, q_len=2, **options), np.float64)
+
+    for fill, value in (("-inf", -np.inf), (-np.inf, -np.inf), (-1e9, -1e9), (None, -np.inf)):
+        assert bias(fill=fill, dtype="float64").tolist() == [[[[0, value], [0, 0]]]]
+    for dtype in ("float16", "float32"):
+        assert bias(fill="min", dtype=dtype)[0, 0, 0, 1] == float(np.finfo(dtype).min)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"fill": -1e9, "dtype": "float16"}, "fill=-1e+09 does not fit float16, whose least"),
+        ({"fill": -5}, "fill=-5 is too near to the scores to hide a key"),
+        ({"fill": 0}, "too near to the scores"),
+        ({"fill": float("nan")}, "Give '-inf', 'min' or a number"),
+        ({"fill": "max"}, "fill is 'max'"),
+        ({"fill": True}, "Give '-inf', 'min' or a number"),
+        ({"dtype": "int32"}, "Give a floating-point dtype"),
+        ({"dtype": "float31"}, "Give a floating-point dtype"),
+        ({"dtype": 3.0}, "Give a floating-point dtype"),
+        ({"empty_rows": "uniform"}, "empty_rows"),
+        ({"colour": "red"}, "has no option colour. It takes "),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("target", ["additive", "torch.additive"])
+def test_what_does_not_fit_is_refused(target: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(mw.ArgumentError) as caught:
+        mw.lower(mw.causal(), target, q_len=4, **options)
+    assert says in sentences(caught.value)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_unknown_option_is_refused_everywhere(target: str) -> None:
+    with pytest.raises(mw.ArgumentError, match=f"lower: {target} has no option colour"):
+        mw.lower(mw.causal(), target, q_len=4, colour="red")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_wish_for_empty_rows(target: str) -> None:
+    """The wish "native" takes all, "error" refuses any; "zero" gives zero or refuses."""
+    empty_first = mw.causal().on(6, kv_len=4)  # the first two queries come before all keys
+    mw.lower(empty_first, target, empty_rows="native")
+    mw.lower(mw.causal(), target, q_len=4, empty_rows="error")
+    with pytest.raises(mw.Unsupported, match="empty_rows='error' forbids that") as caught:
+        mw.lower(empty_first, target, empty_rows="error")
+    assert caught.value.target == target
+    sentences(caught.value)
+    with pytest.raises(mw.ArgumentError, match="empty_rows"):
+        mw.lower(mw.causal(), target, q_len=4, empty_rows="maybe")
+    if target in ("torch.sdpa", "torch.mha", "torch.flex", "flash.varlen"):
+        mw.lower(empty_first, target, empty_rows="zero")
+    else:
+        with pytest.raises(mw.Unsupported, match="can't give zero where a row sees") as caught:
+            mw.lower(empty_first, target, empty_rows="zero")
+        assert caught.value.term == "causal()"
+        sentences(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("torch.sdap", "Did you mean torch.sdpa?"), ("nothing like it", "Give one of numpy"), (7, "")],
+)
+def test_an_unknown_target_is_refused_with_a_near_one(name: Any, hint: str) -> None:
+    for ask in (mw.lower, mw.explain_lowering):
+        with pytest.raises(mw.ArgumentError, match="there is no target") as caught:
+            ask(mw.causal(), name, q_len=4)
+        assert hint in sentences(caught.value)
+
+
+@pytest.mark.parametrize("target", [name for name in FILES if mw.capabilities()[name].needs])
+def test_a_framework_that_is_not_there_is_named_with_its_extra(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = mw.capabilities()[target].needs
+    for name in [name for name in sys.modules if name == needs or name.startswith(f"{needs}.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, needs, None)
+    mask: Any = mw.window(1, 1)
+    mask = (mask, mask, mask) if target == "torch.transformer" else mask
+    with pytest.raises(mw.MissingError, match=re.escape(f"pip install 'maskwright[{needs}]'")):
+        mw.lower(mask, target, q_len=4, kv_len=4)
+
+
+def test_a_bound_mask_has_its_sizes() -> None:
+    bound = mw.causal().on(4)
+    assert mw.lower(bound, "numpy").shape == (1, 1, 4, 4)
+    for size in ({"q_len": 4}, {"kv_len": 4}, {"batch": 1}, {"heads": 1}, {"q_start": 0}):
+        with pytest.raises(mw.ArgumentError, match="bound already") as caught:
+            mw.lower(bound, "numpy", **size)
+        sentences(caught.value)
+
+
+def test_sizes_come_from_the_masks_data() -> None:
+    mask = mw.causal() & mw.padding(lengths=[2, 3])
+    assert mw.lower(mask, "numpy").shape == (2, 1, 3, 3)
+    assert mw.lower(mask, "numpy", kv_len=5).shape == (2, 1, 5, 5)
+    assert mw.lower(mw.dense(np.ones((2, 5), np.bool_)), "numpy").shape == (1, 1, 2, 5)
+    with pytest.raises(mw.ArgumentError, match=r"tells no length\. Pass q_len") as caught:
+        mw.lower(mw.causal(), "numpy")
+    sentences(caught.value)
+
+
+@pytest.mark.parametrize("thing", [np.ones((2, 2)), "causal()", None, 3])
+def test_only_masks_are_lowered(thing: Any) -> None:
+    with pytest.raises(mw.ArgumentError, match=r"wrap an array in dense\(...\)"):
+        mw.lower(thing, "numpy", q_len=2)
+
+
+def test_three_masks_are_for_a_transformer_and_only_for_it() -> None:
+    three = (mw.padding(lengths=[2, 3]), mw.causal(), mw.padding(lengths=[2, 3]))
+    given = mw.lower(three, "torch.transformer", q_len=4, kv_len=3)
+    assert given["src_key_padding_mask"].shape == (2, 3)
+    assert given["memory_key_padding_mask"].shape == (2, 3)
+    assert given["tgt_mask"].shape == (4, 4)
+    for wrong in (mw.causal(), three[:2], (*three, mw.causal())):
+        with pytest.raises(mw.ArgumentError, match="takes three masks"):
+            mw.lower(wrong, "torch.transformer", q_len=4)
+    with pytest.raises(mw.ArgumentError, match="numpy takes one mask, not 3"):
+        mw.lower(three, "numpy", q_len=4)
+
+
+def test_one_of_three_may_be_all_that_tells_how_many_sequences_there_are() -> None:
+    three = (mw.everything(), mw.causal(), mw.padding(lengths=[2, 3]))
+    given = mw.lower(three, "torch.transformer", q_len=4, kv_len=3)
+    assert given["memory_key_padding_mask"].tolist() == [[False, False, True], [False] * 3]
+    assert given["src_mask"] is None
+
+
+def test_a_part_of_a_bound_mask_is_lowered_as_it_stands() -> None:
+    part = (mw.causal() & mw.padding(lengths=[5, 8])).on(8).rows(4, 7, kv_len=7)
+    for target in ("numpy", "torch.sdpa", "torch.flex", "intervals", "jax"):
+        mw.lower(part, target)
+    assert np.array_equal(mw.lower(part, "numpy"), part.dense())

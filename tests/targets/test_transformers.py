@@ -1,0 +1,217 @@
+"""hf: transformers' own masks as oracles, and tiny models that must not notice the difference."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    masking_utils,
+)
+
+import maskwright as mw
+from tests.targets import hf_reader
+
+LENGTH = 8
+OURS: dict[str, np.ndarray] = {}  # the mask that the reference attention goes by
+
+
+# ── transformers' masks equal ours ────────────────────────────────────────────────────────────
+
+
+def their_mask(make: Any, config: Any, mask: Any = None, positions: Any = None) -> np.ndarray:
+    made = make(config, torch.zeros(mask.shape[0] if mask is not None else 1, LENGTH, 4), mask, None,
+                positions)  # fmt: skip
+    return (made == 0).numpy() if made.dtype != torch.bool else made.numpy()
+
+
+def config_of(kind: type, **options: Any) -> Any:
+    config = kind(hidden_size=4, num_attention_heads=1, num_hidden_layers=1, **options)
+    config._attn_implementation = "eager"
+    return config
+
+
+KEEP = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0, 0]])
+POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 0]])
+
+
+@pytest.mark.parametrize("window", [1, 3, 8, 20])
+def test_a_sliding_window_of_w_keys_looks_back_w_minus_one(window: int) -> None:
+    config = config_of(MistralConfig, sliding_window=window)
+    theirs = their_mask(masking_utils.create_sliding_window_causal_mask, config)
+    assert np.array_equal(theirs, mw.lower(mw.window(back=window - 1), "numpy", q_len=LENGTH))
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_chunked_attention_is_causal_within_chunks(size: int) -> None:
+    config = config_of(LlamaConfig, attention_chunk_size=size)
+    theirs = their_mask(masking_utils.create_chunked_causal_mask, config)
+    assert np.array_equal(theirs, mw.lower(mw.causal() & mw.chunks(size), "numpy", q_len=LENGTH))
+
+
+def test_causal_bidirectional_padded_and_packed() -> None:
+    config = config_of(LlamaConfig)
+    causal, padding = mw.causal(), mw.padding(keep=KEEP.numpy() > 0)
+    packed = causal & mw.documents(lengths=[[3, 4, 1]])
+    make = masking_utils.create_causal_mask
+    assert np.array_equal(their_mask(make, config), causal.on(LENGTH).dense())
+    assert np.array_equal(their_mask(make, config, KEEP), (causal & padding).on(LENGTH).dense())
+    theirs = their_mask(make, config, positions=POSITIONS)
+    assert np.array_equal(theirs, packed.on(LENGTH).dense())
+    both = masking_utils.create_bidirectional_mask(config, torch.zeros(2, LENGTH, 4), KEEP)
+    right = np.broadcast_to(padding.on(LENGTH).dense(), both.shape)
+    assert np.array_equal((both == 0).numpy(), right)
+
+
+# ── models ────────────────────────────────────────────────────────────────────────────────────
+
+
+def reference_attention(
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """Softmax in float64 over our own cells, whatever mask the model has made."""
+    repeat = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(repeat, dim=1).double() for x in (key, value))
+    scores = query.double() @ key.mT / query.shape[3] ** 0.5
+    allowed = torch.from_numpy(OURS["allowed"].copy())
+    weights = scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1).nan_to_num(0.0)
+    return (weights @ value).to(query.dtype).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register("judge", reference_attention)
+AttentionMaskInterface.register("judge", masking_utils.eager_mask)
+
+SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "vocab_size": 32}
+
+
+@cache
+def model_of(kind: str, attention: str) -> Any:
+    """A tiny model with the same random weights whatever its attention."""
+    torch.manual_seed(0)
+    if kind == "llama":
+        model: Any = LlamaForCausalLM(
+            LlamaConfig(**SMALL, intermediate_size=16, num_key_value_heads=1)
+        )
+    elif kind == "gpt2":
+        model = GPT2LMHeadModel(
+            GPT2Config(
+                n_layer=2,
+                n_embd=16,
+                n_head=2,
+                vocab_size=32,
+                n_positions=32,
+                bos_token_id=0,
+                eos_token_id=0,
+            )
+        )
+    else:
+        model = BertModel(BertConfig(**SMALL, intermediate_size=16), add_pooling_layer=False)
+    model.set_attn_implementation(attention)
+    return model.eval()
+
+
+@torch.no_grad()
+def run(kind: str, attention: str, ids: torch.Tensor, **given: Any) -> torch.Tensor:
+    if "use_cache" in given and kind == "bert":
+        given = {name: value for name, value in given.items() if name != "use_cache"}
+    return model_of(kind, attention)(ids, **given)[0]
+
+
+MASKS = {
+    "causal": mw.causal(),
+    "right padding": mw.causal() & mw.padding(lengths=[8, 5]),
+    "left padding": mw.causal() & mw.padding(keep=KEEP.numpy() > 0),
+    "packed": mw.causal() & mw.documents(lengths=[[3, 5], [1, 7]]),
+    "packed and padded": mw.causal() & mw.documents(ids=[[0, 0, 0, 1, 1, 1, 1, -1], [0] * 8]),
+    "window": mw.window(back=2),
+    "prefix": mw.causal() | mw.prefix([3, 1]),
+    "by head": mw.by_head([mw.causal(), mw.window(back=1)]),
+    "encoder padding": mw.padding(lengths=[8, 5]),
+    "encoder left padding": mw.padding(keep=KEEP.numpy() > 0),
+    "encoder window": mw.window(2, 2),
+}
+DECODERS = [name for name in MASKS if "encoder" not in name]
+CASES = [("llama", n) for n in DECODERS] + [("gpt2", n) for n in DECODERS]
+CASES += [("bert", name) for name in MASKS]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_a_model_sees_exactly_this_mask(kind: str, name: str, attention: str) -> None:
+    mask = MASKS[name]
+    bound = mask.on(LENGTH, batch=2, heads=2)
+    given = mw.lower(bound, "hf", model="encoder" if kind == "bert" else "decoder")
+    ids = torch.randint(1, 32, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    allowed = np.broadcast_to(bound.dense(), (2, 2, LENGTH, LENGTH))
+    OURS["allowed"] = allowed
+    right = run(kind, "judge", ids, **given)
+    out = run(kind, attention, ids, **given)
+    real = torch.from_numpy(allowed.any(axis=(1, 3)))  # tokens that see something
+    assert real.any()
+    assert torch.allclose(out[real], right[real], atol=2e-5)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_padded_row_gives_what_the_sequence_gives_alone(kind: str, attention: str) -> None:
+    ids = torch.randint(1, 32, (2, LENGTH), generator=torch.Generator().manual_seed(2))
+    given = mw.lower(mw.causal() & mw.padding(keep=KEEP.numpy() > 0), "hf")
+    out = run(kind, attention, ids, **given)
+    for row, keep in enumerate(KEEP.bool()):
+        alone = run(kind, attention, ids[row : row + 1, keep])
+        assert torch.allclose(out[row, keep], alone[0], atol=2e-5)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("window", [None, 2])
+def test_packed_documents_give_what_each_gives_alone(
+    kind: str, attention: str, window: int | None
+) -> None:
+    """In the form without a mask, and as a 4-D mask with positions where a window is added."""
+    ids = torch.randint(1, 32, (1, LENGTH), generator=torch.Generator().manual_seed(3))
+    lengths = [3, 4, 1]
+    mask = mw.window(back=window) & mw.documents(lengths=[lengths])
+    given = mw.lower(mask, "hf", q_len=LENGTH)
+    assert (given["attention_mask"] is None) == (window is None)
+    assert given["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 0]]
+    out = run(kind, attention, ids, **given)
+    start = 0
+    for length in lengths:
+        alone_form = mw.lower(mw.window(back=window), "hf", q_len=length)
+        alone = run(kind, attention, ids[:, start : start + length], **alone_form)
+        assert torch.allclose(out[:, start : start + length], alone, atol=2e-5)
+        start += length
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_step_after_a_cache_gives_what_the_whole_gives(attention: str) -> None:
+    ids = torch.randint(1, 32, (2, LENGTH), generator=torch.Generator().manual_seed(4))
+    mask, model = mw.causal() & mw.padding(keep=KEEP.numpy() > 0), model_of("llama", attention)
+    whole = run("llama", attention, ids, **mw.lower(mask, "hf"))
+    first = (mw.causal() & mw.padding(keep=KEEP.numpy()[:, :5] > 0)).on(5)
+    with torch.no_grad():
+        past = model(ids[:, :5], **mw.lower(first, "hf"), use_cache=True).past_key_values
+        step = mask.on(3, kv_len=LENGTH)
+        out = model(ids[:, 5:], past_key_values=past, **mw.lower(step, "hf")).logits
+    real = KEEP[:, 5:].bool()
+    assert torch.allclose(out[real], whole[:, 5:][real], atol=2e-5)
+
+
+def test_the_reader_knows_what_a_missing_mask_means() -> None:
+    shape = (1, 1, 1, 4)
+    assert hf_reader.as_cells(None, shape, "decoder").all()
+    assert hf_reader.as_cells(None, (1, 1, 3, 3), "decoder").sum() == 6
+    assert hf_reader.as_cells(None, (1, 1, 3, 3), "encoder").all()
