@@ -206,3 +206,11 @@ def test_a_part_of_a_bound_mask_is_lowered_as_it_stands() -> None:
     for target in ("numpy", "torch.sdpa", "torch.flex", "intervals", "jax"):
         mw.lower(part, target)
     assert np.array_equal(mw.lower(part, "numpy"), part.dense())
+
+
+def test_heads_that_are_said_apart_but_equal_are_one_mask() -> None:
+    """Also of no size, where nn.MultiheadAttention takes no mask of (B·H, T, S)."""
+    for size in (0, 4):
+        given = mw.lower(mw.by_head([mw.causal()] * 2), "torch.mha", q_len=size, dtype="float32")
+        assert given["attn_mask"] is None or given["attn_mask"].shape == (size, size)
+        assert size == 0 or given["attn_mask"] is not None

@@ -19,7 +19,8 @@ def factors(bound: BoundMask) -> tuple[BoolArray | None, BoolArray | None]:
     (B·H, T, S), and None.
     """
     allowed, frame = bound.dense(), bound.frame
-    if allowed.shape[1] == 1:
+    if bool((allowed == allowed[:, :1]).all()):
+        allowed = allowed[:, :1]
         common = np.any(allowed, axis=(0, 1))  # (T, S)
         keys = np.any(allowed, axis=(1, 2))  # (B or 1, S)
         if bool((allowed == (common & keys[:, None, None, :])).all()):
