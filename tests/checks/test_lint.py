@@ -886,3 +886,34 @@ def test_a_target_names_its_own_polarity(to: str) -> None:
     assert mw.lint(np.where(drops, -np.inf, 0), to="torch.additive", causal=True).ok
     with pytest.raises(mw.ArgumentError, match=r"flash\.varlen takes no array of cells"):
         mw.lint(drops, to="flash.varlen")
+
+
+@pytest.mark.parametrize("to", ["torch.sdpa", "hf", "torch.mha"])
+def test_what_takes_floats_too_is_given_them_without_a_finding(to: str) -> None:
+    bias = np.where(np.tri(4, dtype=bool), 0.0, -np.inf)
+    assert mw.lint(bias, to=to, causal=True).ok
+
+
+def test_a_row_that_sees_nothing_is_fine_where_the_target_gives_zero() -> None:
+    keep = (mw.causal() & mw.padding(keep=[[0, 1, 1, 1]])).on(4).dense()
+    assert mw.lint(keep, to="torch.sdpa", causal=True).ok
+    assert mw.lint(keep, to="keep", causal=True).codes == ("empty-row",)
+    finite = np.where(keep, 0.0, -1e9)  # there SDPA spreads the row over all keys
+    assert "empty-row" in mw.lint(finite, to="torch.sdpa", causal=True).codes
+
+
+def test_three_axes_are_batch_queries_and_keys_to_keras() -> None:
+    keep = (mw.causal() & mw.padding(lengths=[3, 6])).on(6).dense()[:, 0]
+    assert mw.lint(keep, to="keras", batch=2, heads=2, causal=True).ok
+
+
+def test_what_holds_no_values_is_refused() -> None:
+    from torch.nn.attention.bias import causal_lower_right
+
+    bias = causal_lower_right(2, 6)
+    with pytest.raises(mw.ArgumentError, match="holds no values"):
+        mw.recognize(bias)
+    with pytest.raises(mw.ArgumentError, match="where it has no values"):
+        mw.recognize(torch.ones(4, 4, device="meta"))
+    with pytest.raises(mw.ArgumentError, match="lint: to is of type list"):
+        mw.lint([[1, 0], [1, 1]], to=[])

@@ -555,6 +555,11 @@ def test_what_is_meant_is_among_the_readings(mask: Mask, keeps: bool) -> None:
     check_exact(meant[0], cells)
 
 
+def test_what_hides_the_future_comes_first_even_without_itself() -> None:
+    found = recognize(np.tri(4, k=-1, dtype=bool))
+    assert found.convention.keeps == 1
+
+
 def test_polarity_that_is_not() -> None:
     found = recognize([0, 0, 1, 1])
     assert found.ambiguous

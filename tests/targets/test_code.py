@@ -234,3 +234,41 @@ def test_dtype_and_fill_are_those_of_the_snippet(target: str, fill: Any, dtype: 
 def test_blocks_have_the_snippets_size() -> None:
     code = mw.explain_lowering(mw.causal(), "torch.flex", q_len=64, block_size=(16, 32))
     assert 'mw.lower(mask, "torch.flex", block_size=(16, 32))' in code
+
+
+def test_queries_before_the_first_position_are_no_first_tokens() -> None:
+    mask = mw.padding(lengths=[3]).T & mw.window(1, None)
+    names: dict[str, Any] = {}
+    exec(mw.explain_lowering(mask, "numpy", q_len=5, kv_len=3), names)
+    assert np.array_equal(names["mask"], mask.on(5, 3).dense())
+
+
+def test_what_says_nothing_is_not_written() -> None:
+    said = mw.explain_lowering(mw.causal() & mw.everything(), "numpy", q_len=3)
+    assert "broadcast_to(col <= row, (1, 1, 3, 3))" in said
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_floats_are_written_as_floats(kind: str) -> None:
+    mask = mw.causal() & mw.padding(lengths=[2, 3])
+    said = mw.explain_lowering(mask, "torch.sdpa", q_len=3, dtype=kind)
+    assert "0 keeps, -inf hides" in said
+    assert "True keeps" not in said.splitlines()[-1]
+    q = torch.randn(2, 2, 3, 4, dtype=getattr(torch, kind))
+    names: dict[str, Any] = {"q": q, "k": q, "v": q}
+    exec(said, names)
+    given_form = mw.lower(mask, "torch.sdpa", q_len=3, dtype=kind)
+    assert torch.equal(names["bias"], given_form["attn_mask"])
+    said = mw.explain_lowering(mask, "torch.mha", q_len=3, dtype=kind)
+    assert kind == "float32" or f"dtype=torch.{kind}" in said
+    assert "True drops" not in said
+
+
+def test_a_fill_is_written_in_full() -> None:
+    said = mw.explain_lowering(mw.causal(), "additive", 2, fill=-1234.5678, dtype="float64")
+    assert "-1234.5678" in said
+
+
+def test_queries_of_one_text_look_at_another() -> None:
+    said = mw.explain_lowering(mw.padding(lengths=[4]), "torch.mha", q_len=2, kv_len=5)
+    assert "attention(x, memory, memory, " in said

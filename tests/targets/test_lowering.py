@@ -84,13 +84,19 @@ def test_a_query_that_sees_further_than_the_last_of_its_segment_is_no_window() -
 
 
 @settings(max_examples=share("hf"))
-@given(case=for_target("hf"), kind=st.sampled_from(["decoder", "encoder"]))
-def test_transformers_makes_exactly_this_mask(case: tuple[Mask, Frame], kind: str) -> None:
+@given(
+    case=for_target("hf"),
+    kind=st.sampled_from(["decoder", "encoder"]),
+    packed=st.sampled_from(["mask", "positions"]),
+)
+def test_transformers_makes_exactly_this_mask(
+    case: tuple[Mask, Frame], kind: str, packed: str
+) -> None:
     mask, frame = case
     note(f"{mask!r}\n{frame}")
     right = cells(mask, frame)
     try:
-        given_form = mw.lower(bind(mask, frame), "hf", model=kind)
+        given_form = mw.lower(bind(mask, frame), "hf", model=kind, packed=packed)
     except mw.Unsupported as refusal:
         assert not deciders.hf(right, frame.q_start), "it could have been said"
         check_refusal(refusal, "hf", mask)

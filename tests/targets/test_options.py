@@ -84,8 +84,8 @@ def test_fills(target: str) -> None:
     ("options", "says"),
     [
         ({"fill": -1e9, "dtype": "float16"}, "fill=-1e+09 does not fit float16, whose least"),
-        ({"fill": -5}, "fill=-5 is too near to the scores to hide a key"),
-        ({"fill": 0}, "too near to the scores"),
+        ({"fill": -5}, "fill=-5 does not hide a key for sure"),
+        ({"fill": 0}, "does not hide a key for sure"),
         ({"fill": float("nan")}, "Give '-inf', 'min' or a number"),
         ({"fill": "max"}, "fill is 'max'"),
         ({"fill": True}, "Give '-inf', 'min' or a number"),
@@ -125,7 +125,7 @@ def test_a_wish_for_empty_rows(target: str) -> None:
     if target in ("torch.sdpa", "torch.mha", "torch.flex", "flash.varlen"):
         mw.lower(empty_first, target, empty_rows="zero")
     else:
-        with pytest.raises(mw.Unsupported, match="can't give zero where a row sees") as caught:
+        with pytest.raises(mw.Unsupported, match="gives no zero where a row sees") as caught:
             mw.lower(empty_first, target, empty_rows="zero")
         assert caught.value.term == "causal()"
         sentences(caught.value)
@@ -214,3 +214,77 @@ def test_heads_that_are_said_apart_but_equal_are_one_mask() -> None:
         given = mw.lower(mw.by_head([mw.causal()] * 2), "torch.mha", q_len=size, dtype="float32")
         assert given["attn_mask"] is None or given["attn_mask"].shape == (size, size)
         assert size == 0 or given["attn_mask"] is not None
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "says"),
+    [
+        ("torch.sdpa", {"dtype": "nope"}, "dtype is nope"),
+        ("torch.sdpa", {"device": "nope"}, "device='nope'"),
+        ("torch.bool", {"device": "cuda:7"}, "device='cuda:7' can't be used here"),
+        ("torch.additive", {"dtype": "float8_e4m3fn"}, "dtype is float8_e4m3fn"),
+        ("torch.additive", {"fill": np.array([-1e4, -1e5])}, "fill is of type ndarray"),
+        ("torch.additive", {"fill": float("nan")}, "fill is nan"),
+        ("torch.additive", {"fill": -(10**400)}, "does not fit float32"),
+        ("jax", {"device": "nope"}, "is none of jax's here"),
+        ("jax", {"device": 3}, "is none of jax's here"),
+        ("torch.flex", {"block_size": (2,)}, "block_size has 1 numbers"),
+        ("hf", {"packed": "no"}, "packed is 'no'"),
+        ("hf", {"first_position": -1}, "first_position=-1"),
+    ],
+)
+def test_an_option_that_can_not_be_is_one_sentence(
+    target: str, options: dict[str, Any], says: str
+) -> None:
+    """Also where the mask would need no tensor, so that a typo shows at once."""
+    with pytest.raises(mw.ArgumentError) as caught:
+        mw.lower(mw.causal(), target, q_len=4, **options)
+    assert says in sentences(caught.value)
+
+
+def test_numbers_of_every_kind_are_fills() -> None:
+    for fill in (np.float32(-1e9), np.int64(-10_000), -10_000):
+        bias = mw.lower(mw.causal(), "torch.additive", q_len=2, fill=fill)
+        assert bias.min() == float(fill)
+
+
+@pytest.mark.parametrize(
+    ("mask", "target", "sizes"),
+    [
+        (mw.causal() | mw.prefix(5), "jax.splash", {"q_len": 131_072}),
+        (mw.window(3) | (mw.queries([0]) & mw.stride(2)), "intervals", {"q_len": 131_072}),
+        (mw.causal() | mw.prefix(5), "hf", {"q_len": 8_192, "batch": 64}),
+        (mw.causal() | mw.prefix(5), "xformers", {"q_len": 8_192, "batch": 8, "heads": 8}),
+        (mw.by_head([mw.causal(), mw.window(3)] * 8), "torch.mha", {"q_len": 4_096, "batch": 64}),
+        (mw.causal(), "torch.flex", {"q_len": 2**20, "block_size": 16}),
+        (mw.causal(), "torch.flex", {"q_len": 5, "block_size": 2**31}),
+    ],
+)
+def test_what_is_too_large_is_refused_before_it_is_built(
+    mask: mw.Mask, target: str, sizes: dict[str, int]
+) -> None:
+    with pytest.raises(mw.SizeError, match=r"would need .* GB"):
+        mw.lower(mask, target, **sizes)
+
+
+def test_a_large_mask_is_refused_after_a_look_at_some_rows() -> None:
+    with pytest.raises(mw.Unsupported, match="stride"):
+        mw.lower(mw.causal() & mw.stride(2), "flash.varlen", q_len=131_072)
+
+
+def test_no_head_at_all() -> None:
+    differ = mw.where(lambda b, h, q, k: (q >= k) & (h >= 0))
+    for target in ("flash.varlen", "slices", "jax.splash"):
+        with pytest.raises(mw.Unsupported):
+            mw.lower(differ, target, q_len=3, heads=0)
+
+
+def test_masks_of_a_transformer_belong_together() -> None:
+    bound = (mw.causal().on(4), mw.causal().on(3), mw.everything().on(7, 9))
+    with pytest.raises(mw.FrameError, match="4 × 4, 3 × 3 and 7 × 9"):
+        mw.lower(bound, "torch.transformer")
+
+
+def test_a_target_is_found_by_its_last_name() -> None:
+    with pytest.raises(mw.ArgumentError, match="Did you mean torch"):
+        mw.lower(mw.causal(), "sdpa", q_len=4)

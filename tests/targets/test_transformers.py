@@ -13,11 +13,15 @@ from transformers import (
     AttentionMaskInterface,
     BertConfig,
     BertModel,
+    FalconForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
+    OPTForCausalLM,
+    RobertaConfig,
+    RobertaModel,
     masking_utils,
 )
 
@@ -177,15 +181,16 @@ def test_a_padded_row_gives_what_the_sequence_gives_alone(kind: str, attention: 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("packed", ["mask", "positions"])
 def test_packed_documents_give_what_each_gives_alone(
-    kind: str, attention: str, window: int | None
+    kind: str, attention: str, window: int | None, packed: str
 ) -> None:
-    """In the form without a mask, and as a 4-D mask with positions where a window is added."""
+    """As a 4-D mask with positions, and without a mask where that is wished and enough."""
     ids = torch.randint(1, 32, (1, LENGTH), generator=torch.Generator().manual_seed(3))
     lengths = [3, 4, 1]
     mask = mw.window(back=window) & mw.documents(lengths=[lengths])
-    given = mw.lower(mask, "hf", q_len=LENGTH)
-    assert (given["attention_mask"] is None) == (window is None)
+    given = mw.lower(mask, "hf", q_len=LENGTH, packed=packed)
+    assert (given["attention_mask"] is None) == (window is None and packed == "positions")
     assert given["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 0]]
     out = run(kind, attention, ids, **given)
     start = 0
@@ -194,6 +199,45 @@ def test_packed_documents_give_what_each_gives_alone(
         alone = run(kind, attention, ids[:, start : start + length], **alone_form)
         assert torch.allclose(out[:, start : start + length], alone, atol=2e-5)
         start += length
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", [OPTForCausalLM, FalconForCausalLM])
+def test_packed_documents_stay_apart_where_positions_tell_the_model_nothing(
+    kind: Any, attention: str
+) -> None:
+    torch.manual_seed(0)
+    sizes = {"ffn_dim": 16, "word_embed_proj_dim": 16} if kind is OPTForCausalLM else {}
+    model = kind(kind.config_class(**SMALL, **sizes)).eval()
+    model.set_attn_implementation(attention)
+    given = mw.lower(mw.recipes.packed(lengths=[[3, 5]]), "hf")
+    ids = torch.arange(1, 9)[None]
+    other = ids.clone()
+    other[0, 1] = 20  # in the first document
+    one, two = (model(x, **given).logits for x in (ids, other))
+    assert torch.equal(one[0, 3:], two[0, 3:])
+    assert not torch.allclose(one[0, 1:3], two[0, 1:3])
+
+
+@torch.no_grad()
+def test_positions_may_begin_elsewhere() -> None:
+    """RoBERTa's first position is the one after its padding token's."""
+    torch.manual_seed(0)
+    config = RobertaConfig(**SMALL, intermediate_size=16, max_position_embeddings=32)
+    model = RobertaModel(config, add_pooling_layer=False).eval()
+    ids = torch.randint(3, 32, (2, LENGTH), generator=torch.Generator().manual_seed(5))
+    mask = mw.padding(keep=KEEP.numpy() > 0)
+    out = model(ids, **mw.lower(mask, "hf", model="encoder", first_position=2))[0]
+    for row, keep in enumerate(KEEP.bool()):
+        alone = model(ids[row : row + 1, keep])[0]
+        assert torch.allclose(out[row, keep], alone[0], atol=2e-5)
+
+
+def test_a_hidden_key_that_is_no_padding_leaves_positions_alone() -> None:
+    given = mw.lower(mw.causal() & ~mw.keys([2]), "hf", q_len=5)
+    assert given["attention_mask"].tolist() == [[1, 1, 0, 1, 1]]
+    assert "position_ids" not in given
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from maskwright.core.arrays import BoolArray
 
 MOST_CELLS: Final = 2**24  # made into spans at a time
+TAKE_FLOATS: Final = ("torch.sdpa", "torch.mha", "torch.transformer", "hf", "tensorflow")
 CONSUMERS: Final = {  # by how a target's polarity begins
     "True keeps": "keep",
     "1 keeps": "keep",
@@ -105,9 +106,12 @@ Make it window(back=3), which counts without the query itself.
         },
         q_start=None if q_start is None else read_number(q_start, "lint: q_start"),
     )
-    to = _consumer(to)
+    target, to = to, _consumer(to, mask)
     if axes is not None:
         read_choice(axes, "lint: axes", AXES)
+    elif target == "keras" and getattr(mask, "ndim", 0) == 3:
+        axes = "bqk"
+    gives_zero = target in capabilities() and capabilities()[target].empty_rows == "zero"
     scores = numbers.read_dtype(dtype)
     facts = read_facts(causal, padding, documents, window, expects, _keys(mask, sizes))
     # Data about tokens says how many there are, and of how many sequences.
@@ -117,16 +121,19 @@ Make it window(back=3), which counts without the query itself.
     )
     if not isinstance(mask, (Mask, BoundMask)):
         found = list(numbers.judge_device(mask, device))
-        return LintReport((*found, *_lint_array(mask, sizes, facts, to, axes, scores, found)))
+        judged = _lint_array(mask, sizes, facts, to, axes, scores, found, gives_zero=gives_zero)
+        return LintReport((*found, *judged))
     if axes is not None:
         raise ArgumentError("lint: axes names those of an array. Leave it out for a mask.")
-    return LintReport(tuple(_lint_mask(mask, sizes, facts)))
+    return LintReport(tuple(_lint_mask(mask, sizes, facts, gives_zero)))
 
 
-def _consumer(to: str | None) -> str | None:
+def _consumer(to: Any, mask: Any) -> str | None:
     """What the consumer does, also by the name of a target that takes an array of cells."""
     targets = capabilities()
-    if to in targets:
+    if isinstance(to, str) and to in targets:
+        if to in TAKE_FLOATS and "float" in str(getattr(mask, "dtype", "")):
+            return "additive"
         polarity = targets[to].polarity
         for begins, consumer in CONSUMERS.items():
             if polarity.startswith(begins):
@@ -137,7 +144,9 @@ def _consumer(to: str | None) -> str | None:
     return None if to is None else read_choice(to, "lint: to", numbers.CONSUMERS)
 
 
-def _lint_mask(mask: Mask | BoundMask, sizes: Sizes, facts: Facts) -> Iterator[Finding]:
+def _lint_mask(
+    mask: Mask | BoundMask, sizes: Sizes, facts: Facts, gives_zero: bool
+) -> Iterator[Finding]:
     try:
         bound = mask if isinstance(mask, BoundMask) else _bind(mask, sizes, facts)
     except FrameError as error:
@@ -150,7 +159,8 @@ def _lint_mask(mask: Mask | BoundMask, sizes: Sizes, facts: Facts) -> Iterator[F
             bound.frame if sizes.q_start is None else replace(bound.frame, q_start=sizes.q_start)
         )
         frame = replace(frame, batch=max(frame.batch, sizes.batch or 1))
-        yield from _judge_cells(View(bound.spans, frame), facts, [], -np.inf)
+        view = View(bound.spans, frame)
+        yield from _judge_cells(view, facts, [], -np.inf, gives_zero=gives_zero)
 
 
 def _bind(mask: Mask, sizes: Sizes, facts: Facts) -> BoundMask:
@@ -170,6 +180,8 @@ def _lint_array(
     axes: str | None,
     scores: str | None,
     known: list[Finding],
+    *,
+    gives_zero: bool,
 ) -> Iterator[Finding]:
     try:
         values, own = read_values(array, "lint: the mask")
@@ -196,7 +208,13 @@ def _lint_array(
     view = View(_spans(held.cells, frame), frame)
     others = [] if axes is not None else list(_landings(held.cells, shape, view, sizes, facts))
     yield from _judge_cells(
-        view, facts, others, held.fill, overflows_by=held.overflows_by, array=True
+        view,
+        facts,
+        others,
+        held.fill,
+        overflows_by=held.overflows_by,
+        array=True,
+        gives_zero=gives_zero,
     )
 
 
@@ -208,6 +226,7 @@ def _judge_cells(
     *,
     overflows_by: str = "",
     array: bool = False,
+    gives_zero: bool = False,
 ) -> Iterator[Finding]:
     if not view.frame.cells:
         return
@@ -227,7 +246,8 @@ def _judge_cells(
     yield from found
     if any(finding.code in causes.CAUSES for finding in found):
         return
-    empty = list(empty_rows(view, fill, facts))
+    harmless = gives_zero and np.isinf(fill)  # the target itself gives zero there
+    empty = [] if harmless else list(empty_rows(view, fill, facts))
     yield from empty
     # Scores are added everywhere, also in rows of padding; another mask is only if somebody does it.
     at_risk = empty_rows(view, fill, Facts()) if overflows_by == "a score" else iter(empty)

@@ -64,10 +64,19 @@ def read_values(value: object, what: str) -> tuple[npt.NDArray[Any], str]:
     """Any framework's array as numpy, and the name of its own dtype. No framework is imported."""
     name = str(getattr(value, "dtype", "")).removeprefix("torch.")
     given: Any = value
+    if type(value).__module__ == "torch.nn.attention.bias":
+        raise ArgumentError(
+            f"{what} is a {type(value).__name__}, which holds no values. Give the mask as a tensor."
+        )
     if name == "bfloat16":  # numpy has no such type; float32 holds all its values
         given = given.float() if hasattr(given, "float") else given.astype("float32")
     if hasattr(given, "detach"):
-        given = given.detach().cpu()
+        try:
+            given = given.detach().cpu()
+        except (NotImplementedError, RuntimeError) as error:
+            raise ArgumentError(
+                f"{what} is on device {given.device}, where it has no values. Give it on the CPU."
+            ) from error
     values = read_array(given, what)
     if values.dtype.kind not in "biuf":
         raise ArgumentError(f"{what} has dtype {values.dtype}. Give truth values or numbers.")

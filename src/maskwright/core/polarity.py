@@ -46,7 +46,7 @@ def choose(one: BoolArray, other: BoolArray, starts: set[int]) -> Choice:
         return Choice(int(other.all()), clear=False)
     looks = [_best_look(cells, starts) for cells in (one, other)]
     points = [look.itself + look.past for look in looks]
-    scores = [(n, look.own, -look.blind) for n, look in zip(points, looks, strict=True)]
+    scores = [(n, look.past, look.own, -look.blind) for n, look in zip(points, looks, strict=True)]
     best = int(scores[1] > scores[0])
     mine, theirs = looks[best], looks[1 - best]
     causal = mine.past and points[1 - best] == 0

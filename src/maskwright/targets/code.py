@@ -38,7 +38,7 @@ IMPORTS: Final = {
 def mask_code(bound: BoundMask, library: Library) -> list[str]:
     """Lines that import the library and make `mask`, True where a query may see a key."""
     check_text(bound)
-    writer = _Writer(library, bound._home.tokens)
+    writer = _Writer(library, bound._home.tokens, bound.frame.q_start < 0)
     try:
         formula = writer.formula(bound.mask, "row", "col")
     except KeyError:
@@ -80,7 +80,7 @@ def fill_code(least: float, of_dtype: float, finfo: str) -> str:
     """Source of what hides, from the least number of an additive mask and of its dtype."""
     if least == of_dtype:
         return f"{finfo}.min"
-    return f"{least:g}" if -math.inf < least < 0 else 'float("-inf")'
+    return repr(least) if -math.inf < least < 0 else 'float("-inf")'
 
 
 def _by_maskwright(bound: BoundMask, library: Library) -> list[str]:
@@ -102,18 +102,21 @@ def _by_maskwright(bound: BoundMask, library: Library) -> list[str]:
 class _Writer:
     """Formulas over two position arrays; what they look up is written down before them."""
 
-    def __init__(self, library: Library, tokens: int) -> None:
+    def __init__(self, library: Library, tokens: int, negative: bool) -> None:
         self.library = library
         self.tokens = tokens
+        self.negative = negative  # does a query sit before position 0?
         self.data: list[str] = []
 
     def formula(self, mask: Mask, row: str, col: str) -> str:
         """Source of the mask's truth; KeyError where an atom has no formula."""
         if isinstance(mask, (And, Or)):
-            sign = " & " if isinstance(mask, And) else " | "
+            sign, dull = (" & ", Everything) if isinstance(mask, And) else (" | ", Nothing)
             if not mask.terms:
                 return self._constant(isinstance(mask, And), row, col)
-            return f"({sign.join(self.formula(term, row, col) for term in mask.terms)})"
+            terms = [term for term in mask.terms if not isinstance(term, dull)] or mask.terms
+            said = [self.formula(term, row, col) for term in terms]
+            return f"({sign.join(said)})" if len(said) > 1 else said[0]
         if isinstance(mask, Not):
             return f"~{self.formula(mask.term, row, col)}"
         if isinstance(mask, Transpose):
@@ -131,14 +134,14 @@ class _Writer:
                 ends.append(f"({col} <= {_plus(row, mask.ahead)})")
             return f"({' & '.join(ends)})" if len(ends) == 2 else ends[0]
         if isinstance(mask, Prefix):
-            return f"({col} < {self._per_sequence(mask.lengths)})"
+            return self._first(col, mask.lengths)
         if isinstance(mask, Chunks):
             return f"({row} // {mask.size} == {col} // {mask.size})"
         if isinstance(mask, Stride):
             return f"(({row} - {col}) % {mask.every} == {mask.phase})"
         if isinstance(mask, Padding):
             if mask.lengths is not None:
-                return f"({col} < {self._per_sequence(mask.lengths)})"
+                return self._first(col, mask.lengths)
             assert mask.keep is not None
             return f"({self._look_up('keep', mask.keep.data, col)} == 1)"
         if isinstance(mask, Documents):
@@ -159,6 +162,11 @@ class _Writer:
             return f"{self.library}.isin({place}, {self._array(where.positions.data)})"
         assert where.flags is not None
         return f"({self._look_up(name, where.flags.data, place)} == 1)"
+
+    def _first(self, place: str, lengths: FrozenArray) -> str:
+        """The first tokens of each sequence; none of them sits before position 0."""
+        said = f"({place} < {self._per_sequence(lengths)})"
+        return f"(({place} >= 0) & {said})" if place == "row" and self.negative else said
 
     def _per_sequence(self, lengths: FrozenArray) -> str:
         if lengths.data.size == 1:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
 from maskwright.core.arrays import read_choice
+from maskwright.core.frame import MOST_BYTES
 from maskwright.core.spans import Spans
+from maskwright.errors import SizeError
 from maskwright.targets.target import CannotSay, LeavesEmpty
 
 if TYPE_CHECKING:
@@ -55,6 +58,8 @@ def seen_keys(bound: BoundMask) -> BoolArray:
 
 def of_all_heads(bound: BoundMask) -> Spans:
     """The spans of one head, if all heads have the same; else CannotSay."""
+    if not bound.spans.shape[1]:
+        raise CannotSay("there is no head")
     one = bound.spans.plane(1, 0)
     if bound.spans.shape[1] != 1 and bound.spans != one:
         raise CannotSay("heads differ")
@@ -68,6 +73,16 @@ def first_empty_row(bound: BoundMask) -> tuple[int, int, int] | None:
         return None
     b, h, q = (int(i) for i in np.unravel_index(int(np.argmax(empty)), empty.shape))
     return b, h, q
+
+
+def check_bytes(shape: tuple[int, ...], itemsize: int) -> None:
+    """Refuse an array that is too large to build, before anything is built."""
+    size = math.prod(shape) * itemsize
+    if size > MOST_BYTES:
+        raise SizeError(
+            f"lower: an array of shape {shape} would need {size / 1e9:.1f} GB. "
+            "Lower some rows at a time, bound.rows(start, stop), or use torch.flex."
+        )
 
 
 def check_empty_rows(bound: BoundMask, wish: EmptyRows, *, gives_zero: bool) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
+
+import numpy as np
 
 from maskwright.core.arrays import kind_of
 from maskwright.core.convention import LEAST_FILL
@@ -11,21 +14,32 @@ from maskwright.errors import ArgumentError
 
 def read_fill(fill: object, least: float, dtype: str) -> float:
     """-inf by default, "min" for the dtype's least number, or a number that the dtype can hold."""
-    if fill is None or fill == "-inf":
+    if fill is None or (isinstance(fill, str) and fill == "-inf"):
         return -math.inf
-    if fill == "min":
+    if isinstance(fill, str) and fill == "min":
         return least
-    if isinstance(fill, bool) or not isinstance(fill, (int, float)) or math.isnan(fill):
-        given = repr(fill) if isinstance(fill, str) else kind_of(fill)
+    number = _number(fill)
+    if math.isnan(number):
+        given = repr(fill) if isinstance(fill, (str, float)) else kind_of(fill)
         raise ArgumentError(f"lower: fill is {given}. Give '-inf', 'min' or a number.")
-    if fill > LEAST_FILL:
+    if number > LEAST_FILL:
         raise ArgumentError(
-            f"lower: fill={fill:g} is too near to the scores to hide a key. "
+            f"lower: fill={number:g} does not hide a key for sure. "
             f"Give {LEAST_FILL:g} or less, 'min' or '-inf'."
         )
-    if least > fill > -math.inf:
+    if least > number and not (number == -math.inf == fill):
         raise ArgumentError(
-            f"lower: fill={fill:g} does not fit {dtype}, whose least number is {least:g}. "
+            f"lower: fill={number:g} does not fit {dtype}, whose least number is {least:g}. "
             "Pass fill='min' or fill='-inf'."
         )
-    return float(fill)
+    return number
+
+
+def _number(fill: object) -> float:
+    """A number of any kind, NaN for what is none."""
+    if isinstance(fill, (bool, np.bool_)) or not isinstance(fill, Real):
+        return math.nan
+    try:
+        return float(fill)
+    except OverflowError:
+        return -math.inf if fill < 0 else math.inf

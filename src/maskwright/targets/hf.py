@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from maskwright.core.arrays import read_choice
+from maskwright.core.arrays import read_choice, read_whole
 from maskwright.core.atoms_tokens import Documents, Padding
 from maskwright.core.mask import walk
 from maskwright.targets.facts import EMPTY_ROWS, EmptyRows, band, rows, seen_keys, triangle
 from maskwright.targets.target import LeavesEmpty, Target
-from maskwright.targets.torch_tensors import additive, tensor
+from maskwright.targets.torch_tensors import additive, check_options, tensor
 
 if TYPE_CHECKING:
     from maskwright.core.arrays import BoolArray, IntArray
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="hf",
     gives="attention_mask, and position_ids where positions need them",
-    says="every mask",
+    says="every mask, to models that take a 4-D mask as it is and hide no more than they are told",
     polarity="1 keeps (2-D); 0 keeps, the dtype's least number hides (4-D)",
     shape="(B, S) where the model makes the rest itself, else (B, H or 1, T, S)",
     alignment="lower right, as with a cache",
@@ -35,16 +35,23 @@ def lower(
     bound: BoundMask,
     *,
     model: Literal["decoder", "encoder"] = "decoder",
+    packed: Literal["mask", "positions"] = "mask",
+    first_position: int = 0,
     device: object = None,
     dtype: object = None,
     empty_rows: EmptyRows = "zero",
 ) -> dict[str, Any]:
     """A 2-D mask of real tokens where a model of this kind makes the rest itself; else 4-D.
 
-    A "decoder" hides the future by itself, an "encoder" does not. Packed documents need no mask
-    but positions that begin anew, and a model that keeps no cache.
+    A "decoder" hides the future by itself, an "encoder" does not. Where a model tells packed
+    documents by positions that begin anew, as Llama and its like do if they are given no cache,
+    `packed="positions"` spares the mask. Positions count from `first_position`: RoBERTa and its
+    like begin at 2.
     """
     kind = read_choice(model, "lower: model", ("decoder", "encoder"))
+    way = read_choice(packed, "lower: packed", ("mask", "positions"))
+    first = read_whole(first_position, "lower: first_position", least=0)
+    check_options(device, dtype)
     _check_empty_rows(bound, empty_rows)
     spans = bound.spans
     if spans.shape[1] == 1 and bound.frame.q_len <= bound.frame.kv_len:
@@ -52,17 +59,16 @@ def lower(
         own = _own_mask(bound, kind)
         if spans == own & _of_keys(bound, shown):
             lowered = {"attention_mask": tensor(_for_batch(shown, bound).astype(np.int64), device)}
-            first = bound.frame.kv_len - bound.frame.q_len
-            return {**lowered, **_positions_of_padding(shown, first, bound, device)}
+            return {**lowered, **_positions_of_tokens(bound, first, device)}
         starts = _document_starts(bound)
-        if kind == "decoder" and starts is not None:
-            place = np.arange(bound.frame.q_len) - starts
+        if kind == "decoder" and way == "positions" and starts is not None:
+            place = np.arange(bound.frame.q_len) - starts + first
             positions = tensor(_for_batch(place, bound), device)
             return {"attention_mask": None, "position_ids": positions, "use_cache": False}
     dense = bound.dense()
     wide = np.broadcast_to(dense, (bound.frame.batch, *dense.shape[1:]))
     lowered = {"attention_mask": additive(wide, dtype, "min", device)}
-    return {**lowered, **_positions_of_tokens(bound, device)}
+    return {**lowered, **_positions_of_tokens(bound, first, device)}
 
 
 def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:
@@ -142,40 +148,38 @@ def _document_starts(bound: BoundMask) -> IntArray | None:
     return low if spans == band(bound, low[:, None], rows(bound) + 1) else None
 
 
-def _positions_of_padding(
-    shown: BoolArray, first: int, bound: BoundMask, device: object
-) -> dict[str, Any]:
-    """Positions that count real tokens only, where padding is not all on the right."""
-    if not bool((shown[:, 1:] & ~shown[:, :-1]).any()):
-        return {}
-    return _positions(np.maximum(np.cumsum(shown, axis=1) - 1, 0), first, bound, device)
+def _positions_of_tokens(bound: BoundMask, first: int, device: object) -> dict[str, Any]:
+    """Positions within documents, or among real tokens, if the mask has such a term.
 
-
-def _positions_of_tokens(bound: BoundMask, device: object) -> dict[str, Any]:
-    """Positions within documents, or among real tokens, if the mask has such a term."""
+    None where they would count on from the first token anyway, or a query is no such token.
+    """
     for part in walk(bound.mask):
+        place = None
         if isinstance(part, Documents):
-            runs = part._runs
-            place = np.zeros((part._batch, bound._home.tokens), np.int64)
-            for b in range(part._batch):
-                seen: dict[int, int] = {}
-                for run in range(int(runs.offsets[b]), int(runs.offsets[b + 1])):
-                    size = int(runs.stop[run] - runs.start[run])
-                    first = seen.get(int(runs.document[run]), 0)
-                    place[b, runs.start[run] : runs.stop[run]] = first + np.arange(size)
-                    seen[int(runs.document[run])] = first + size
-            return _positions(place, bound.frame.q_start, bound, device)
-        if isinstance(part, Padding) and part.keep is not None:
-            return _positions_of_padding(part.keep.data, bound.frame.q_start, bound, device)
+            place = _in_documents(part, bound._home.tokens)
+        elif isinstance(part, Padding) and part.keep is not None:
+            keep = part.keep.data
+            if bool((keep[:, 1:] & ~keep[:, :-1]).any()):  # not all of it on the right
+                place = np.maximum(np.cumsum(keep, axis=1) - 1, 0)
+        start, stop = bound.frame.q_start, bound.frame.q_stop
+        if place is not None and 0 <= start <= stop <= place.shape[1]:
+            queries = _for_batch(place[:, start:stop] + first, bound)
+            return {"position_ids": tensor(queries, device)}
     return {}
 
 
-def _positions(place: IntArray, first: int, bound: BoundMask, device: object) -> dict[str, Any]:
-    """Of positions for all tokens, those of the queries; none where a query is no such token."""
-    stop = first + bound.frame.q_len
-    if not 0 <= first <= stop <= place.shape[1]:
-        return {}
-    return {"position_ids": tensor(_for_batch(place[:, first:stop], bound), device)}
+def _in_documents(part: Documents, tokens: int) -> IntArray:
+    """(batch, tokens): how many tokens of its document come before each token."""
+    runs = part._runs
+    place = np.zeros((part._batch, tokens), np.int64)
+    for b in range(part._batch):
+        seen: dict[int, int] = {}
+        for run in range(int(runs.offsets[b]), int(runs.offsets[b + 1])):
+            size = int(runs.stop[run] - runs.start[run])
+            before = seen.get(int(runs.document[run]), 0)
+            place[b, runs.start[run] : runs.stop[run]] = before + np.arange(size)
+            seen[int(runs.document[run])] = before + size
+    return place
 
 
 def _for_batch(array: Any, bound: BoundMask) -> Any:

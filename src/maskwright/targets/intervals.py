@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.targets.facts import EmptyRows, check_empty_rows
+from maskwright.targets.facts import EmptyRows, check_bytes, check_empty_rows
 from maskwright.targets.target import Target
 from maskwright.targets.torch_tensors import numbers
 
@@ -37,6 +37,7 @@ def lower(bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "n
     from_zero[row[(nth == 0) & (spans.starts == 0)]] = True
     slot = nth + ~from_zero[row]  # slot 0 is [0, F0), slot n is [F(2n-1), F(2n))
     slots = int(slot.max(initial=0)) + 1
+    check_bytes((2 * slots, counts.size), 8)
     ends = np.full((2 * slots, counts.size), frame.kv_len)
     ends[0], ends[1, ~from_zero] = 0, 0  # nothing from key 0, where no interval begins there
     ends[2 * slot, row], ends[2 * slot + 1, row] = spans.starts, spans.stops

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from maskwright.errors import ArgumentError
 from maskwright.targets.code import mask_code
 from maskwright.targets.facts import EmptyRows, band, check_empty_rows, rows, seen_keys
 from maskwright.targets.target import LeavesEmpty, Target
@@ -41,6 +42,14 @@ def lower(
         flags = {"mask": bound.dense()}
         if queries is not None and bool((queries < bound.frame.q_len).any()):
             flags["query_seq_lengths"] = _for_batch(queries, bound)
+    try:
+        there = jax.default_device(device)
+        with there:
+            jnp.zeros(())
+    except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+        raise ArgumentError(
+            f"lower: device={device!r} is none of jax's here. Give one of jax.devices()."
+        ) from error
     with jax.default_device(device):
         return {
             name: jnp.asarray(value) if isinstance(value, np.ndarray) else value

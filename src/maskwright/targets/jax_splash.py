@@ -9,7 +9,14 @@ import numpy as np
 from maskwright.core.spans import union
 from maskwright.targets.bundles import bundles
 from maskwright.targets.code import bound_code
-from maskwright.targets.facts import EmptyRows, band, check_empty_rows, first_empty_row, rows
+from maskwright.targets.facts import (
+    EmptyRows,
+    band,
+    check_bytes,
+    check_empty_rows,
+    first_empty_row,
+    rows,
+)
 from maskwright.targets.target import CannotSay, Target
 
 if TYPE_CHECKING:
@@ -34,6 +41,8 @@ def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     check_empty_rows(bound, empty_rows, gives_zero=False)
+    if not bound.frame.heads:
+        raise CannotSay("there is no head")
     spans, ids = bound.spans, None
     if spans.shape[0] > 1:
         # The least mask that holds for all sequences, and the finest parting of each.
@@ -68,6 +77,7 @@ def _same(parts: list[Any]) -> Spans:
     planes = []
     for queries, keys in parts:
         names = np.unique(keys)
+        check_bytes((names.size, keys.size), 1)
         cells = keys[None, :] == names[:, None]  # which keys each segment has
         held = Spans.from_cells(cells[None, None], keys.size)
         at = np.searchsorted(names, queries)
@@ -91,6 +101,7 @@ def _mask(bound: BoundMask, spans: Spans, splash: Any) -> Any:
             low, high = here + offset - reach[0], here + offset + reach[1] + 1
             if spans == band(bound, low, high):
                 return splash.LocalMask(size, window_size=reach, offset=offset)
+    check_bytes((bound.frame.heads, *size), 1)
     cells = np.zeros((1, 1, *size), np.bool_)
     spans.paint(cells)
     return splash.NumpyMask(cells[0, 0])

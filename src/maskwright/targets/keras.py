@@ -39,10 +39,11 @@ def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]
 
 def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:
     """The lines that call it: `attention` is the layer, x its input."""
+    other = "x" if bound.frame.q_len == bound.frame.kv_len else "memory"
     if given["attention_mask"] is None:
-        return ["output = attention(x, x)  # every query sees every key"]
+        return [f"output = attention(x, {other})  # every query sees every key"]
     part = "mask" if given["attention_mask"].ndim == 4 else "mask[:, 0]"
     return [
         *mask_code(bound, "np"),
-        f"output = attention(x, x, attention_mask={part})  # True keeps",
+        f"output = attention(x, {other}, attention_mask={part})  # True keeps",
     ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from maskwright.core.bound import BoundMask
 from maskwright.core.lengths import told_lengths
 from maskwright.core.mask import Mask
-from maskwright.errors import ArgumentError, MissingError, Unsupported
+from maskwright.errors import ArgumentError, FrameError, MissingError, SizeError, Unsupported
 from maskwright.targets.culprit import culprit
 from maskwright.targets.target import CannotSay, LeavesEmpty, Target
 
@@ -123,7 +123,8 @@ def capabilities() -> dict[str, Target]:
 
 def _form(to: str) -> Form:
     if not isinstance(to, str) or to not in FILES:
-        near = difflib.get_close_matches(str(to), FILES, 1)
+        near = [name for name in FILES if name.split(".")[-1] == to]
+        near = near or difflib.get_close_matches(str(to), FILES, 1)
         hint = f"Did you mean {near[0]}?" if near else f"Give one of {', '.join(FILES)}."
         raise ArgumentError(f"lower: there is no target {to!r:.40}. {hint}")
     return cast("Form", importlib.import_module(f"maskwright.targets.{FILES[to]}"))
@@ -168,6 +169,8 @@ def _unsupported(
             form.lower(part, **options)
         except CannotSay:
             return False
+        except SizeError:
+            return True  # not known, so not to be named
         return True
 
     target = form.TARGET
@@ -208,8 +211,8 @@ def _about_empty_rows(
             term=found.term,
         )
     return Unsupported(
-        f"{target.name} can't give zero where a row sees nothing ({target.empty_rows}), but not "
-        f"one key is seen by {row}, under {found.brief}. "
+        f"{target.name} gives no zero where a row sees nothing ({target.empty_rows}), and under "
+        f"{found.brief} nothing is seen by {row}. "
         f"Pass empty_rows='native' to take what comes.{instead}",
         target=target.name,
         term=found.term,
@@ -265,8 +268,8 @@ def _bind_three(masks: Any, sizes: tuple[int | None, ...]) -> Three:
             "lower: torch.transformer takes three masks. Give (encoder, decoder, cross), "
             "or recipes.translation(source, target)."
         )
-    if all(isinstance(mask, BoundMask) for mask in masks):
-        return tuple(_bind_one(mask, sizes) for mask in masks)  # type: ignore[return-value]
+    if any(isinstance(mask, BoundMask) for mask in masks):
+        return _check_three(tuple(_bind_one(mask, sizes) for mask in masks))
     q_len, kv_len, batch, heads, q_start = sizes
     encoder, decoder, cross = masks
     source = _bind_one(encoder, (kv_len, None, batch, heads, None))
@@ -284,3 +287,16 @@ def _bind_three(masks: Any, sizes: tuple[int | None, ...]) -> Three:
             )
         )
     return source, target, both
+
+
+def _check_three(bound: Any) -> Three:
+    """Refuse masks that are bound to sizes which do not belong together."""
+    encoder, decoder, cross = (part.frame for part in bound)
+    if (cross.q_len, cross.kv_len) != (decoder.q_len, encoder.kv_len) or (
+        encoder.q_len != encoder.kv_len or decoder.q_len != decoder.kv_len
+    ):
+        raise FrameError(
+            f"lower: the masks are bound to {encoder.q_len} × {encoder.kv_len}, {decoder.q_len} × "
+            f"{decoder.kv_len} and {cross.q_len} × {cross.kv_len}. Bind them to S × S, T × T and T × S."
+        )
+    return cast("Three", bound)

@@ -62,6 +62,10 @@ def segments(bound: BoundMask) -> Segments:
 
 def _rows(bound: BoundMask) -> tuple[IntArray, IntArray]:
     """Every row's one interval, with the batch rows one after the other."""
+    for row in {0, bound.shape[2] // 2, bound.shape[2] - 1} if bound.shape[2] else ():
+        # A look at some rows, before all are read: they may have very many intervals.
+        if bool((np.diff(bound.rows(row, row + 1).spans.offsets) > 1).any()):
+            raise CannotSay("a query sees keys on both sides of hidden ones")
     spans, frame = of_all_heads(bound), bound.frame
     counts = np.diff(spans.offsets)
     if bool((counts > 1).any()):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from maskwright.targets.facts import check_bytes
+
 if TYPE_CHECKING:
     from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
@@ -30,5 +32,6 @@ def factors(bound: BoundMask) -> tuple[BoolArray | None, BoolArray | None]:
                 keys = np.ones_like(keys)
             spread = np.broadcast_to(keys, (frame.batch, keys.shape[1]))
             return None if common.all() else common, None if keys.all() else spread
+    check_bytes((frame.batch, frame.heads, *allowed.shape[2:]), 1)
     every = np.broadcast_to(allowed, (frame.batch, frame.heads, *allowed.shape[2:]))
     return every.reshape(frame.batch * frame.heads, *allowed.shape[2:]), None

@@ -15,9 +15,9 @@ import numpy as np
 from maskwright.core.arrays import read_whole
 from maskwright.core.frame import MOST_BYTES
 from maskwright.core.spans import Spans
-from maskwright.errors import SizeError
+from maskwright.errors import ArgumentError, SizeError
 from maskwright.targets.code import bound_code
-from maskwright.targets.facts import EmptyRows, check_empty_rows
+from maskwright.targets.facts import EmptyRows, check_bytes, check_empty_rows
 from maskwright.targets.target import Target
 from maskwright.targets.torch_tensors import numbers, tensor
 
@@ -56,7 +56,12 @@ def lower(
 
     check_empty_rows(bound, empty_rows, gives_zero=True)
     _check_size(bound)
-    tall, broad = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+    sides = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+    if len(sides) != 2:
+        raise ArgumentError(
+            f"lower: block_size has {len(sides)} numbers. Give one, or one for queries and one for keys."
+        )
+    tall, broad = sides
     tall = read_whole(tall, "lower: block_size", least=1)
     broad = read_whole(broad, "lower: block_size", least=1)
     tiles = bound.tiles(tall, broad)
@@ -109,6 +114,7 @@ def _listed(blocks: Spans, device: object) -> tuple[torch.Tensor, torch.Tensor]:
     total = int(before[-1])
     nth = np.arange(total)
     row = np.repeat(owner, sizes)
+    check_bytes((offsets.size - 1, blocks.kv_len), 4)
     index = np.zeros((offsets.size - 1, blocks.kv_len), np.int32)
     index[row, nth - base[row]] = np.repeat(starts - before[:-1], sizes) + nth
     count = np.diff(base).reshape(blocks.shape)
@@ -178,7 +184,9 @@ def _table_mod(bound: BoundMask, device: object) -> Callable[..., torch.Tensor]:
 def _slotted(spans: Spans, counts: IntArray, slots: int, tall: int) -> tuple[Any, Any]:
     """The nth interval of every row, empty where there is none; rows fill whole blocks."""
     b, h, rows = spans.shape
-    low, high = np.zeros((2, slots, b, h, -(-rows // tall) * tall), np.int32)
+    shape = (2, slots, b, h, -(-rows // tall) * tall)
+    check_bytes(shape, 4)
+    low, high = np.zeros(shape, np.int32)
     if slots == 1 and spans.band is not None:
         low[0, ..., :rows], high[0, ..., :rows] = spans.band
         return low, high

@@ -8,7 +8,7 @@ from maskwright.targets.code import mask_code
 from maskwright.targets.facts import EmptyRows, check_empty_rows, first_empty_row
 from maskwright.targets.target import Target
 from maskwright.targets.torch_factors import factors
-from maskwright.targets.torch_tensors import additive, tensor
+from maskwright.targets.torch_tensors import additive, check_options, tensor
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -37,6 +37,7 @@ def lower(
     A row that sees nothing would come out as NaN; then the masks are floats, and `need_weights`
     is off: together they lead past the paths that do so.
     """
+    check_options(device, dtype)
     check_empty_rows(bound, empty_rows, gives_zero=True)
     attention, keys = factors(bound)
     repair = empty_rows == "zero" and first_empty_row(bound) is not None
@@ -55,13 +56,14 @@ def lower(
 def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:
     """The lines that call it by hand: `attention` is the module (batch_first), x its input."""
     lines = mask_code(bound, "torch")
-    form, names = "~", []
+    names: list[str] = []
+    attention, keys = given["attn_mask"], given["key_padding_mask"]
+    floats = any(part is not None and part.is_floating_point() for part in (attention, keys))
+    form = "" if floats else "~"
     if given.get("need_weights") is False:
         lines.insert(
             0, "# a row that sees nothing: floats and need_weights=False give zero, not NaN"
         )
-        form = ""
-    attention, keys = given["attn_mask"], given["key_padding_mask"]
     if attention is not None:
         names.append("attn_mask=attn_mask")
         part = "mask.any(0)[0]" if attention.ndim == 2 else _spread(bound)
@@ -70,9 +72,10 @@ def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:
         names.append("key_padding_mask=key_padding_mask")
         part = f"mask.any(2)[:, 0].expand({bound.frame.batch}, -1)"
         lines.append(f"key_padding_mask = {_as(form, part, keys)}")
-    if not form:
+    if given.get("need_weights") is False:
         names.append("need_weights=False")
-    lines.append(f"output, weights = attention({', '.join(['x', 'x', 'x', *names])})")
+    other = "x" if bound.frame.q_len == bound.frame.kv_len else "memory"
+    lines.append(f"output, weights = attention({', '.join(['x', other, other, *names])})")
     return lines
 
 

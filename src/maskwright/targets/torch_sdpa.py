@@ -12,7 +12,7 @@ from maskwright.targets.facts import (
     sees_everything,
 )
 from maskwright.targets.target import Target
-from maskwright.targets.torch_tensors import additive, tensor
+from maskwright.targets.torch_tensors import additive, check_options, tensor
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -37,6 +37,7 @@ def lower(
     empty_rows: EmptyRows = "zero",
 ) -> dict[str, Any]:
     """No mask or `is_causal` where that is exactly equal; else a bool mask, or floats of `dtype`."""
+    check_options(device, dtype)
     check_empty_rows(bound, empty_rows, gives_zero=True)
     if sees_everything(bound):
         return {"attn_mask": None, "is_causal": False}
@@ -56,4 +57,10 @@ def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:
     if given["attn_mask"] is None:
         return [*start, f"{call})  # every query sees every key"]
     made = mask_code(bound, "torch")
-    return [made[0], *start, *made[2:], f"{call}, attn_mask=mask)  # True keeps"]
+    lines = [made[0], *start, *made[2:]]
+    kind = given["attn_mask"].dtype
+    if not kind.is_floating_point:
+        return [*lines, f"{call}, attn_mask=mask)  # True keeps"]
+    zeros = f"torch.zeros(mask.shape, dtype={kind})"
+    bias = f'bias = {zeros}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf hides'
+    return [*lines, bias, f"{call}, attn_mask=bias)"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from maskwright.core.arrays import kind_of
 from maskwright.errors import ArgumentError
+from maskwright.targets.facts import check_bytes
 from maskwright.targets.fills import read_fill
 
 if TYPE_CHECKING:
@@ -15,11 +16,24 @@ if TYPE_CHECKING:
     from maskwright.core.arrays import BoolArray
 
 
-def tensor(array: npt.NDArray[Any], device: object = None, dtype: object = None) -> torch.Tensor:
+def tensor(array: npt.NDArray[Any], device: object = None, dtype: Any = None) -> torch.Tensor:
     """The array's values as a tensor of its own."""
     import torch
 
-    return torch.tensor(array, device=_device(device), dtype=dtype)
+    check_bytes(array.shape, array.itemsize if dtype is None else dtype.itemsize)
+    try:
+        return torch.tensor(array, device=read_device(device), dtype=dtype)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        raise ArgumentError(
+            f"lower: device={device!r} can't be used here ({str(error).splitlines()[0]:.80}). "
+            "Give one that this machine has."
+        ) from error
+
+
+def check_options(device: object, dtype: object) -> None:
+    """Refuse options that would be refused if a tensor were needed, also where none is."""
+    read_device(device)
+    float_dtype(dtype)
 
 
 def numbers(values: npt.NDArray[Any], device: object = None) -> torch.Tensor:
@@ -36,11 +50,12 @@ def float_dtype(dtype: object) -> torch.dtype:
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if found is None and dtype is None:
         return torch.float32
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    if found not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         given = dtype if isinstance(dtype, (str, torch.dtype)) else kind_of(dtype)
         raise ArgumentError(
             f"lower: dtype is {given}. Give a floating-point dtype, such as torch.float32."
         )
+    assert isinstance(found, torch.dtype)
     return found
 
 
@@ -52,6 +67,7 @@ def additive(
 
     kind = float_dtype(dtype)
     hides = read_fill(fill, torch.finfo(kind).min, str(kind).removeprefix("torch."))
+    check_bytes(allowed.shape, kind.itemsize)
     shown = tensor(allowed, device)
     return torch.zeros(shown.shape, dtype=kind, device=shown.device).masked_fill_(~shown, hides)
 
@@ -64,7 +80,8 @@ def least(bias: torch.Tensor) -> tuple[float, float]:
     return float(bias.min()) if readable else 0.0, torch.finfo(bias.dtype).min
 
 
-def _device(device: object) -> Any:
+def read_device(device: Any) -> Any:
+    """A device of torch's, or None for the default one."""
     import torch
 
     try:

@@ -15,7 +15,7 @@ from maskwright.targets.facts import (
 )
 from maskwright.targets.segments import Segments, segments
 from maskwright.targets.target import CannotSay, Target
-from maskwright.targets.torch_tensors import additive
+from maskwright.targets.torch_tensors import additive, check_options
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -41,6 +41,7 @@ def lower(
     empty_rows: EmptyRows = "native",
 ) -> Any:
     """The object that says exactly this mask, where xFormers has one; else a tensor of floats."""
+    check_options(device, dtype)
     check_empty_rows(bound, empty_rows, gives_zero=False)
     if sees_everything(bound):
         return None
