@@ -151,11 +151,9 @@ def _lower(form: Form, bound: BoundMask | Three, options: dict[str, Any]) -> Any
 
 
 def _missing(target: Target, module: str) -> MissingError:
-    if module == target.needs:
-        fix = f"Run: pip install 'maskwright[{module}]'"
-    else:
-        fix = "Install it too"
-        fix += ", or choose another backend by KERAS_BACKEND." if target.needs == "keras" else "."
+    fix = f"Run: pip install 'maskwright[{target.needs}]'"
+    if target.needs == "keras" and module != "keras":
+        fix = "Install it too, or choose another backend by KERAS_BACKEND."
     return MissingError(f"{target.name}: {module} is not installed. {fix}")
 
 
