@@ -13,7 +13,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 
 FUZZ = int(os.environ.get("MASKWRIGHT_FUZZ", "0"))
 CASES = FUZZ or 2_000  # of the one test that compares everything with the oracle
-TARGET_CASES = int(os.environ.get("MASKWRIGHT_TARGET_CASES", "2000"))  # mask × target
+TARGET_CASES = int(os.environ.get("MASKWRIGHT_TARGET_CASES", "4000"))  # mask × target
 SHARES = 2  # it runs in so many parts, side by side
 
 settings.register_profile(

@@ -91,11 +91,11 @@ def test_exports_are_sorted_and_complete(module: Any) -> None:
     rooms = {path.stem for path in SOURCE.iterdir()}
     visible = {
         name
-        for name in vars(module)
+        for name in dir(module)
         if not name.startswith("_")
         and not (inspect.ismodule(getattr(module, name)) and name in rooms)
     }
-    visible -= {"annotations", "drafts", "local", "models", "vision"}
+    visible -= {"TYPE_CHECKING", "annotations", "drafts", "importlib", "local", "models", "vision"}
     assert visible == {name for name in module.__all__ if name not in ("__version__", "recipes")}
 
 

@@ -13,10 +13,11 @@ True
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from maskwright import recipes
 from maskwright._version import __version__
-from maskwright.checks.findings import Finding, LintReport
-from maskwright.checks.lint import lint
 from maskwright.core.atoms import (
     blocks,
     causal,
@@ -40,11 +41,9 @@ from maskwright.core.batches import Packed, Padded, pack, pad
 from maskwright.core.bound import BoundMask
 from maskwright.core.compare import Comparison
 from maskwright.core.compose import by_batch, by_head
-from maskwright.core.convention import Convention
 from maskwright.core.frame import Frame
 from maskwright.core.json_form import from_json, to_json
 from maskwright.core.mask import Mask
-from maskwright.core.recognize import Recognized, recognize
 from maskwright.core.simplify import simplify
 from maskwright.core.spans import Spans
 from maskwright.core.text import parse
@@ -60,8 +59,28 @@ from maskwright.errors import (
     TruthError,
     Unsupported,
 )
-from maskwright.targets.lowering import capabilities, explain_lowering, lower
-from maskwright.targets.target import Target
+
+if TYPE_CHECKING:
+    from maskwright.checks.findings import Finding, LintReport
+    from maskwright.checks.lint import lint
+    from maskwright.core.convention import Convention
+    from maskwright.core.recognize import Recognized, recognize
+    from maskwright.targets.lowering import capabilities, explain_lowering, lower
+    from maskwright.targets.target import Target
+
+# What not everybody needs is loaded when it is first asked for, so that importing stays quick.
+_LATER = {
+    "Convention": "core.convention",
+    "Finding": "checks.findings",
+    "LintReport": "checks.findings",
+    "Recognized": "core.recognize",
+    "Target": "targets.target",
+    "capabilities": "targets.lowering",
+    "explain_lowering": "targets.lowering",
+    "lint": "checks.lint",
+    "lower": "targets.lowering",
+    "recognize": "core.recognize",
+}
 
 __all__ = [
     "ArgumentError",
@@ -119,3 +138,15 @@ __all__ = [
     "where",
     "window",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'maskwright' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"maskwright.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -30,10 +30,21 @@ def frames_with_room(draw: st.DrawFn) -> Frame:
 
 
 @st.composite
+def plain_frames(draw: st.DrawFn) -> Frame:
+    """As many queries as keys, mostly one sequence: where picky targets can say most."""
+    length = draw(st.integers(2, 8))
+    return Frame(length, length, draw(st.sampled_from([1, 1, 2])), draw(st.sampled_from([1, 1, 2])))
+
+
+@st.composite
 def for_target(draw: st.DrawFn, target: str) -> tuple[Mask, Frame]:
-    """A third of them any composition, a third what people use, and a third not quite that."""
+    """Any composition; what people use; not quite that; and pieces of that, put side by side."""
     frame = draw(few_frames() if target in FEW_SHAPES else frames())
-    kind = draw(st.sampled_from(["usual", "unusual", "any"]))
+    kind = draw(st.sampled_from(["usual", "unusual", "pieced", "pieced", "any"]))
+    if kind == "pieced":
+        if target not in FEW_SHAPES:
+            frame = draw(plain_frames())
+        return draw(pieced(frame)), frame
     if kind == "usual":
         return draw(usual(frame)), frame
     if kind == "unusual":
@@ -73,6 +84,32 @@ def unusual(draw: st.DrawFn, frame: Frame) -> Mask:
     if but == "more":
         return mask | draw(usual(frame))
     return mask & draw(atom(frame, "stride" if but == "striped" else "dense"))
+
+
+@st.composite
+def pieced(draw: st.DrawFn, frame: Frame) -> Mask:
+    """Usual masks that nearly fit together: one cell off, or another one from some row on."""
+    mask = draw(usual(frame))
+    if not frame.q_len or not frame.kv_len:
+        return mask
+    how = draw(st.sampled_from(["as it is", "one cell", "rows", "documents", "sequences", "heads"]))
+    if how == "one cell":
+        row, key = draw(st.integers(0, frame.q_len - 1)), draw(st.integers(0, frame.kv_len - 1))
+        cell = np.zeros((frame.q_len, frame.kv_len), np.bool_)
+        cell[row, key] = True
+        return mask | mw.dense(cell) if draw(st.booleans()) else mask & mw.dense(~cell)
+    if how == "rows":
+        first = mw.queries(range(max(frame.q_start, 0), frame.q_start + frame.q_len // 2 + 1))
+        return (mask & first) | (draw(usual(frame)) - first)
+    if how == "documents" and frame.q_start >= 0:
+        near = draw(st.sampled_from([mw.causal(), mw.window(1), mw.window(2), mw.window(1, 1)]))
+        mask = draw(packed(frame)) & near
+        return mask & draw(usual(frame)) if draw(st.integers(0, 3)) == 0 else mask
+    if how == "heads":
+        return mw.by_head([mask, *(draw(usual(frame)) for _ in range(frame.heads - 1))])
+    if how == "sequences":
+        return mw.by_batch([mask, *(draw(usual(frame)) for _ in range(frame.batch - 1))])
+    return mask
 
 
 def usual_atom(frame: Frame, kind: str) -> st.SearchStrategy[Mask]:

@@ -70,6 +70,7 @@ def check_one(target: str, mask: Mask, frame: Frame) -> None:
         check_refusal(refusal, target, mask)
         return
     event("said")
+    assert deciders.CAN_SAY[target](right), "it can't be said"
     assert np.array_equal(READERS[target](given_form, right.shape), right)
     if target in RUNNERS:
         RUNNERS[target](given_form, right)
@@ -101,6 +102,7 @@ def test_transformers_makes_exactly_this_mask(
         assert not deciders.hf(right, frame.q_start), "it could have been said"
         check_refusal(refusal, "hf", mask)
         return
+    assert deciders.hf(right, frame.q_start), "it can't be said"
     event("said in 4-D" if getattr(given_form["attention_mask"], "ndim", 2) == 4 else "said in 2-D")
     for implementation in ("eager", "sdpa"):
         made = hf_reader.read(given_form, right.shape, kind, implementation)
