@@ -101,14 +101,20 @@ def _query_lengths(bound: BoundMask, *, strict: bool) -> IntArray | None:
 
 def _flags(bound: BoundMask, queries: IntArray) -> dict[str, Any] | None:
     """Arguments that say the mask without an array of its cells, or None."""
-    spans, (q_len, kv_len) = bound.spans, bound.shape[2:]
+    spans, kv_len = bound.spans, bound.frame.kv_len
     if spans.shape[1] != 1 or bool((np.diff(spans.offsets) > 1).any()):
         return None
     shown = seen_keys(bound)
-    keys = (
-        np.where(shown.any(axis=1), kv_len - np.argmax(shown[:, ::-1], axis=1), 0) if kv_len else 0
-    )
-    keys = np.broadcast_to(np.asarray(keys, np.int64), len(shown))
+    last = kv_len - np.argmax(shown[:, ::-1], axis=1) if kv_len else np.zeros(len(shown))
+    seen = np.where(shown.any(axis=1), last, 0).astype(np.int64)
+    every = np.full_like(seen, kv_len)
+    found = _window_flags(bound, queries, every)  # key lengths only where they are needed
+    return _window_flags(bound, queries, seen) if found is None else found
+
+
+def _window_flags(bound: BoundMask, queries: IntArray, keys: IntArray) -> dict[str, Any] | None:
+    """The same, if so many queries and keys of each sequence take part."""
+    spans, (q_len, kv_len) = bound.spans, bound.shape[2:]
     here, stop = rows(bound), keys[:, None, None]
     real = here < queries[:, None, None]
     low, high = np.zeros((2, *spans.shape), np.int64)
@@ -122,7 +128,8 @@ def _flags(bound: BoundMask, queries: IntArray) -> dict[str, Any] | None:
     first = here - left if left is not None else here * 0
     after = here + right + 1 if right is not None else np.full_like(here, kv_len)
     said = band(bound, np.broadcast_to(first, spans.shape), np.minimum(after, stop))
-    low, high = said.band if said.band is not None else (low, high)
+    assert said.band is not None
+    low, high = said.band
     if spans != band(bound, low, np.where(real, high, low)):
         return None
     flags: dict[str, Any] = {}

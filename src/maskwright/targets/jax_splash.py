@@ -93,9 +93,11 @@ def _mask(bound: BoundMask, spans: Spans, splash: Any) -> Any:
     here = rows(bound)
     if spans == band(bound, here * 0, here * 0 + kv_len):
         return splash.FullMask(size)
-    for offset in {0, kv_len - q_len, bound.frame.q_start}:
+    offsets = sorted({0, kv_len - q_len, bound.frame.q_start})
+    for offset in offsets:
         if spans == band(bound, here * 0, here + offset + 1):
             return splash.CausalMask(size, offset=offset)
+    for offset in offsets:
         reach = _window(spans, here + offset)
         if reach is not None:
             low, high = here + offset - reach[0], here + offset + reach[1] + 1
