@@ -31,15 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.arrays import BoolArray
+    from maskwright.targets.target import Target
 
 MOST_CELLS: Final = 2**24  # made into spans at a time
-TAKE_FLOATS: Final = ("torch.sdpa", "torch.mha", "torch.transformer", "hf", "tensorflow")
-CONSUMERS: Final = {  # by how a target's polarity begins
-    "True keeps": "keep",
-    "1 keeps": "keep",
-    "True drops": "drop",
-    "0 keeps": "additive",
-}
 
 
 def lint(
@@ -106,12 +100,13 @@ Make it window(back=3), which counts without the query itself.
         },
         q_start=None if q_start is None else read_number(q_start, "lint: q_start"),
     )
-    target, to = to, _consumer(to, mask)
+    target = capabilities().get(to) if isinstance(to, str) else None
+    to = _consumer(to, target, mask)
     if axes is not None:
         read_choice(axes, "lint: axes", AXES)
-    elif target == "keras" and getattr(mask, "ndim", 0) == 3:
-        axes = "bqk"
-    gives_zero = target in capabilities() and capabilities()[target].empty_rows == "zero"
+    elif target is not None and target.axes and getattr(mask, "ndim", 0) == len(target.axes):
+        axes = target.axes
+    gives_zero = target is not None and target.empty_rows == "zero"
     scores = numbers.read_dtype(dtype)
     facts = read_facts(causal, padding, documents, window, expects, _keys(mask, sizes))
     # Data about tokens says how many there are, and of how many sequences.
@@ -128,20 +123,16 @@ Make it window(back=3), which counts without the query itself.
     return LintReport(tuple(_lint_mask(mask, sizes, facts, gives_zero)))
 
 
-def _consumer(to: Any, mask: Any) -> str | None:
-    """What the consumer does, also by the name of a target that takes an array of cells."""
-    targets = capabilities()
-    if isinstance(to, str) and to in targets:
-        if to in TAKE_FLOATS and "float" in str(getattr(mask, "dtype", "")):
-            return "additive"
-        polarity = targets[to].polarity
-        for begins, consumer in CONSUMERS.items():
-            if polarity.startswith(begins):
-                return consumer
+def _consumer(to: Any, target: Target | None, mask: Any) -> str | None:
+    """What the consumer does: as it was said, or as the target that was named does."""
+    if target is None:
+        return None if to is None else read_choice(to, "lint: to", numbers.CONSUMERS)
+    if not target.reads:
         raise ArgumentError(
             f"lint: {to} takes no array of cells. Give 'keep', 'drop' or 'additive'."
         )
-    return None if to is None else read_choice(to, "lint: to", numbers.CONSUMERS)
+    floats = "float" in str(getattr(mask, "dtype", ""))
+    return "additive" if target.adds_floats and floats else target.reads
 
 
 def _lint_mask(

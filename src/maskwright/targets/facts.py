@@ -39,10 +39,15 @@ def triangle(bound: BoundMask, shift: int = 0) -> Spans:
     return band(bound, np.zeros_like(reach), reach)
 
 
+def everything(bound: BoundMask) -> Spans:
+    """Every row sees every key."""
+    here = rows(bound)
+    return band(bound, here * 0, here * 0 + bound.spans.kv_len)
+
+
 def sees_everything(bound: BoundMask) -> bool:
     """Does every row see every key?"""
-    q_len, kv_len = bound.shape[2:]
-    return bound.spans == band(bound, rows(bound) * 0, np.full((1, 1, q_len), kv_len))
+    return bound.spans == everything(bound)
 
 
 def is_upper_left_causal(bound: BoundMask) -> bool:
@@ -66,13 +71,32 @@ def of_all_heads(bound: BoundMask) -> Spans:
     return one
 
 
+def each_interval(spans: Spans) -> tuple[IntArray, IntArray]:
+    """For every interval the flat number of its row, and the how manieth it is there."""
+    counts = np.diff(spans.offsets)
+    nth = np.arange(spans.starts.size) - np.repeat(spans.offsets[:-1], counts)
+    return np.repeat(np.arange(counts.size), counts), nth
+
+
+def intervals_of_some_rows(bound: BoundMask) -> int:
+    """The most intervals that one of a few rows has: a look, before all rows are read."""
+    last = bound.shape[2] - 1
+    places = sorted({0, last // 2, last}) if last >= 0 else []
+    some = [bound.rows(row, row + 1).spans for row in places]
+    return max((int(np.diff(spans.offsets).max(initial=0)) for spans in some), default=0)
+
+
+def first_true(flags: BoolArray) -> tuple[int, int, int] | None:
+    """The first place of three axes that is True, or None."""
+    if not bool(flags.any()):
+        return None
+    b, h, q = (int(i) for i in np.unravel_index(int(np.argmax(flags)), flags.shape))
+    return b, h, q
+
+
 def first_empty_row(bound: BoundMask) -> tuple[int, int, int] | None:
     """The first (batch, head, row) that sees nothing, or None."""
-    empty = bound.spans.empty_rows()
-    if not bool(empty.any()):
-        return None
-    b, h, q = (int(i) for i in np.unravel_index(int(np.argmax(empty)), empty.shape))
-    return b, h, q
+    return first_true(bound.spans.empty_rows())
 
 
 def check_bytes(shape: tuple[int, ...], itemsize: int) -> None:

@@ -52,16 +52,17 @@ def lower(bound: BoundMask, *, empty_rows: EmptyRows = "native") -> dict[str, An
 
 def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:  # noqa: ARG001 - all is given
     """The lines that call it, with q, k, v of (batch, length, heads, head_dim)."""
-    rows, flag = given["startend_row_indices"], given["causal"]
-    lines = ["import numpy as np", "", "# for every key, the rows from which it is hidden"]
+    rows, call = given["startend_row_indices"], "# output = F.flashmask_attention(q, k, v"
     if rows is None:
-        lines = ["startend_row_indices = None"]
-    else:
-        lines.append(f"startend_row_indices = np.array({rows.tolist()}, dtype=np.int32)")
-    call = f"q, k, v, paddle.to_tensor(startend_row_indices), causal={flag}"
-    if rows is None:
-        call = f"q, k, v, None, causal={flag}"
-    return [*lines, f"# output = paddle.nn.functional.flashmask_attention({call})"]
+        end = f"{call}, None, causal={given['causal']})"
+        return ["startend_row_indices = None", end]
+    return [
+        "import numpy as np",
+        "",
+        "# for every key, the rows from which it is hidden; F is paddle.nn.functional",
+        f"startend_row_indices = np.array({rows.tolist()}, dtype=np.int32)",
+        f"{call}, paddle.to_tensor(startend_row_indices), causal={given['causal']})",
+    ]
 
 
 def _below_the_diagonal(seen: Spans, hidden: Spans, length: int) -> list[IntArray] | None:

@@ -9,14 +9,24 @@ import numpy as np
 from maskwright.core.arrays import read_choice, read_whole
 from maskwright.core.atoms_tokens import Documents, Padding
 from maskwright.core.mask import walk
-from maskwright.targets.facts import EMPTY_ROWS, EmptyRows, band, rows, seen_keys, triangle
+from maskwright.core.spans import Spans
+from maskwright.targets.code import mask_code
+from maskwright.targets.facts import (
+    EMPTY_ROWS,
+    EmptyRows,
+    band,
+    everything,
+    first_true,
+    rows,
+    seen_keys,
+    triangle,
+)
 from maskwright.targets.target import LeavesEmpty, Target
 from maskwright.targets.torch_tensors import additive, check_options, tensor
 
 if TYPE_CHECKING:
     from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.bound import BoundMask
-    from maskwright.core.spans import Spans
 
 TARGET = Target(
     name="hf",
@@ -26,6 +36,8 @@ TARGET = Target(
     shape="(B, S) where the model makes the rest itself, else (B, H or 1, T, S)",
     alignment="lower right, as with a cache",
     empty_rows="uniform or zero, by the model's attention; taken only where nobody sees the token",
+    reads="keep",
+    adds_floats=True,
     needs="torch",
     instead=("torch.flex", "torch.sdpa"),
 )
@@ -78,8 +90,6 @@ def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:
     if mask is not None and mask.ndim == 2:
         lines.append(f"attention_mask = torch.tensor({mask.tolist()})  # 1 keeps, 0 is padding")
     elif mask is not None:
-        from maskwright.targets.code import mask_code
-
         lines = mask_code(bound, "torch")
         lines.append(f"attention_mask = torch.zeros({tuple(mask.shape)}, dtype={mask.dtype})")
         hide = f"masked_fill(~mask, torch.finfo({mask.dtype}).min)"
@@ -110,23 +120,20 @@ def _check_empty_rows(bound: BoundMask, wish: EmptyRows) -> None:
         by_nobody: BoolArray = np.all(unseen, axis=1, keepdims=True)
         harmless[..., inside] = by_nobody[..., at[inside]]
         empty = empty & ~harmless
-    if bool(empty.any()):
-        b, h, q = (int(i) for i in np.unravel_index(int(np.argmax(empty)), empty.shape))
-        raise LeavesEmpty(b, h, q)
+    row = first_true(empty)
+    if row is not None:
+        raise LeavesEmpty(*row)
 
 
 def _own_mask(bound: BoundMask, kind: str) -> Spans:
     """What the model hides without being told: for a decoder the future, counted from the end."""
-    q_len, kv_len = bound.shape[2:]
-    if kind == "decoder":
-        return triangle(bound, kv_len - q_len)
-    return band(bound, rows(bound) * 0, np.full((1, 1, q_len), kv_len))
+    if kind == "encoder":
+        return everything(bound)
+    return triangle(bound, bound.frame.kv_len - bound.frame.q_len)
 
 
 def _of_keys(bound: BoundMask, shown: BoolArray) -> Spans:
     """Every row sees the keys that are shown."""
-    from maskwright.core.spans import Spans
-
     one = Spans.from_cells(shown[:, None, None, :], shown.shape[1])  # (B, 1, 1)
     index = np.repeat(np.arange(len(shown))[:, None, None], bound.shape[2], axis=2)
     return one.take(index)
@@ -135,9 +142,7 @@ def _of_keys(bound: BoundMask, shown: BoolArray) -> Spans:
 def _document_starts(bound: BoundMask) -> IntArray | None:
     """(B or 1, T): the first key of each row, if rows see their document up to themselves."""
     spans, (q_len, kv_len) = bound.spans, bound.shape[2:]
-    if q_len != kv_len or (spans.band is None and bool((np.diff(spans.offsets) != 1).any())):
-        return None
-    if bool(spans.empty_rows().any()):
+    if q_len != kv_len or bool((np.diff(spans.offsets) != 1).any()):
         return None
     low = spans.starts.reshape(spans.shape)[:, 0]
     row = np.arange(q_len)

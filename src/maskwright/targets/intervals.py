@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.targets.facts import EmptyRows, check_bytes, check_empty_rows
+from maskwright.targets.facts import EmptyRows, check_bytes, check_empty_rows, each_interval
 from maskwright.targets.target import Target
 from maskwright.targets.torch_tensors import numbers
 
@@ -30,18 +30,16 @@ def lower(bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "n
     """F0, F1, F2, … for every row: an interval from key 0 needs one number, others two."""
     check_empty_rows(bound, empty_rows, gives_zero=False)
     spans, frame = bound.spans, bound.frame
-    counts = np.diff(spans.offsets)
-    row = np.repeat(np.arange(counts.size), counts)
-    nth = np.arange(row.size) - np.repeat(spans.offsets[:-1], counts)
-    from_zero = np.zeros(counts.size, np.bool_)
+    row, nth = each_interval(spans)
+    b, h, rows = spans.shape
+    from_zero = np.zeros(b * h * rows, np.bool_)
     from_zero[row[(nth == 0) & (spans.starts == 0)]] = True
     slot = nth + ~from_zero[row]  # slot 0 is [0, F0), slot n is [F(2n-1), F(2n))
     slots = int(slot.max(initial=0)) + 1
-    check_bytes((2 * slots, counts.size), 8)
-    ends = np.full((2 * slots, counts.size), frame.kv_len)
+    check_bytes((2 * slots, from_zero.size), 8)
+    ends = np.full((2 * slots, from_zero.size), frame.kv_len)
     ends[0], ends[1, ~from_zero] = 0, 0  # nothing from key 0, where no interval begins there
     ends[2 * slot, row], ends[2 * slot + 1, row] = spans.starts, spans.stops
-    b, h, rows = spans.shape
     table = np.broadcast_to(
         ends[1:].reshape(2 * slots - 1, b, h, rows), (2 * slots - 1, frame.batch, h, rows)
     )

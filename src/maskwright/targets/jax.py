@@ -8,7 +8,7 @@ import numpy as np
 
 from maskwright.errors import ArgumentError
 from maskwright.targets.code import mask_code
-from maskwright.targets.facts import EmptyRows, band, check_empty_rows, rows, seen_keys
+from maskwright.targets.facts import EmptyRows, band, check_empty_rows, first_true, rows, seen_keys
 from maskwright.targets.target import LeavesEmpty, Target
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ TARGET = Target(
     shape="(B or 1, H or 1, T, S), or no array",
     alignment="the frame's; is_causal and local_window_size are upper left",
     empty_rows="uniform over all keys; rows at the end become zero by query_seq_lengths",
+    reads="keep",
     needs="jax",
     instead=("torch.sdpa", "torch.flex"),
 )
@@ -35,6 +36,7 @@ def lower(
     import jax
     import jax.numpy as jnp
 
+    _check_device(device)
     check_empty_rows(bound, empty_rows, gives_zero=True)
     queries = _query_lengths(bound, strict=empty_rows == "zero")
     flags = _flags(bound, queries) if queries is not None else None
@@ -42,14 +44,6 @@ def lower(
         flags = {"mask": bound.dense()}
         if queries is not None and bool((queries < bound.frame.q_len).any()):
             flags["query_seq_lengths"] = _for_batch(queries, bound)
-    try:
-        there = jax.default_device(device)
-        with there:
-            jnp.zeros(())
-    except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-        raise ArgumentError(
-            f"lower: device={device!r} is none of jax's here. Give one of jax.devices()."
-        ) from error
     with jax.default_device(device):
         return {
             name: jnp.asarray(value) if isinstance(value, np.ndarray) else value
@@ -79,6 +73,18 @@ def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:
     return [*lines, f"output = jax.nn.dot_product_attention({call})  # {told}"]
 
 
+def _check_device(device: Any) -> None:
+    import jax
+
+    try:
+        with jax.default_device(device):
+            jax.numpy.zeros(())
+    except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+        raise ArgumentError(
+            f"lower: device={device!r} is none of jax's here. Give one of jax.devices()."
+        ) from error
+
+
 def _query_lengths(bound: BoundMask, *, strict: bool) -> IntArray | None:
     """(B or 1,): how many rows there are before those at the end that see nothing.
 
@@ -91,12 +97,10 @@ def _query_lengths(bound: BoundMask, *, strict: bool) -> IntArray | None:
     )
     lengths = np.where(some.any(axis=1), last, 0).astype(np.int64)
     inside = np.arange(seen.shape[2]) < lengths[:, None, None]
-    if not bool((~seen & inside).any()):
-        return lengths
-    if strict:
-        b, h, q = (int(i) for i in np.unravel_index(int(np.argmax(~seen & inside)), seen.shape))
-        raise LeavesEmpty(b, h, q)
-    return None
+    row = first_true(~seen & inside)
+    if row is not None and strict:
+        raise LeavesEmpty(*row)
+    return lengths if row is None else None
 
 
 def _flags(bound: BoundMask, queries: IntArray) -> dict[str, Any] | None:

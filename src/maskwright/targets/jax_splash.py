@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.core.spans import union
+from maskwright.core.spans import Spans, union
 from maskwright.targets.bundles import bundles
 from maskwright.targets.code import bound_code
 from maskwright.targets.facts import (
@@ -14,6 +14,7 @@ from maskwright.targets.facts import (
     band,
     check_bytes,
     check_empty_rows,
+    everything,
     first_empty_row,
     rows,
 )
@@ -21,7 +22,6 @@ from maskwright.targets.target import CannotSay, Target
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
-    from maskwright.core.spans import Spans
 
 TARGET = Target(
     name="jax.splash",
@@ -31,6 +31,7 @@ TARGET = Target(
     shape="H masks of (T, S), and segment ids (B, T) and (B, S)",
     alignment="the frame's",
     empty_rows="uniform, so refused",
+    reads="keep",
     needs="jax",
     instead=("jax", "torch.flex"),
 )
@@ -72,8 +73,6 @@ def usage(bound: BoundMask, given: object) -> list[str]:  # noqa: ARG001 - one f
 
 def _same(parts: list[Any]) -> Spans:
     """The cells whose query and key have the same segment, in every sequence."""
-    from maskwright.core.spans import Spans
-
     planes = []
     for queries, keys in parts:
         names = np.unique(keys)
@@ -91,7 +90,7 @@ def _mask(bound: BoundMask, spans: Spans, splash: Any) -> Any:
     """The lazy object that says it, where there is one; else an array."""
     size = q_len, kv_len = bound.shape[2:]
     here = rows(bound)
-    if spans == band(bound, here * 0, here * 0 + kv_len):
+    if spans == everything(bound):
         return splash.FullMask(size)
     offsets = sorted({0, kv_len - q_len, bound.frame.q_start})
     for offset in offsets:

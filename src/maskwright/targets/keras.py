@@ -19,6 +19,8 @@ TARGET = Target(
     shape="(B or 1, T, S), with heads (B or 1, H, T, S)",
     alignment="the frame's; use_causal_mask, which some paths drop, is never used",
     empty_rows="zero or uniform, by backend and path, so refused",
+    reads="keep",
+    axes="bqk",
     needs="keras",
     instead=("torch.sdpa", "torch.flex"),
 )

@@ -168,7 +168,7 @@ def _unsupported(
         except CannotSay:
             return False
         except SizeError:
-            return True  # not known, so not to be named
+            pass  # not known, so not to be named
         return True
 
     target = form.TARGET
@@ -227,7 +227,7 @@ def _bind(
     q_start: int | None,
 ) -> BoundMask | Three:
     sizes = (q_len, kv_len, batch, heads, q_start)
-    if form.TARGET.name == "torch.transformer":
+    if form.TARGET.masks == 3:
         return _bind_three(mask, sizes)
     if isinstance(mask, tuple):
         raise ArgumentError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from maskwright.targets.facts import of_all_heads
+from maskwright.targets.facts import intervals_of_some_rows, of_all_heads
 from maskwright.targets.target import CannotSay
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def segments(bound: BoundMask) -> Segments:
     first[1:] &= ~(seen[:-1] & (low[1:] < high[:-1]) & (low[:-1] < high[1:]))
     at = np.flatnonzero(first)
     number = np.cumsum(first) - 1  # of the segment of each row that sees something
-    last = np.append(at[1:] - 1, low.size - 1)[: at.size]
-    while bool((~seen[last]).any()):  # rows that see nothing stand between segments
-        last = np.where(seen[last], last, last - 1)
+    # Rows that see nothing stand between segments, and are no part of them.
+    place = np.where(seen, np.arange(seen.size), -1)
+    last = np.maximum.reduceat(place, at) if at.size else at
     begin = np.minimum.reduceat(np.where(seen, low, np.iinfo(np.int64).max), at) if at.size else at
     end = high[last]
     if bool((begin[1:] < end[:-1]).any()):
@@ -62,14 +62,13 @@ def segments(bound: BoundMask) -> Segments:
 
 def _rows(bound: BoundMask) -> tuple[IntArray, IntArray]:
     """Every row's one interval, with the batch rows one after the other."""
-    for row in {0, bound.shape[2] // 2, bound.shape[2] - 1} if bound.shape[2] else ():
-        # A look at some rows, before all are read: they may have very many intervals.
-        if bool((np.diff(bound.rows(row, row + 1).spans.offsets) > 1).any()):
-            raise CannotSay("a query sees keys on both sides of hidden ones")
+    torn = CannotSay("a query sees keys on both sides of hidden ones")
+    if intervals_of_some_rows(bound) > 1:
+        raise torn
     spans, frame = of_all_heads(bound), bound.frame
     counts = np.diff(spans.offsets)
     if bool((counts > 1).any()):
-        raise CannotSay("a query sees keys on both sides of hidden ones")
+        raise torn
     low, high = np.zeros((2, counts.size), np.int64)
     low[counts == 1], high[counts == 1] = spans.starts, spans.stops
     held, shape = (spans.shape[0], frame.q_len), (frame.batch, frame.q_len)

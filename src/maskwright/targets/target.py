@@ -21,6 +21,10 @@ class Target:
     shape: str  # B batch, H heads, T queries, S keys
     alignment: str  # where the form itself puts the first query
     empty_rows: str  # what the target gives for a row that sees nothing
+    reads: str = ""  # an array of cells: "keep" or "drop" by truth, "additive"; "" if it takes none
+    adds_floats: bool = False  # and floats, which it adds, beside truth values
+    axes: str = ""  # what an array's axes are, where they do not line up from the right
+    masks: int = 1  # how many it takes
     needs: str = ""  # the framework that must be installed
     checked: str = "run here"  # or "format checked, kernel not run here"
     instead: tuple[str, ...] = ()  # what can say the masks that this one can't

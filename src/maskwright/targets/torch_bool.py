@@ -22,6 +22,7 @@ TARGET = Target(
     shape="(B or 1, H or 1, T, S)",
     alignment="the frame's",
     empty_rows="left to the softmax",
+    reads="keep",
     needs="torch",
 )
 

@@ -17,7 +17,13 @@ from maskwright.core.frame import MOST_BYTES
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError, SizeError
 from maskwright.targets.code import bound_code
-from maskwright.targets.facts import EmptyRows, check_bytes, check_empty_rows
+from maskwright.targets.facts import (
+    EmptyRows,
+    check_bytes,
+    check_empty_rows,
+    each_interval,
+    intervals_of_some_rows,
+)
 from maskwright.targets.target import Target
 from maskwright.targets.torch_tensors import numbers, tensor
 
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
-    from maskwright.core.arrays import IntArray
     from maskwright.core.bound import BoundMask
 
 TARGET = Target(
@@ -38,6 +43,7 @@ TARGET = Target(
     shape="(B or 1, H or 1, T, S), in blocks",
     alignment="the frame's",
     empty_rows="zero",
+    reads="keep",
     needs="torch",
 )
 
@@ -61,9 +67,7 @@ def lower(
         raise ArgumentError(
             f"lower: block_size has {len(sides)} numbers. Give one, or one for queries and one for keys."
         )
-    tall, broad = sides
-    tall = read_whole(tall, "lower: block_size", least=1)
-    broad = read_whole(broad, "lower: block_size", least=1)
+    tall, broad = (read_whole(side, "lower: block_size", least=1) for side in sides)
     tiles = bound.tiles(tall, broad)
     full = tiles.full & _whole_blocks(bound, tiles.full, tall, broad)
     partial = tiles.touched - full
@@ -124,12 +128,11 @@ def _listed(blocks: Spans, device: object) -> tuple[torch.Tensor, torch.Tensor]:
 def _mask_mod(bound: BoundMask, tall: int, device: object) -> Callable[..., torch.Tensor]:
     """Is key k in one of row q's intervals?"""
     spans = bound.spans
-    counts = np.diff(spans.offsets)
-    slots = int(counts.max(initial=1))
+    slots = int(np.diff(spans.offsets).max(initial=1))
     if slots > MOST_SLOTS:
         return _table_mod(bound, device)
-    slots = 1 << (max(slots, 1) - 1).bit_length()  # so that like masks share one compilation
-    low, high = _slotted(spans, counts, slots, tall)
+    slots = 1 << (slots - 1).bit_length()  # so that like masks share one compilation
+    low, high = _slotted(spans, slots, tall)
     return span_mod(numbers(low, device), numbers(high, device))
 
 
@@ -151,13 +154,9 @@ def span_mod(low: torch.Tensor, high: torch.Tensor) -> Callable[..., torch.Tenso
 
 def _check_size(bound: BoundMask) -> None:
     """Refuse a mask whose table would be too large, by a look at some rows before reading all."""
-    rows, size = bound.shape[2], math.prod(bound.shape)
-    if size <= MOST_BYTES:
-        return
-    for row in (0, rows // 2, rows - 1):
-        counts = np.diff(bound.rows(row, row + 1).spans.offsets)
-        if int(counts.max(initial=0)) > MOST_SLOTS:
-            _refuse_table(size)
+    size = math.prod(bound.shape)
+    if size > MOST_BYTES and intervals_of_some_rows(bound) > MOST_SLOTS:
+        _refuse_table(size)
 
 
 def _refuse_table(size: int) -> NoReturn:
@@ -181,7 +180,7 @@ def _table_mod(bound: BoundMask, device: object) -> Callable[..., torch.Tensor]:
     return in_the_table
 
 
-def _slotted(spans: Spans, counts: IntArray, slots: int, tall: int) -> tuple[Any, Any]:
+def _slotted(spans: Spans, slots: int, tall: int) -> tuple[Any, Any]:
     """The nth interval of every row, empty where there is none; rows fill whole blocks."""
     b, h, rows = spans.shape
     shape = (2, slots, b, h, -(-rows // tall) * tall)
@@ -190,8 +189,7 @@ def _slotted(spans: Spans, counts: IntArray, slots: int, tall: int) -> tuple[Any
     if slots == 1 and spans.band is not None:
         low[0, ..., :rows], high[0, ..., :rows] = spans.band
         return low, high
-    row = np.repeat(np.arange(counts.size), counts)
-    nth = np.arange(spans.starts.size) - np.repeat(spans.offsets[:-1], counts)
+    row, nth = each_interval(spans)
     at = (nth, *np.unravel_index(row, spans.shape))
     low[at], high[at] = spans.starts, spans.stops
     return low, high

@@ -21,6 +21,8 @@ TARGET = Target(
     shape="(T, S) or (B·H, T, S), and (B, S)",
     alignment="the frame's",
     empty_rows="NaN; with floats and need_weights=False zero, which is given where it is needed",
+    reads="drop",
+    adds_floats=True,
     needs="torch",
 )
 

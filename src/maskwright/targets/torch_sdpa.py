@@ -25,6 +25,8 @@ TARGET = Target(
     shape="(B or 1, H or 1, T, S), or no tensor",
     alignment="the frame's; is_causal is upper left, and used only where that is equal",
     empty_rows="zero",
+    reads="keep",
+    adds_floats=True,
     needs="torch",
 )
 

@@ -28,6 +28,9 @@ TARGET = Target(
     shape="(T, S) or (B·H, T, S), and (B, S), for each of the three attentions",
     alignment="the frame's",
     empty_rows="NaN in eval mode; floats give zero, but not in the encoder",
+    reads="drop",
+    adds_floats=True,
+    masks=3,
     needs="torch",
     instead=("torch.bool",),
 )

@@ -28,6 +28,7 @@ TARGET = Target(
     shape="an object where one is equal; else (B, H, T, S)",
     alignment="that of the object, which is compared with the frame's",
     empty_rows="as the kernel does",
+    reads="additive",
     needs="xformers",
     checked="format checked, kernel not run here",
 )
