@@ -1,0 +1,471 @@
+"""How the rows of one plane are cut into strips: the cheapest way that is found, by the costs.
+
+Rows that go on evenly (each interval's ends either stay or move by one key a row) make a run, and
+a run is cut by a closed formula: a causal triangle, a band, a block. Whatever does not go on
+evenly is cut into strips of one height. A mask whose keys lie `step` apart is `step` masks without
+gaps, each over every `step`-th row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import numpy as np
+
+from maskwright.core.line import covered, sweep
+
+if TYPE_CHECKING:
+    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.engine.costs import Costs
+
+HEIGHTS: Final = (16, 32, 64, 128, 192, 256, 512, 768)
+LEAST_RUN: Final = 8  # rows that make a run; fewer are cut together with their neighbours
+MOST_TRACKS: Final = 16  # intervals a row beyond which a run is not looked at one by one
+FAR: Final = 2**40
+
+Positions = tuple[int, int, int]  # start, count, step
+Intervals = tuple["IntArray", "IntArray", "IntArray"]  # offsets, starts, stops
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One plane: every row's intervals of keys."""
+
+    offsets: IntArray
+    starts: IntArray
+    stops: IntArray
+    kv_len: int
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Problem):
+            return NotImplemented
+        return self.kv_len == other.kv_len and all(
+            np.array_equal(mine, theirs)
+            for mine, theirs in (
+                (self.offsets, other.offsets),
+                (self.starts, other.starts),
+                (self.stops, other.stops),
+            )
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return int(self.offsets.size) - 1
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """How many intervals each row has."""
+        counts: IntArray = np.diff(self.offsets)
+        return counts
+
+    @cached_property
+    def cells(self) -> int:
+        """How many cells may be seen."""
+        return int((self.stops - self.starts).sum())
+
+    @cached_property
+    def ends(self) -> tuple[IntArray, IntArray]:
+        """Each row's first key and one past its last; far away and 0 where it sees nothing."""
+        real = self.counts > 0
+        low = np.full(self.rows, FAR)
+        high = np.zeros(self.rows, np.int64)
+        low[real] = self.starts[self.offsets[:-1][real]]
+        high[real] = self.stops[self.offsets[1:][real] - 1]
+        return low, high
+
+
+class Strip(NamedTuple):
+    """Rows and keys of one strip, and each row's intervals among those keys; None is all of them."""
+
+    rows: Positions
+    keys: Positions | IntArray
+    intervals: Intervals | None
+    causal: bool = False
+    first: bool = True
+
+    @property
+    def width(self) -> int:
+        """How many keys it has."""
+        return self.keys[1] if isinstance(self.keys, tuple) else int(self.keys.size)
+
+
+class Order(NamedTuple):
+    """What to cut: rows `start` … `stop - 1`; all their intervals, or only the nth of each."""
+
+    start: int
+    stop: int
+    gather: bool = False
+    track: int | None = None
+    causal: bool = False
+    first: bool = True
+    keys: tuple[int, int] | None = None  # only these keys
+
+
+def cut(problem: Problem, costs: Costs, planes: int) -> tuple[list[Strip], float]:
+    """The strips of a plane, and their cost for `planes` planes like it."""
+    if not problem.starts.size or not planes:
+        return [], 0.0
+    step = dilation(problem)
+    if step == 1:
+        return _cut(problem, costs, planes)
+    strips: list[Strip] = []
+    price = 0.0
+    for row in range(min(step, problem.rows)):
+        part, key = thinned(problem, row, step)
+        if not part.starts.size:
+            continue
+        found, cost = _cut(part, costs, planes)
+        strips += [_spread(strip, row, key, step) for strip in found]
+        price += cost
+    return strips, price
+
+
+def _cut(problem: Problem, costs: Costs, planes: int) -> tuple[list[Strip], float]:
+    orders, price, even = by_runs(problem, costs, planes)
+    if not even:
+        for height in sorted({*HEIGHTS, problem.rows}):
+            if height <= problem.rows:
+                other, cost = in_strips(problem, 0, problem.rows, height, costs, planes)
+                if cost < price:
+                    orders, price = other, cost
+    return [strip for order in orders if (strip := take(problem, order)) is not None], price
+
+
+# ── cutting by runs ───────────────────────────────────────────────────────────────────────────
+
+
+class Track(NamedTuple):
+    """One interval of a run's first row, and whether its ends move by one key a row."""
+
+    start: int
+    stop: int
+    low_moves: int
+    high_moves: int
+
+
+class Run(NamedTuple):
+    """Rows `start` … `stop - 1`, in which every interval goes on evenly; no tracks: rough rows."""
+
+    start: int
+    stop: int
+    tracks: tuple[Track, ...] | None
+
+
+def by_runs(problem: Problem, costs: Costs, planes: int) -> tuple[list[Order], float, bool]:
+    """Each run cut in its own best way; also whether there is nothing else."""
+    orders: list[Order] = []
+    price, even = 0.0, True
+    runs = find_runs(problem)
+    if runs is None:
+        return [], float("inf"), False
+    for start, stop, tracks in runs:
+        if tracks is None:
+            found, cost = in_strips(problem, start, stop, min(64, stop - start), costs, planes)
+            even = False
+        elif not tracks:
+            continue
+        else:
+            base = tracks[0].start
+            local = tuple(Track(t.start - base, t.stop - base, *t[2:]) for t in tracks)
+            cost, ways = best_way(stop - start, local, costs, planes)
+            found = [o for way in ways for o in _orders(way, start, stop, tracks)]
+            even = even and (len(tracks) == 1 or stop - start >= 4 * LEAST_RUN)
+        orders += found
+        price += cost
+    return orders, price, even
+
+
+def find_runs(problem: Problem) -> list[Run] | None:
+    """The rows as runs and rough stretches between them; None where hardly any row goes on."""
+    rows, counts = problem.rows, problem.counts
+    if rows == 1 or int(counts.max()) > MOST_TRACKS:
+        return [Run(0, 1, _tracks(problem, 0, 0))] if rows == 1 else None
+    owner = np.repeat(np.arange(rows), counts)
+    after = np.minimum(np.arange(owner.size) + counts[owner], owner.size - 1)
+    low = problem.starts[after] - problem.starts
+    high = problem.stops[after] - problem.stops
+    bad = np.append(counts[1:] != counts[:-1], True)
+    odd = (low < 0) | (low > 1) | (high < 0) | (high > 1)
+    np.logical_or.at(bad, owner[odd], True)
+    nth = np.arange(owner.size) - problem.offsets[:-1][owner]
+    code = np.zeros(rows, np.int64)
+    np.add.at(code, owner, (low * 2 + high).clip(0, 3) << (2 * nth))
+    code[bad] = -1
+    # Pairs of neighbouring rows, in groups of one code.
+    pairs = code[:-1]
+    edges = np.flatnonzero(np.diff(pairs)) + 1
+    begins, ends = np.concatenate(([0], edges)), np.concatenate((edges, [pairs.size]))
+    if begins.size > rows // 4 + 8 and rows > 4 * LEAST_RUN:
+        return None
+    runs: list[Run] = []
+    done = 0
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        if pairs[begin] == -1:
+            continue
+        start, stop = max(begin, done), end + 1
+        if stop - start < (LEAST_RUN if pairs[begin] else 2):
+            continue
+        if start > done:
+            runs.append(Run(done, start, None))
+        runs.append(Run(start, stop, _tracks(problem, start, int(pairs[begin]))))
+        done = stop
+    if done < rows:
+        runs.append(Run(done, rows, None))
+    return runs
+
+
+def _tracks(problem: Problem, row: int, code: int) -> tuple[Track, ...]:
+    part = slice(problem.offsets[row], problem.offsets[row + 1])
+    pairs = zip(problem.starts[part].tolist(), problem.stops[part].tolist(), strict=True)
+    return tuple(
+        Track(start, stop, code >> (2 * n + 1) & 1, code >> (2 * n) & 1)
+        for n, (start, stop) in enumerate(pairs)
+    )
+
+
+class Way(NamedTuple):
+    """How to cut a run: in strips of `height` rows, of all tracks or one of them."""
+
+    kind: Literal["strips", "causal", "body"]
+    height: int
+    gather: bool = False
+    track: int | None = None
+    first: bool = True
+
+
+@lru_cache(maxsize=4096)
+def best_way(
+    rows: int, tracks: tuple[Track, ...], costs: Costs, planes: int
+) -> tuple[float, tuple[Way, ...]]:
+    """The cheapest way to cut a run, and its cost."""
+    still = not any(t.low_moves or t.high_moves for t in tracks)
+    heights = {rows} if still else {*(h for h in HEIGHTS if h < rows), rows}
+    options = [
+        (_strips_cost(rows, height, tracks, costs, planes, gather), (Way("strips", height, gather),))
+        for height in heights
+        for gather in ((False, True) if len(tracks) > 1 else (False,))
+    ]
+    if len(tracks) == 1:
+        (track,) = tracks
+        if (track.low_moves, track.high_moves) == (0, 1):
+            options += _triangles(rows, track.stop - track.start, costs, planes)
+    else:
+        parts = [
+            best_way(rows, (Track(0, t.stop - t.start, *t[2:]),), costs, planes) for t in tracks
+        ]
+        apart = sum(cost for cost, _ in parts) + costs.merge * rows * planes * (len(tracks) - 1)
+        ways = tuple(
+            way._replace(track=n, first=way.first and n == 0)
+            for n, (_, found) in enumerate(parts)
+            for way in found
+        )
+        options.append((apart, ways))
+    return min(options, key=lambda option: option[0])
+
+
+def _triangles(
+    rows: int, width: int, costs: Costs, planes: int
+) -> list[tuple[float, tuple[Way, ...]]]:
+    """The kernel's own causal mode: on a triangle, or beside the block that all rows see."""
+    blocks = sum(
+        min(256, rows - row) * min(-(-(row + 256) // 512) * 512, rows)
+        for row in range(0, rows, 256)
+    )
+    causal = planes * (blocks * costs.causal_cell + rows * costs.rates(rows, False)[1]) + costs.call
+    if width == 1:
+        return [(causal, (Way("causal", rows),))]
+    body = costs.strip(rows, width - 1, masked=False, planes=planes)
+    merge = costs.merge * rows * planes
+    return [(causal + body + merge, (Way("body", rows), Way("causal", rows, first=False)))]
+
+
+def _strips_cost(
+    rows: int, height: int, tracks: tuple[Track, ...], costs: Costs, planes: int, gather: bool
+) -> float:
+    """Strips of one height over a run, by the formula for the sum of their widths."""
+    count = -(-rows // height)
+    low, high = tracks[0].low_moves, tracks[-1].high_moves
+    hull = tracks[-1].stop - tracks[0].start
+    still = not any(t.low_moves or t.high_moves for t in tracks)
+    masked = not still or (len(tracks) > 1 and not gather)
+    grown = (height - 1) * high + (high - low) * height * (count - 1) / 2
+    width = max(hull + grown, 1.0)
+    if gather:
+        width = min(
+            width, sum(t.stop - t.start + (height - 1) * t.high_moves for t in tracks) * 1.0
+        )
+    cell, row = costs.rates(height, masked)
+    folded = low == high and not still and not gather
+    price = planes * rows * (width * cell + row) + costs.call * (1 if folded else count)
+    if gather:
+        price += count * (costs.gather + planes * width * costs.copy)
+    return price
+
+
+def _orders(way: Way, start: int, stop: int, tracks: tuple[Track, ...]) -> list[Order]:
+    track = None if len(tracks) == 1 else way.track
+    if way.kind == "strips":
+        return [
+            Order(row, min(row + way.height, stop), way.gather, track, first=way.first)
+            for row in range(start, stop, way.height)
+        ]
+    own = tracks[0 if track is None else track]
+    if way.kind == "body":
+        return [Order(start, stop, track=track, first=way.first, keys=(own.start, own.stop - 1))]
+    keys = (own.stop - 1, own.stop - 1 + stop - start)
+    return [Order(start, stop, track=track, causal=True, first=way.first, keys=keys)]
+
+
+# ── cutting rough rows ────────────────────────────────────────────────────────────────────────
+
+
+def in_strips(
+    problem: Problem, start: int, stop: int, height: int, costs: Costs, planes: int
+) -> tuple[list[Order], float]:
+    """Strips of one height; each reads its keys as they lie, or gathers them where that is cheaper."""
+    tops = np.arange(start, stop, height)
+    low = np.minimum.reduceat(problem.ends[0][start:stop], tops - start)
+    high = np.maximum.reduceat(problem.ends[1][start:stop], tops - start)
+    hull = np.maximum(high - low, 0)
+    rows = np.minimum(tops + height, stop) - tops
+    cell, row = costs.rates(height, True)
+    lying = planes * rows * (hull * cell + row) + costs.call
+    price, gathers = lying, np.zeros(tops.size, np.bool_)
+    if bool((problem.counts[start:stop] > 1).any()):
+        union = _union_widths(problem, start, stop, height, tops.size)
+        apart = planes * (rows * (union * cell + row) + union * costs.copy)
+        apart = apart + costs.call + costs.gather
+        gathers = apart < lying
+        price = np.minimum(lying, apart)
+    ends = np.minimum(tops + height, stop)
+    orders = [
+        Order(top, end, gather)
+        for top, end, gather, width in zip(
+            tops.tolist(), ends.tolist(), gathers.tolist(), hull.tolist(), strict=True
+        )
+        if width
+    ]
+    return orders, float(price[hull > 0].sum())
+
+
+def _union_widths(problem: Problem, start: int, stop: int, height: int, strips: int) -> IntArray:
+    """How many keys the rows of each strip see between them."""
+    part = slice(problem.offsets[start], problem.offsets[stop])
+    owner = np.repeat(np.arange(stop - start) // height, problem.counts[start:stop])
+    base = owner * (problem.kv_len + 1)
+    begin, end = sweep(base + problem.starts[part], base + problem.stops[part], covered)
+    widths = np.bincount(begin // (problem.kv_len + 1), end - begin, minlength=strips)
+    return widths.astype(np.int64)
+
+
+# ── taking strips ─────────────────────────────────────────────────────────────────────────────
+
+
+def take(problem: Problem, order: Order) -> Strip | None:
+    """The strip that an order asks for; None where its rows see nothing."""
+    offsets = problem.offsets[order.start : order.stop + 1]
+    if order.track is not None:
+        at = offsets[:-1] + order.track
+        offsets = np.arange(at.size + 1)
+        starts, stops = problem.starts[at], problem.stops[at]
+    else:
+        part = slice(offsets[0], offsets[-1])
+        starts, stops = problem.starts[part], problem.stops[part]
+        offsets = offsets - offsets[0]
+    if order.keys is not None:
+        first, stop = order.keys
+        rows = (order.start, order.stop - order.start, 1)
+        return Strip(rows, (first, stop - first, 1), None, order.causal, order.first)
+    if not starts.size:
+        return None
+    real = np.flatnonzero(np.diff(offsets))
+    above, below = int(real[0]), int(real[-1]) + 1
+    offsets = offsets[above : below + 1]
+    rows = (order.start + above, below - above, 1)
+    keys: Positions | IntArray
+    if order.gather:
+        keys, starts, stops = _gathered(starts, stops)
+    else:
+        low = int(starts.min())
+        keys = (low, int(stops.max()) - low, 1)
+        starts, stops = starts - low, stops - low
+    width = keys[1] if isinstance(keys, tuple) else int(keys.size)
+    whole = int((stops - starts).sum()) == rows[1] * width
+    return Strip(rows, keys, None if whole else (offsets, starts, stops), first=order.first)
+
+
+def _gathered(starts: IntArray, stops: IntArray) -> tuple[Positions | IntArray, IntArray, IntArray]:
+    """The keys that are seen at all, closed up; and the intervals among them."""
+    begin, end = sweep(starts, stops, covered)
+    before = np.cumsum(end - begin) - (end - begin)
+    home = np.searchsorted(begin, starts, side="right") - 1
+    shift = before[home] - begin[home]
+    if begin.size == 1:
+        return (int(begin[0]), int(end[0] - begin[0]), 1), starts + shift, stops + shift
+    sizes = end - begin
+    keys = np.repeat(begin - before, sizes) + np.arange(int(sizes.sum()))
+    return keys, starts + shift, stops + shift
+
+
+# ── masks with even gaps ──────────────────────────────────────────────────────────────────────
+
+
+def dilation(problem: Problem) -> int:
+    """How far apart the keys of every row lie, where all do evenly; else 1.
+
+    Rows one such step apart must see keys of the same residue, so that each is a mask of its own.
+    """
+    if bool((problem.stops - problem.starts != 1).any()) or int(problem.counts.max()) < 2:
+        return 1
+    inner = np.ones(problem.starts.size, np.bool_)
+    inner[problem.offsets[:-1][problem.counts > 0]] = False
+    gaps = np.diff(problem.starts)[inner[1:]]
+    step = int(gaps[0])
+    if step < 2 or bool((gaps != step).any()):
+        return 1
+    real = problem.counts > 0
+    residue = np.full(problem.rows, -1)
+    residue[real] = problem.starts[problem.offsets[:-1][real]] % step
+    for row in range(min(step, problem.rows)):
+        seen = residue[row::step]
+        seen = seen[seen >= 0]
+        if seen.size and bool((seen != seen[0]).any()):
+            return 1
+    return step
+
+
+def thinned(problem: Problem, row: int, step: int) -> tuple[Problem, int]:
+    """Every `step`-th row from `row`, over every `step`-th key; and the first such key."""
+    counts = problem.counts[row::step]
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    take_all = np.repeat(problem.offsets[row:-1:step] - offsets[:-1], counts) + np.arange(offsets[-1])
+    starts = problem.starts[take_all]
+    key = int(starts[0] % step) if starts.size else 0
+    starts = (starts - key) // step
+    joined = _rejoined(offsets, starts)
+    return Problem(*joined, -(-(problem.kv_len - key) // step)), key
+
+
+def _rejoined(offsets: IntArray, keys: IntArray) -> Intervals:
+    """Single keys that have become neighbours are one interval; there is one a row."""
+    real = np.diff(offsets) > 0
+    starts = keys[offsets[:-1][real]]
+    stops = keys[offsets[1:][real] - 1] + 1
+    return np.concatenate(([0], np.cumsum(real))), starts, stops
+
+
+def _spread(strip: Strip, row: int, key: int, step: int) -> Strip:
+    """A strip of a thinned mask, at the rows and keys where it really lies."""
+    start, count, by = strip.rows
+    rows = (row + start * step, count, by * step)
+    if isinstance(strip.keys, tuple):
+        first, width, apart = strip.keys
+        return strip._replace(rows=rows, keys=(key + first * step, width, apart * step))
+    return strip._replace(rows=rows, keys=key + strip.keys * step)
+
+

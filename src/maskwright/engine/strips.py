@@ -1,0 +1,258 @@
+"""Runs a plan on PyTorch's fused CPU kernel, forward and backward.
+
+Each piece is one call, on views of q, k and v: strips that repeat evenly are folded into the batch
+axis by strides alone. Rows that several pieces share are merged by their logsumexp. The backward
+pass takes each piece by itself with the whole row's output and logsumexp, which is exact, however
+the rows are cut; so it has a plan of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from maskwright.engine.plan import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maskwright.engine.plan import Piece, Plan, Stencil
+
+MOST_KEPT = 2**29  # bytes of stencils that a plan keeps as tensors
+
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+class Part(NamedTuple):
+    """One call: which batch rows and heads, which strips of a folded piece, and its mask."""
+
+    piece: Piece
+    batch: slice
+    heads: slice
+    kv_heads: slice
+    first: int  # strip number, of a folded piece
+    times: int
+    every: int
+    mask: torch.Tensor | None
+    empty: torch.Tensor | None  # (rows, 1), rows of the stencil that see nothing
+
+    def queries(self, x: torch.Tensor) -> torch.Tensor:
+        """The rows of this part, of a tensor (batch, heads, queries, …)."""
+        piece = self.piece
+        start = piece.rows.start + self.first * piece.row_shift
+        return self._view(x[self.batch, self.heads], piece.rows._replace(start=start), piece.row_shift)
+
+    def keys(self, x: torch.Tensor) -> torch.Tensor:
+        """The keys of this part, of a tensor (batch, kv_heads, keys, head_dim)."""
+        piece, held = self.piece, x[self.batch, self.kv_heads]
+        if isinstance(piece.keys, Steps):
+            start = piece.keys.start + self.first * piece.key_shift
+            return self._view(held, piece.keys._replace(start=start), piece.key_shift)
+        return held.index_select(2, _index(piece))
+
+    def add_to_keys(self, total: torch.Tensor, part: torch.Tensor) -> None:
+        """Add a gradient of the keys of this part to the whole gradient."""
+        if isinstance(self.piece.keys, Steps):
+            self.keys(total).add_(part)
+        else:
+            total[self.batch, self.kv_heads].index_add_(2, _index(self.piece), part)
+
+    def _view(self, x: torch.Tensor, steps: Steps, shift: int) -> torch.Tensor:
+        if self.times == 1:
+            return x[:, :, steps.start : steps.stop : steps.step]
+        _, heads, _, *rest = x.shape
+        _, by_head, by_row, *others = x.stride()
+        return x.as_strided(
+            (self.times, heads, steps.count, *rest),
+            (self.every * shift * by_row, by_head, steps.step * by_row, *others),
+            x.storage_offset() + steps.start * by_row,
+        )
+
+
+def forward(
+    plan: Plan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and logsumexp. q, k, v have one dtype and head_dim, and a last axis without gaps."""
+    batch, heads, q_len, width = q.shape
+    if plan.covers and (plan.pieces[0].times == 1 or batch == 1):
+        (part,) = parts(plan, plan.pieces[0], q, k)
+        out, lse = _run(part, q, k, v, scale)
+        # The kernel's output lies in the order (strip, row, head, value): one long row order.
+        out = out.transpose(1, 2).reshape(batch, q_len, heads, width).transpose(1, 2)
+        return out, lse.transpose(1, 2).reshape(batch, q_len, heads).transpose(1, 2).contiguous()
+    make = torch.empty if _every_row_written(plan) else torch.zeros
+    out = make((batch, q_len, heads, width), dtype=q.dtype, device=q.device).transpose(1, 2)
+    lse = torch.full((batch, heads, q_len), -math.inf, dtype=_lse_dtype(q), device=q.device)
+    for piece in plan.pieces:
+        for part in parts(plan, piece, q, k):
+            own, own_lse = _run(part, q, k, v, scale)
+            if piece.first:
+                part.queries(out).copy_(own)
+                part.queries(lse).copy_(own_lse)
+            else:
+                merge(part.queries(out), part.queries(lse), own, own_lse)
+    return out, lse
+
+
+def backward(
+    plan: Plan,
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of q, k and v; `out` and `lse` are the forward pass's."""
+    grads = tuple(torch.zeros_like(x) for x in (q, k, v))
+    lse = lse.masked_fill(lse == -math.inf, 0.0)  # of a row whose weights are zero anyway
+    for piece in plan.pieces:
+        for part in parts(plan, piece, q, k, apart=True):
+            _add_gradients(part, grads, (grad, q, k, v, out, lse), scale)
+    return grads
+
+
+def merge(
+    out: torch.Tensor, lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor
+) -> None:
+    """Add what other keys gave to the same rows, in place."""
+    both = torch.logaddexp(lse, other_lse)
+    finite = both.masked_fill(both == -math.inf, 0.0)
+    out.mul_((lse - finite).exp_().unsqueeze(-1).to(out.dtype))
+    out.addcmul_(other, (other_lse - finite).exp_().unsqueeze(-1).to(out.dtype))
+    lse.copy_(both)
+
+
+def parts(
+    plan: Plan, piece: Piece, q: torch.Tensor, k: torch.Tensor, apart: bool = False
+) -> Iterator[Part]:
+    """The calls of a piece: by key head where heads differ, and by sequence where it is folded.
+
+    With `apart` no two strips of one call share a key, so that gradients can be added by views.
+    """
+    batch = slice(0, q.shape[0]) if piece.planes.batch is None else slice(*piece.planes.batch)
+    mask = None if piece.stencil is None else _mask(plan, piece.stencil, piece.width, q)
+    empty = None if piece.stencil is None else _empty(plan, piece.stencil, q.device)
+    rows = [batch]
+    if piece.times > 1:
+        rows = [slice(b, b + 1) for b in range(batch.start, batch.stop)]
+    every = 1
+    if apart and piece.times > 1:
+        assert isinstance(piece.keys, Steps)
+        reach = piece.keys.stop - piece.keys.start
+        every = min(piece.times, -(-reach // piece.key_shift) if piece.key_shift else piece.times)
+    for heads, kv_heads in _head_groups(piece, q.shape[1], k.shape[1]):
+        for row in rows:
+            for first in range(every):
+                times = -(-(piece.times - first) // every)
+                yield Part(piece, row, heads, kv_heads, first, times, every, mask, empty)
+
+
+def _run(
+    part: Part, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = part.queries(q)
+    if part.empty is not None:
+        rows = rows.masked_fill(part.empty, 0.0)  # whatever it holds, it may not spread
+    out, lse = _forward(
+        rows, part.keys(k), part.keys(v), 0.0, part.piece.causal, attn_mask=part.mask, scale=scale
+    )
+    if part.empty is not None:
+        out = out.masked_fill(part.empty, 0.0)
+        lse = lse.masked_fill(part.empty[:, 0], -math.inf)  # the kernel says 0
+    return out, lse
+
+
+def _add_gradients(
+    part: Part,
+    grads: tuple[torch.Tensor, ...],
+    given: tuple[torch.Tensor, ...],
+    scale: float,
+) -> None:
+    grad, rows, out = (part.queries(given[i]) for i in (0, 1, 4))
+    k, v = part.keys(given[2]), part.keys(given[3])
+    if part.empty is not None:
+        grad, rows = grad.masked_fill(part.empty, 0.0), rows.masked_fill(part.empty, 0.0)
+    shared = rows.shape[1] // k.shape[1]
+    if shared > 1:
+        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    dq, dk, dv = _backward(
+        grad,
+        rows,
+        k,
+        v,
+        out,
+        part.queries(given[5]),
+        0.0,
+        part.piece.causal,
+        attn_mask=part.mask,
+        scale=scale,
+    )
+    part.queries(grads[0]).add_(dq)
+    for total, own in ((grads[1], dk), (grads[2], dv)):
+        if shared > 1:
+            own = own.unflatten(1, (-1, shared)).sum(2)
+        part.add_to_keys(total, own)
+
+
+def _head_groups(piece: Piece, heads: int, kv_heads: int) -> Iterator[tuple[slice, slice]]:
+    """Query heads and the key heads that they read, in groups that the kernel can take at once."""
+    first, stop = piece.planes.heads or (0, heads)
+    shared = heads // kv_heads
+    if first % shared == 0 and stop % shared == 0:
+        yield slice(first, stop), slice(first // shared, stop // shared)
+        return
+    for key_head in range(first // shared, -(-stop // shared)):
+        own = slice(max(first, key_head * shared), min(stop, (key_head + 1) * shared))
+        yield own, slice(key_head, key_head + 1)
+
+
+def _every_row_written(plan: Plan) -> bool:
+    written = sum(p.rows.count * p.times * plan.planes(p) for p in plan.pieces if p.first)
+    return written == math.prod(plan.shape[:3])
+
+
+def _lse_dtype(q: torch.Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def _index(piece: Piece) -> torch.Tensor:
+    assert not isinstance(piece.keys, Steps)
+    return torch.from_numpy(piece.keys)
+
+
+def _mask(plan: Plan, stencil: Stencil, width: int, q: torch.Tensor) -> torch.Tensor:
+    """The stencil as numbers to add: 0 where a key is seen, else -inf."""
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    key = ("mask", id(stencil), dtype, q.device)
+    held: torch.Tensor | None = plan.made.get(key)
+    if held is None:
+        broad = max(p.width for p in plan.pieces if p.stencil is stencil)
+        size = broad * (stencil.offsets.size - 1) * dtype.itemsize
+        keep = plan.made.get("bytes", 0) + size <= MOST_KEPT
+        held = _painted(stencil, broad if keep else width, dtype, q.device)
+        if keep:
+            plan.made["bytes"] = plan.made.get("bytes", 0) + size
+            plan.made[key] = held
+    return held[:, held.shape[1] - width :]
+
+
+def _painted(
+    stencil: Stencil, width: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    hidden = torch.from_numpy(~stencil.paint(width)).to(device)
+    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -math.inf)
+
+
+def _empty(plan: Plan, stencil: Stencil, device: torch.device) -> torch.Tensor | None:
+    """(rows, 1), True for rows of the stencil that see nothing; None where there is none."""
+    key = ("empty", id(stencil), device)
+    if key not in plan.made:
+        empty = stencil.empty
+        plan.made[key] = torch.from_numpy(empty).to(device)[:, None] if empty.any() else None
+    held: torch.Tensor | None = plan.made[key]
+    return held

@@ -1,0 +1,178 @@
+"""`top_blocks`: the blocks of keys that are worth reading, chosen from the queries and keys.
+
+Blocks are compared by the mean of their queries and the mean of their keys. What may be chosen is
+a matter of the mask alone, so it is worked out once for every mask and frame, and kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from maskwright.core.arrays import kind_of, read_whole
+from maskwright.core.atoms import blocks
+from maskwright.core.mask import Mask
+from maskwright.engine.inputs import EVERYTHING, bind
+from maskwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.core.bound import BoundMask
+    from maskwright.core.spans import Spans
+
+
+def top_blocks(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    size: int = 64,
+    keep: int = 8,
+    within: Mask | None = None,
+    *,
+    q_start: int | None = None,
+) -> Mask:
+    """The mask `blocks(map, size) & within` of the `keep` best blocks of keys for `size` queries.
+
+    q is (B, H, T, D), k is (B, Hk, S, D), where groups of query heads may share a key head. For
+    every batch row, head and block of queries, among the blocks of keys in which `within` (all, if
+    not given) lets one of these queries see something:
+
+    1. Those at the positions of the queries themselves are kept: one, or two where the edges of
+       blocks do not meet.
+    2. Then the best are, until there are `keep`. A block's score is its mean key times the mean
+       query; the first of equal ones comes first, and NaN comes last.
+    3. A query that would now see nothing, though `within` lets it see something, adds the best
+       block that it may see. So the mask has no more empty rows than `within` has.
+
+    The last query sits at the last key; pass the same `q_start` here and to `attention` for
+    another place. The choice has no gradient.
+
+    >>> import torch, maskwright as mw
+    >>> from maskwright.engine.top_blocks import top_blocks
+    >>> keys = torch.tensor([0.0, 0.0, 9.0, 9.0, 1.0, 1.0, 0.0, 0.0]).reshape(1, 1, 8, 1)
+    >>> print(top_blocks(torch.ones(1, 1, 8, 1), keys, size=2, keep=2, within=mw.causal()).on(8))
+    blocks([[[[True, False, False, False], [True, True, False, False], [False, True, True, \
+False], [False, True, False, True]]]], size=2) & causal()
+    8 queries × 8 keys, density 0.38
+    ■ · · · · · · ·
+    ■ ■ · · · · · ·
+    ■ ■ ■ · · · · ·
+    ■ ■ ■ ■ · · · ·
+    · · ■ ■ ■ · · ·
+    · · ■ ■ ■ ■ · ·
+    · · ■ ■ · · ■ ·
+    · · ■ ■ · · ■ ■
+    """
+    import torch
+
+    side = read_whole(size, "top_blocks: size", least=1)
+    most = read_whole(keep, "top_blocks: keep", least=1)
+    _check(q, k, within)
+    mask = EVERYTHING if within is None else within
+    choice = _choice(bind(mask, (*q.shape[:3], k.shape[2]), q_start), side)
+    with torch.no_grad():
+        scores = _scores(_means(q, side), _means(k, side))
+        chosen = _best(scores, choice, most)
+        _fill(chosen, scores, choice)
+    return blocks(chosen.cpu().numpy(), side) & mask
+
+
+def _check(q: Any, k: Any, within: Any) -> None:
+    """Refuse what can't be compared, in one sentence."""
+    import torch
+
+    for name, x in (("q", q), ("k", k)):
+        if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.is_floating_point():
+            given = f"{tuple(x.shape)}, {x.dtype}" if isinstance(x, torch.Tensor) else kind_of(x)
+            raise ArgumentError(
+                f"top_blocks: {name} is {given}. "
+                "Give a floating-point tensor of shape (batch, heads, length, head_dim)."
+            )
+    heads, shared = q.shape[1], k.shape[1]
+    fits = heads == shared or (shared > 0 and heads % shared == 0)
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or not fits:
+        raise ArgumentError(
+            f"top_blocks: q {tuple(q.shape)} and k {tuple(k.shape)} do not go together. Give the "
+            "same batch and head_dim, and q as many heads as k or a multiple of them."
+        )
+    if q.device != k.device:
+        raise ArgumentError(
+            f"top_blocks: q is on {q.device} and k on {k.device}. Move both to one device."
+        )
+    if within is not None and not isinstance(within, Mask):
+        raise ArgumentError(
+            f"top_blocks: within is {kind_of(within)}. Give a mask that is not bound to a size yet."
+        )
+
+
+# ── what the mask lets be chosen ──────────────────────────────────────────────────────────────
+
+
+class Choice(NamedTuple):
+    """What may, and what must be chosen; all by (batch or 1, heads or 1, query block, key block).
+
+    `line` numbers the (batch, head, query block) of rows which see nothing at their own positions,
+    and `seen` the blocks that they see; such rows have to be looked after.
+    """
+
+    touched: BoolArray
+    own: BoolArray
+    line: tuple[IntArray, IntArray, IntArray]
+    seen: BoolArray
+
+
+def _choice(bound: BoundMask, size: int) -> Choice:
+    """Worked out once, and kept with the bound mask."""
+    kept: dict[int, Choice] = bound.__dict__.setdefault("_block_choice", {})
+    if size not in kept:
+        kept[size] = _make_choice(bound, size)
+    return kept[size]
+
+
+def _make_choice(bound: BoundMask, size: int) -> Choice:
+    tiles = bound.tiles(size).touched
+    touched = np.zeros((*tiles.shape, tiles.kv_len), np.bool_)
+    tiles.paint(touched)
+    frame = bound.frame
+    first = np.arange(tiles.shape[2]) * size
+    last = np.minimum(first + size, frame.q_len) - 1
+    low, high = ((frame.q_start + row) // size for row in (first, last))
+    column = np.arange(tiles.kv_len)
+    own = touched & (column >= low[:, None]) & (column <= high[:, None])
+    rows = bound.tiles(1, size).touched
+    lost = _lost(rows, low.repeat(size)[: frame.q_len], high.repeat(size)[: frame.q_len])
+    return Choice(touched, own, *_lines(rows, lost, size, (frame.batch, frame.heads)))
+
+
+def _lost(rows: Spans, low: IntArray, high: IntArray) -> IntArray:
+    """The flat numbers of rows that see something, but nothing in the blocks low … high."""
+    offsets, starts, stops = rows.flat
+    counts = np.diff(offsets)
+    owner = np.repeat(np.arange(counts.size), counts)
+    place = owner % max(rows.shape[2], 1)
+    own = (starts <= high[place]) & (stops > low[place])
+    served = np.zeros(counts.size, np.bool_)
+    served[owner[own]] = True
+    return np.flatnonzero((counts > 0) & ~served)
+
+
+def _lines(
+    rows: Spans, lost: IntArray, size: int, planes: tuple[int, int]
+) -> tuple[tuple[IntArray, IntArray, IntArray], BoolArray]:
+    """For each of these rows its batch, head and query block, and the blocks that it sees."""
+    held = rows.take(lost[None, None])
+    seen = np.zeros((1, 1, lost.size, rows.kv_len), np.bool_)
+    held.paint(seen)
+    b, h, row = np.unravel_index(lost, rows.shape)
+    line = np.stack([b, h, row // size], axis=1)
+    # Rows of a block mostly see the same blocks: one of them speaks for all.
+    told = np.concatenate([line, np.packbits(seen[0, 0], axis=1)], axis=1)
+    once = np.sort(np.unique(told, axis=0, return_index=True)[1])
+    line, distinct = line[once], seen[0, 0, once]
+    for axis, number in enumerate(planes):
+        if rows.shape[axis] == 1:  # the mask is the same there, but what is chosen is not
+            line, distinct = np.tile(line, (number, 1)), np.tile(distinct, (number, 1))
+            line[:, axis] = np.repeat(np.arange(number), once.size * max(1, line.shape[0] and 1))
+    return (line[:, 0], line[:, 1], line[:, 2]), distinct
