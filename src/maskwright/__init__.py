@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from maskwright.checks.lint import lint
     from maskwright.core.convention import Convention
     from maskwright.core.recognize import Recognized, recognize
+    from maskwright.engine.attention import attention, explain_route
+    from maskwright.engine.routes import Route
+    from maskwright.engine.top_blocks import top_blocks
     from maskwright.targets.lowering import capabilities, explain_lowering, lower
     from maskwright.targets.target import Target
 
@@ -74,12 +77,16 @@ _LATER = {
     "Finding": "checks.findings",
     "LintReport": "checks.findings",
     "Recognized": "core.recognize",
+    "Route": "engine.routes",
     "Target": "targets.target",
+    "attention": "engine.attention",
     "capabilities": "targets.lowering",
     "explain_lowering": "targets.lowering",
+    "explain_route": "engine.attention",
     "lint": "checks.lint",
     "lower": "targets.lowering",
     "recognize": "core.recognize",
+    "top_blocks": "engine.top_blocks",
 }
 
 __all__ = [
@@ -97,6 +104,7 @@ __all__ = [
     "Packed",
     "Padded",
     "Recognized",
+    "Route",
     "SizeError",
     "Spans",
     "Target",
@@ -106,6 +114,7 @@ __all__ = [
     "Unsupported",
     "Why",
     "__version__",
+    "attention",
     "blocks",
     "by_batch",
     "by_head",
@@ -116,6 +125,7 @@ __all__ = [
     "documents",
     "everything",
     "explain_lowering",
+    "explain_route",
     "from_json",
     "graph",
     "image",
@@ -134,6 +144,7 @@ __all__ = [
     "simplify",
     "stride",
     "to_json",
+    "top_blocks",
     "tree",
     "where",
     "window",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.engine.costs import Costs, table
-from maskwright.engine.plan import Piece, Plan, Steps, make_plan, plan_of
+from maskwright.engine.plan import Piece, Plan, Steps, make_plan
 from tests.strategies import bind, cases
 
 
@@ -19,7 +18,11 @@ def painted(plan: Plan, planes: tuple[int, int]) -> np.ndarray:
     for piece in plan.pieces:
         part = tuple(slice(None) if p is None else slice(*p) for p in piece.planes)
         for n in range(piece.times):
-            rows = np.arange(piece.rows.count) * piece.rows.step + piece.rows.start + n * piece.row_shift
+            rows = (
+                np.arange(piece.rows.size) * piece.rows.step
+                + piece.rows.start
+                + n * piece.row_shift
+            )
             keys = keys_of(piece, n)
             if piece.causal:
                 seen = np.tri(rows.size, keys.size, dtype=bool)
@@ -33,7 +36,7 @@ def painted(plan: Plan, planes: tuple[int, int]) -> np.ndarray:
 
 def keys_of(piece: Piece, n: int) -> np.ndarray:
     if isinstance(piece.keys, Steps):
-        return np.arange(piece.keys.count) * piece.keys.step + piece.keys.start + n * piece.key_shift
+        return np.arange(piece.keys.size) * piece.keys.step + piece.keys.start + n * piece.key_shift
     return np.asarray(piece.keys)
 
 
@@ -41,7 +44,9 @@ def check(bound: mw.BoundMask, costs: Costs, planes: tuple[int, int]) -> None:
     plan = make_plan(bound.spans, *planes, costs)
     dense = bound.dense()
     assert (painted(plan, dense.shape[:2]) == dense).all()
-    assert plan.useful == dense.sum() * (planes[0] // dense.shape[0]) * (planes[1] // dense.shape[1])
+    assert plan.useful == dense.sum() * (planes[0] // dense.shape[0]) * (
+        planes[1] // dense.shape[1]
+    )
     read = np.zeros(dense.shape[:2] + dense.shape[3:], bool)
     for piece in plan.pieces:
         part = tuple(slice(None) if p is None else slice(*p) for p in piece.planes)
@@ -52,7 +57,11 @@ def check(bound: mw.BoundMask, costs: Costs, planes: tuple[int, int]) -> None:
     written = set()
     for piece in plan.pieces:
         for n in range(piece.times):
-            rows = range(piece.rows.start + n * piece.row_shift, piece.rows.stop + n * piece.row_shift, piece.rows.step)
+            rows = range(
+                piece.rows.start + n * piece.row_shift,
+                piece.rows.stop + n * piece.row_shift,
+                piece.rows.step,
+            )
             cells = {(piece.planes, row) for row in rows}
             assert not piece.first or not cells & written
             written |= cells
@@ -64,7 +73,9 @@ DEAR_MASKS = Costs((1,), (1.0,), (9.0,), (0.1,), 0.5, 0.1, 0.1, 0.01, 0.01)
 ONE_CALL = Costs((1,), (1.0,), (1.0,), (0.1,), 5.0, 1e9, 1e9, 1.0, 1e9)
 
 
-@pytest.mark.parametrize("costs", [CHEAP_CALLS, DEAR_MASKS, ONE_CALL], ids=["calls", "masks", "one"])
+@pytest.mark.parametrize(
+    "costs", [CHEAP_CALLS, DEAR_MASKS, ONE_CALL], ids=["calls", "masks", "one"]
+)
 @given(case=cases())
 def test_a_plan_covers_exactly_the_mask(costs: Costs, case: tuple[mw.Mask, mw.Frame]) -> None:
     bound = bind(*case)
@@ -86,9 +97,8 @@ PATTERNS = {
     "dilated": mw.window(back=511) & mw.stride(4),
     "dilated documents": mw.stride(3) & mw.documents(lengths=[500, 524]) & mw.causal(),
     "image": mw.image(32, 32, radius=3),
-    "left padding": mw.causal() & mw.padding(
-        keep=np.arange(1024) >= np.array([[300], [0], [1024], [1023]])
-    ),
+    "left padding": mw.causal()
+    & mw.padding(keep=np.arange(1024) >= np.array([[300], [0], [1024], [1023]])),
     "right padding": mw.causal() & mw.padding(lengths=[300, 1024, 0, 1]),
     "by head": mw.by_head([mw.causal(), mw.causal(), mw.window(back=9), mw.everything()]),
     "holes": mw.causal() - mw.keys(range(0, 1024, 7)),

@@ -16,14 +16,15 @@ import numpy as np
 from maskwright.core.arrays import read_number, read_whole
 from maskwright.core.compose import CHEAP, VIEW
 from maskwright.core.frame import MOST_BYTES
-from maskwright.core.mask import Atom, Cell, Mask, walk
+from maskwright.core.living import new_number
+from maskwright.core.mask import Atom, Cell, Mask, answer_torch, walk
 from maskwright.core.region import Region
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, cut
 from maskwright.errors import ArgumentError, FrameError, SizeError, TruthError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -60,11 +61,19 @@ class BoundMask:
     mask: Mask
     _home: Frame
     _part: Region
+    _number: int
 
     def __init__(self, mask: Mask, frame: Frame, part: Region | None = None) -> None:
         # `frame` is what the mask's data fits; a part of it may be all that is held.
         whole = Region(frame, 0, frame.q_len, 0, frame.kv_len)
         self.__dict__.update(mask=mask, _home=frame, _part=whole if part is None else part)
+        self.__dict__["_number"] = new_number(self)
+
+    def __getstate__(self) -> tuple[Mask, Frame, Region]:
+        return self.mask, self._home, self._part  # what was found out is found out again
+
+    def __setstate__(self, state: tuple[Mask, Frame, Region]) -> None:
+        BoundMask.__init__(self, *state)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
@@ -384,6 +393,17 @@ class BoundMask:
         if copy is False:
             raise ArgumentError("A bound mask holds no array to share. Leave copy out.")
         return self.dense() if dtype is None else self.dense().astype(dtype)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """What torch calls in place of a function of its own that was given a bound mask."""
+        return answer_torch(func, args, kwargs or {})
 
     def __repr__(self) -> str:
         home, part = self._home, self._part

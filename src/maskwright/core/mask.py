@@ -6,6 +6,7 @@ An expression has no size; `.on()` gives it one.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
@@ -14,10 +15,13 @@ import numpy as np
 from maskwright.core.arrays import read_whole
 from maskwright.core.frame import Frame, make_frame, merge_axis
 from maskwright.core.literal import call_text
+from maskwright.core.living import new_number
 from maskwright.errors import ArgumentError, FrameError, TruthError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from typing_extensions import Self
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.region import Region
@@ -62,6 +66,17 @@ class Mask(ABC):
     __array_ufunc__: ClassVar[None] = None  # numpy arrays leave & | - to us, and we explain
     _depth = 1  # how deep the expression nests
     _nodes = 1  # how many atoms and operators it has
+    _number: int
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Number it, for what can't hold a mask itself."""
+        mask = super().__new__(cls)
+        mask.__dict__["_number"] = new_number(mask)
+        return mask
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has a number of its own, and remembers no sizes.
+        return {k: v for k, v in self.__dict__.items() if k not in ("_number", "_bound_to")}
 
     # ── saying ────────────────────────────────────────────────────────────────────────────────
 
@@ -90,6 +105,17 @@ class Mask(ABC):
         raise ArgumentError(
             "A mask has no size, so it is no array. Bind it first: mask.on(q_len).dense()."
         )
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """What torch calls in place of a function of its own that was given a mask."""
+        return answer_torch(func, args, kwargs or {})
 
     @property
     def T(self) -> Mask:  # noqa: N802 - numpy's name for it
@@ -289,6 +315,18 @@ class SameForAll(Atom):
 
     def _width_turned(self, keys: int) -> int:  # noqa: ARG002 - all keys or none
         return 1
+
+
+# What answers torch, filled in by the file that knows torch when that is first needed.
+TORCH: dict[str, Callable[..., Any]] = {}
+
+
+def answer_torch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A torch function that was given a mask: attention is computed, all else refused."""
+    if not TORCH:
+        # Found by its name: what a mask is knows no framework, and this one is loaded by now.
+        importlib.import_module("maskwright.integrations.torch")
+    return TORCH["call"](func, args, kwargs)
 
 
 def walk(mask: Mask) -> Iterator[Mask]:

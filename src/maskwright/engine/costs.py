@@ -61,8 +61,8 @@ def _rates(costs: Costs, height: int) -> tuple[float, float, float]:
     heights = costs.heights
     after = bisect_right(heights, height)
     if after == 0 or after == len(heights):
-        at = max(after - 1, 0)
-        return costs.cell[at], costs.masked[at], costs.row[at]
+        end = max(after - 1, 0)
+        return costs.cell[end], costs.masked[end], costs.row[end]
     low, high = heights[after - 1], heights[after]
     # The kernel works in blocks whose size steps up at some heights: between two measured ones
     # the lower one holds, but for strips shorter than a block, where it is a matter of degree.
@@ -112,9 +112,10 @@ def _parse(text: Mapping[str, Any]) -> dict[str, Costs]:
     found = {}
     for name in ("forward", "backward"):
         values = {key: text[name][key] for key in names}
-        found[name] = Costs(
-            **{key: tuple(v) if isinstance(v, list) else float(v) for key, v in values.items()}
-        )
+        known: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else float(v) for key, v in values.items()
+        }
+        found[name] = Costs(**known)
     return found
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from maskwright.core.line import covered, sweep
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.core.arrays import IntArray
     from maskwright.engine.costs import Costs
 
 HEIGHTS: Final = (16, 32, 64, 128, 192, 256, 512, 768)
@@ -245,8 +245,11 @@ def best_way(
     """The cheapest way to cut a run, and its cost."""
     still = not any(t.low_moves or t.high_moves for t in tracks)
     heights = {rows} if still else {*(h for h in HEIGHTS if h < rows), rows}
-    options = [
-        (_strips_cost(rows, height, tracks, costs, planes, gather), (Way("strips", height, gather),))
+    options: list[tuple[float, tuple[Way, ...]]] = [
+        (
+            _strips_cost(rows, height, tracks, costs, planes, gather),
+            (Way("strips", height, gather),),
+        )
         for height in heights
         for gather in ((False, True) if len(tracks) > 1 else (False,))
     ]
@@ -443,7 +446,9 @@ def thinned(problem: Problem, row: int, step: int) -> tuple[Problem, int]:
     """Every `step`-th row from `row`, over every `step`-th key; and the first such key."""
     counts = problem.counts[row::step]
     offsets = np.concatenate(([0], np.cumsum(counts)))
-    take_all = np.repeat(problem.offsets[row:-1:step] - offsets[:-1], counts) + np.arange(offsets[-1])
+    take_all = np.repeat(problem.offsets[row:-1:step] - offsets[:-1], counts) + np.arange(
+        offsets[-1]
+    )
     starts = problem.starts[take_all]
     key = int(starts[0] % step) if starts.size else 0
     starts = (starts - key) // step
@@ -467,5 +472,3 @@ def _spread(strip: Strip, row: int, key: int, step: int) -> Strip:
         first, width, apart = strip.keys
         return strip._replace(rows=rows, keys=(key + first * step, width, apart * step))
     return strip._replace(rows=rows, keys=key + strip.keys * step)
-
-

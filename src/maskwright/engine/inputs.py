@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from maskwright.core.arrays import kind_of
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
 from maskwright.core.mask import Mask
 from maskwright.errors import ArgumentError, FrameError
-
-if TYPE_CHECKING:
-    import torch
 
 KEPT_FRAMES = 16  # bound masks that a mask remembers
 
@@ -69,14 +66,16 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
 def check_numbers(scale: Any, dropout_p: Any) -> None:
     """Refuse a scale or a dropout that is no usable number."""
     if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
-        raise ArgumentError(f"attention: scale is {scale!r}. Give a finite number, or leave it out.")
+        raise ArgumentError(
+            f"attention: scale is {scale!r}. Give a finite number, or leave it out."
+        )
     if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p < 1.0:
-        raise ArgumentError(f"attention: dropout_p is {dropout_p!r}. Give a number from 0 to below 1.")
+        raise ArgumentError(
+            f"attention: dropout_p is {dropout_p!r}. Give a number from 0 to below 1."
+        )
 
 
-def bind(
-    mask: Any, shape: tuple[int, int, int, int], q_start: int | None
-) -> BoundMask:
+def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> BoundMask:
     """The mask on the frame (batch, heads, q_len, kv_len); a bound one must already fit it."""
     batch, heads, q_len, kv_len = shape
     if mask is None:
@@ -104,9 +103,7 @@ def bind(
 EVERYTHING = everything()
 
 
-def _check_fit(
-    bound: BoundMask, shape: tuple[int, int, int, int], q_start: int | None
-) -> None:
+def _check_fit(bound: BoundMask, shape: tuple[int, int, int, int], q_start: int | None) -> None:
     batch, heads, q_len, kv_len = shape
     frame = bound.frame
     if (frame.q_len, frame.kv_len) != (q_len, kv_len):

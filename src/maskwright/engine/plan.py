@@ -37,20 +37,20 @@ class Planes(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """`count` positions from `start`, `step` apart."""
+    """`size` positions from `start`, `step` apart."""
 
     start: int
-    count: int
+    size: int
     step: int = 1
 
     @property
     def stop(self) -> int:
         """One past the last position."""
-        return self.start + (self.count - 1) * self.step + 1 if self.count else self.start
+        return self.start + (self.size - 1) * self.step + 1 if self.size else self.start
 
     def __str__(self) -> str:
         every = f" by {self.step}" if self.step != 1 else ""
-        return f"{self.start} … {self.stop - 1}{every}" if self.count else "none"
+        return f"{self.start} … {self.stop - 1}{every}" if self.size else "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +105,16 @@ class Piece:
     @property
     def width(self) -> int:
         """How many keys a strip has."""
-        return self.keys.count if isinstance(self.keys, Steps) else int(self.keys.size)
+        return int(self.keys.size)
 
     def cells(self) -> int:
         """How many cells are computed, in one plane; the causal mode skips about half."""
         if self.causal:
             return self.times * sum(
-                min(256, self.rows.count - row) * min(-(-(row + 256) // 512) * 512, self.width)
-                for row in range(0, self.rows.count, 256)
+                min(256, self.rows.size - row) * min(-(-(row + 256) // 512) * 512, self.width)
+                for row in range(0, self.rows.size, 256)
             )
-        return self.times * self.rows.count * self.width
+        return self.times * self.rows.size * self.width
 
     def __str__(self) -> str:
         kind = "causal" if self.causal else "all seen" if self.stencil is None else "masked"
@@ -168,7 +168,7 @@ class Plan:
             return False
         (piece,) = self.pieces
         rows = piece.rows
-        return rows.start == 0 and rows.step == 1 and rows.count * piece.times == self.shape[2]
+        return rows.start == 0 and rows.step == 1 and rows.size * piece.times == self.shape[2]
 
     @cached_property
     def merges(self) -> bool:
@@ -284,7 +284,7 @@ def _stencil(strip: Strip) -> tuple[Any, Stencil]:
         width = strip.width
         starts, stops = starts - width, stops - width
         starts[first] = -(2**31)
-        key = ("right", offsets.tobytes(), starts.tobytes(), stops.tobytes())
+        key: Any = ("right", offsets.tobytes(), starts.tobytes(), stops.tobytes())
         return key, Stencil(offsets, starts, stops, from_right=True)
     key = (strip.width, offsets.tobytes(), starts.tobytes(), stops.tobytes())
     return key, Stencil(offsets, starts, stops, from_right=False)
@@ -308,7 +308,7 @@ def _join(held: Piece, piece: Piece) -> Piece | None:
     rows = piece.rows.start - held.rows.start
     keys = piece.keys.start - held.keys.start
     if held.times == 1:
-        if rows != held.rows.count * held.rows.step or keys < 0:
+        if rows != held.rows.size * held.rows.step or keys < 0:
             return None
         return replace(held, times=2, row_shift=rows, key_shift=keys)
     if rows == held.times * held.row_shift and keys == held.times * held.key_shift:
@@ -320,19 +320,15 @@ def unseen_but_read(spans: Spans, pieces: list[Piece]) -> BoolArray | None:
     """Keys inside some strip that no row of their plane sees; they may hold NaN, so are cleared."""
     batch, heads, _ = spans.shape
     keys = spans.kv_len
-    read = np.zeros((batch, heads, keys + 1), np.int64)
+    read = np.zeros((batch, heads, keys), np.bool_)
     for piece in pieces:
         if not isinstance(piece.keys, Steps) or piece.stencil is None:
             continue
         part = tuple(slice(None) if p is None else slice(*p) for p in piece.planes)
-        first = piece.keys.start + np.arange(piece.times) * piece.key_shift
-        if piece.keys.step == 1:
-            np.add.at(read, (*part, first), 1)
-            np.add.at(read, (*part, first + piece.keys.count), -1)
-        else:
-            at = (first[:, None] + np.arange(piece.keys.count) * piece.keys.step).ravel()
-            np.add.at(read, (*part, at), 1)
-            np.add.at(read, (*part, at + 1), -1)
+        for n in range(piece.times):
+            first = n * piece.key_shift
+            steps = slice(piece.keys.start + first, piece.keys.stop + first, piece.keys.step)
+            read[part][..., steps] = True
     if not read.any():
         return None
     seen = np.zeros((batch, heads, keys + 1), np.int64)
@@ -341,5 +337,5 @@ def unseen_but_read(spans: Spans, pieces: list[Piece]) -> BoolArray | None:
     size = batch * heads * (keys + 1)
     seen += np.bincount(plane * (keys + 1) + starts, minlength=size).reshape(seen.shape)
     seen -= np.bincount(plane * (keys + 1) + stops, minlength=size).reshape(seen.shape)
-    lost: BoolArray = (np.cumsum(read, 2) > 0)[..., :-1] & (np.cumsum(seen, 2) == 0)[..., :-1]
+    lost: BoolArray = read & (np.cumsum(seen, 2) == 0)[..., :-1]
     return lost if lost.any() else None

@@ -43,7 +43,9 @@ class Part(NamedTuple):
         """The rows of this part, of a tensor (batch, heads, queries, …)."""
         piece = self.piece
         start = piece.rows.start + self.first * piece.row_shift
-        return self._view(x[self.batch, self.heads], piece.rows._replace(start=start), piece.row_shift)
+        return self._view(
+            x[self.batch, self.heads], piece.rows._replace(start=start), piece.row_shift
+        )
 
     def keys(self, x: torch.Tensor) -> torch.Tensor:
         """The keys of this part, of a tensor (batch, kv_heads, keys, head_dim)."""
@@ -66,7 +68,7 @@ class Part(NamedTuple):
         _, heads, _, *rest = x.shape
         _, by_head, by_row, *others = x.stride()
         return x.as_strided(
-            (self.times, heads, steps.count, *rest),
+            (self.times, heads, steps.size, *rest),
             (self.every * shift * by_row, by_head, steps.step * by_row, *others),
             x.storage_offset() + steps.start * by_row,
         )
@@ -212,7 +214,7 @@ def _head_groups(piece: Piece, heads: int, kv_heads: int) -> Iterator[tuple[slic
 
 
 def _every_row_written(plan: Plan) -> bool:
-    written = sum(p.rows.count * p.times * plan.planes(p) for p in plan.pieces if p.first)
+    written = sum(p.rows.size * p.times * plan.planes(p) for p in plan.pieces if p.first)
     return written == math.prod(plan.shape[:3])
 
 

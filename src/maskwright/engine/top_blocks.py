@@ -53,8 +53,7 @@ def top_blocks(
     >>> from maskwright.engine.top_blocks import top_blocks
     >>> keys = torch.tensor([0.0, 0.0, 9.0, 9.0, 1.0, 1.0, 0.0, 0.0]).reshape(1, 1, 8, 1)
     >>> print(top_blocks(torch.ones(1, 1, 8, 1), keys, size=2, keep=2, within=mw.causal()).on(8))
-    blocks([[[[True, False, False, False], [True, True, False, False], [False, True, True, \
-False], [False, True, False, True]]]], size=2) & causal()
+    blocks([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 1]], size=2) & causal()
     8 queries × 8 keys, density 0.38
     ■ · · · · · · ·
     ■ ■ · · · · · ·
@@ -73,7 +72,9 @@ False], [False, True, False, True]]]], size=2) & causal()
     mask = EVERYTHING if within is None else within
     choice = _choice(bind(mask, (*q.shape[:3], k.shape[2]), q_start), side)
     with torch.no_grad():
-        scores = _scores(_means(q, side), _means(k, side))
+        # Means in at least float32: sums of half-precision numbers would round, or overflow.
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
+        scores = _scores(_means(q, side, dtype), _means(k, side, dtype))
         chosen = _best(scores, choice, most)
         _fill(chosen, scores, choice)
     return blocks(chosen.cpu().numpy(), side) & mask
@@ -173,6 +174,66 @@ def _lines(
     line, distinct = line[once], seen[0, 0, once]
     for axis, number in enumerate(planes):
         if rows.shape[axis] == 1:  # the mask is the same there, but what is chosen is not
+            plane = np.repeat(np.arange(number), len(line))
             line, distinct = np.tile(line, (number, 1)), np.tile(distinct, (number, 1))
-            line[:, axis] = np.repeat(np.arange(number), once.size * max(1, line.shape[0] and 1))
+            line[:, axis] = plane
     return (line[:, 0], line[:, 1], line[:, 2]), distinct
+
+
+# ── what is chosen ────────────────────────────────────────────────────────────────────────────
+
+
+def _means(x: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """The mean of every `size` rows, and of the fewer at the end."""
+    import torch
+
+    count = x.shape[2] // size
+    parts = [x[:, :, : count * size].unflatten(2, (count, size)).mean(3, dtype=dtype)]
+    if x.shape[2] > count * size:
+        parts.append(x[:, :, count * size :].mean(2, keepdim=True, dtype=dtype))
+    return torch.cat(parts, 2)
+
+
+def _scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Every block of queries times every block of keys, as finite numbers; NaN is the least."""
+    import torch
+
+    heads, shared = q.shape[1], k.shape[1]
+    k = k.transpose(-2, -1)
+    if heads == shared:
+        scores = q @ k
+    else:
+        groups = q.unflatten(1, (shared, heads // shared))
+        scores = (groups @ k.unsqueeze(2)).flatten(1, 2)
+    return torch.nan_to_num(scores, nan=torch.finfo(scores.dtype).min)
+
+
+def _best(scores: torch.Tensor, choice: Choice, keep: int) -> torch.Tensor:
+    """The blocks at the queries' own positions, then the best until there are `keep`."""
+    import torch
+
+    touched, own = (torch.from_numpy(part).to(scores.device) for part in choice[:2])
+    ranked = scores.masked_fill(~touched, -torch.inf).masked_fill(own, torch.inf)
+    keep = min(keep, scores.shape[3])
+    least = ranked.topk(keep, sorted=False).values.amin(-1, True) if keep else ranked
+    # Of equals the first come first: which of them topk would take is not told.
+    better, equal = ranked > least, ranked == least
+    room = keep - better.sum(-1, keepdim=True)
+    return ((better | (equal & (equal.cumsum(-1) <= room))) & touched) | own
+
+
+def _fill(chosen: torch.Tensor, scores: torch.Tensor, choice: Choice) -> None:
+    """Add the best block that it sees for every row which is left with nothing."""
+    import torch
+
+    if not choice.seen.size:
+        return
+    device = scores.device
+    line = torch.from_numpy(np.stack(choice.line)).to(device)
+    seen = torch.from_numpy(choice.seen).to(device)
+    left = ~(chosen[tuple(line)] & seen).any(-1)
+    line, seen = line[:, left], seen[left]
+    if line.numel():
+        best = scores[tuple(line)].masked_fill(~seen, -torch.inf).argmax(-1)
+        batch, head, block = line
+        chosen[batch, head, block, best] = True

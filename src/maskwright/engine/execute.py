@@ -1,0 +1,148 @@
+"""Attention by strips, of any tensors: what the kernel asks of its input is seen to here.
+
+The kernel wants one head_dim for q, k and v, a last axis without gaps, at least one query, and
+numbers in every key that it reads. Half precision is computed in float32 where that is quicker.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.nn.functional import pad
+
+from maskwright.engine import plain, strips
+from maskwright.engine.plan import plan_of
+
+if TYPE_CHECKING:
+    from maskwright.core.bound import BoundMask
+    from maskwright.engine.plan import Plan
+
+HALVES = (torch.float16, torch.bfloat16)
+LEAST_REUSE = 16  # rows a key is read by, from which on it pays to turn halves into float32
+LARGE = 1e15  # numbers in unseen keys beyond which a product might overflow
+
+
+class Terms(NamedTuple):
+    """How attention is computed, besides the tensors."""
+
+    scale: float
+    dropout_p: float = 0.0
+    seed: int = 0
+
+
+def forward(
+    bound: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, terms: Terms
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output in q's dtype, and logsumexp in float32, or in float64 where q is."""
+    if _nothing_to_do(q, k, v):
+        return _blank(q, v)
+    plan = plan_of(bound, "forward", (q.shape[0], q.shape[1]))
+    given = _prepared(plan, q, k, v)
+    out, lse = strips.forward(plan, *given, terms.scale)
+    if terms.dropout_p:
+        out = plain.forward(plan, *given, lse, terms.scale, terms.dropout_p, terms.seed)
+    return out[..., : v.shape[-1]].to(q.dtype), lse
+
+
+def backward(
+    bound: BoundMask,
+    grad: torch.Tensor,
+    grad_lse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    terms: Terms,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of q, k and v."""
+    if _nothing_to_do(q, k, v):
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    planes = (q.shape[0], q.shape[1])
+    plan = plan_of(bound, "forward" if terms.dropout_p else "backward", planes)
+    given = _prepared(plan, q, k, v, spare=grad_lse is not None)
+    width = given[0].shape[-1]
+    if q.dtype in HALVES and q.shape[-1] != v.shape[-1] and not terms.dropout_p:
+        # Torch keeps more digits here than a half has, so the output is had again, unrounded.
+        out, _ = strips.forward(plan_of(bound, "forward", planes), *given, terms.scale)
+    grad, out = (pad(x.to(lse.dtype), (0, width - x.shape[-1])) for x in (grad, out))
+    if grad_lse is not None:
+        # A value of 1 in a spare column, whose output is taken as 0, carries the gradient of the
+        # logsumexp: it comes to every weight of the row, and nothing is taken off it.
+        given[2][..., -1] = 1.0
+        out[..., -1] = 0.0
+        grad[..., -1] = grad_lse.masked_fill(lse == -math.inf, 0.0)
+    grad, out = (x.to(given[0].dtype) for x in (grad, out))
+    args = (plan, grad, *given, out, lse, terms.scale)
+    if terms.dropout_p:
+        grads = plain.backward(*args, terms.dropout_p, terms.seed)
+    else:
+        grads = strips.backward(*args)
+    dq, dk, dv = (g[..., : x.shape[-1]].to(x.dtype) for g, x in zip(grads, (q, k, v), strict=True))
+    return dq, dk, dv
+
+
+def _prepared(
+    plan: Plan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spare: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The tensors as the kernel takes them, with a spare column of zeros where one is asked for."""
+    dtype = computing_dtype(q.dtype, plan, even=q.shape[-1] == v.shape[-1])
+    width = max(q.shape[-1], v.shape[-1]) + spare
+    k, v = _without_unseen(plan, k, v)
+    return _fitted(q, dtype, width), _fitted(k, dtype, width), _fitted(v, dtype, width)
+
+
+def computing_dtype(dtype: torch.dtype, plan: Plan, even: bool = True) -> torch.dtype:
+    """What the kernel computes in: float32 for halves, where keys are read often enough.
+
+    Also where halves would be rounded once more than SDPA does: at merging, or where head_dim is
+    not `even`, that is, not the same for keys and values.
+    """
+    batch, heads, _, kv_len = plan.shape
+    if dtype not in HALVES:
+        return dtype
+    often = plan.computed >= LEAST_REUSE * batch * heads * kv_len
+    return torch.float32 if often or plan.merges or not even else dtype
+
+
+def _fitted(x: torch.Tensor, dtype: torch.dtype, width: int) -> torch.Tensor:
+    x = x.to(dtype)
+    if x.shape[-1] != width:
+        return pad(x, (0, width - x.shape[-1]))
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _without_unseen(
+    plan: Plan, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys that a strip reads though no row sees them, cleared where they hold no plain numbers."""
+    if plan.unseen is None:
+        return k, v
+    unseen = torch.from_numpy(plan.unseen).to(k.device)
+    if unseen.shape[1] > 1 and k.shape[1] != unseen.shape[1]:
+        # Heads that share a key head: only what none of them sees is surely no one's.
+        unseen = unseen.unflatten(1, (k.shape[1], -1)).all(2)
+    unseen = unseen.unsqueeze(-1)
+    return _cleared(k, unseen), _cleared(v, unseen)
+
+
+def _cleared(x: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
+    held = x.masked_select(unseen)
+    if not held.numel() or bool((held.abs() < LARGE).all()):
+        return x
+    return x.masked_fill(unseen, 0.0)
+
+
+def _nothing_to_do(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    return not (q.shape[:3].numel() and k.shape[2] and (v.shape[-1] or q.shape[-1]))
+
+
+def _blank(q: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """No query, no key or no value: zeros, and no logsumexp."""
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return (
+        q.new_zeros((*q.shape[:3], v.shape[-1])),
+        torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device),
+    )

@@ -1,0 +1,110 @@
+"""Which way attention is computed, and why.
+
+On CPU the plan itself is the choice: a single piece without a mask, or in the kernel's causal
+mode, is what SDPA would do; a single masked piece is SDPA with a dense mask; else it is strips.
+The plan takes the cheapest by the cost table. On other devices it is SDPA where no mask tensor is
+needed, and FlexAttention else. `impl` names one, and never falls back to another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maskwright.core.arrays import read_choice
+from maskwright.engine.costs import table
+from maskwright.engine.plan import plan_of
+from maskwright.errors import Unsupported
+from maskwright.targets.facts import is_upper_left_causal, sees_everything
+
+if TYPE_CHECKING:
+    from maskwright.core.bound import BoundMask
+    from maskwright.engine.plan import Plan
+
+IMPLS: Final = ("auto", "strips", "sdpa", "dense", "flex", "reference")
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way taken, in words why, and the plan where there is one.
+
+    >>> import maskwright as mw
+    >>> route = mw.explain_route(mw.causal(), 64, heads=8)
+    >>> route.impl, route.kind
+    ('strips', 'SDPA, is_causal')
+    """
+
+    impl: str
+    kind: str
+    why: str
+    plan: Plan | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.impl}: {self.kind}", self.why]
+        return "\n".join(lines if self.plan is None else [*lines, str(self.plan)])
+
+
+def read_impl(impl: object) -> str:
+    """One of the ways by name."""
+    return read_choice(impl, "attention: impl", IMPLS)
+
+
+def choose(bound: BoundMask, impl: str, device: str, planes: tuple[int, int]) -> Route:
+    """The way for this mask on this kind of device."""
+    if impl == "auto":
+        impl = "strips" if device == "cpu" else _elsewhere(bound)
+    if impl == "strips":
+        if device != "cpu":
+            raise Unsupported(
+                f"strips run on the CPU only, and q is on {device}. "
+                'Pass impl="flex", or leave impl out.',
+                target="strips",
+                term="",
+            )
+        return _by_plan(bound, planes)
+    if impl == "sdpa" and not (sees_everything(bound) or is_upper_left_causal(bound)):
+        raise Unsupported(
+            "sdpa without a mask tensor says only everything() and, from the upper left, causal(). "
+            f'{bound.mask!r:.80} is neither: pass impl="dense", or leave impl out.',
+            target="sdpa",
+            term=repr(bound.mask),
+        )
+    return Route(impl, _KINDS[impl], "asked for by name, or the only way on this device")
+
+
+_KINDS: Final = {
+    "sdpa": "SDPA without a mask tensor",
+    "dense": "SDPA with a dense mask",
+    "flex": "compiled FlexAttention",
+    "reference": "dense softmax in float64",
+}
+
+
+def _elsewhere(bound: BoundMask) -> str:
+    return "sdpa" if sees_everything(bound) or is_upper_left_causal(bound) else "flex"
+
+
+def _by_plan(bound: BoundMask, planes: tuple[int, int]) -> Route:
+    plan = plan_of(bound, "forward", planes)
+    costs = table()["forward"]
+    dense = costs.strip(
+        max(bound.shape[2], 1), bound.shape[3], masked=True, planes=planes[0] * planes[1]
+    )
+    kind = kind_of_plan(plan)
+    why = (
+        f"about {plan.nanoseconds / 1e6:.3g} ms by the cost table, "
+        f"where SDPA with a dense mask would take {dense / 1e6:.3g} ms"
+    )
+    return Route("strips", kind, why, plan)
+
+
+def kind_of_plan(plan: Plan) -> str:
+    """What a plan comes down to, in the words of those who call SDPA by hand."""
+    if not plan.pieces:
+        return "nothing to compute"
+    if len(plan.pieces) > 1 or plan.pieces[0].times > 1 or not plan.covers:
+        return "strips"
+    (piece,) = plan.pieces
+    if piece.causal:
+        return "SDPA, is_causal"
+    return "SDPA, no mask" if piece.stencil is None else "SDPA, one small mask"
