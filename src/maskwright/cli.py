@@ -159,6 +159,73 @@ def targets(
             typer.echo(f"{row['name']:<18} {row['gives']}; {row['polarity']}")
 
 
+@app.command(
+    epilog="""Examples:
+
+    maskwright plan "window(back=255)" --size 4096 --heads 8
+
+    maskwright plan "causal() & chunks(512)" --size 2048 --backward"""
+)
+def plan(
+    expression: Expression,
+    size: Annotated[int, typer.Option("--size", "-n", help="How many queries.")] = 4096,
+    keys: Keys = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    q_start: QStart = None,
+    backward: Annotated[bool, typer.Option(help="The plan of the backward pass.")] = False,
+) -> None:
+    """Show how attention under a mask would be computed: its pieces, and what they cost.
+
+    Needs no framework.
+    """
+    from maskwright import parse
+    from maskwright.engine.plan import plan_of
+    from maskwright.engine.routes import plan_route
+
+    with _flags_in_errors():
+        bound = parse(expression).on(size, keys, batch, heads, q_start)
+        text = str(plan_of(bound, "backward")) if backward else str(plan_route(bound))
+    typer.echo(text)
+
+
+@app.command(
+    epilog="""Examples:
+
+    maskwright bench "window(back=255)" --size 4096
+
+    maskwright bench --calibrate"""
+)
+def bench(
+    expression: Annotated[str, typer.Argument(help="A mask.")] = "window(back=255)",
+    size: Annotated[int, typer.Option("--size", "-n", help="How many queries and keys.")] = 2048,
+    heads: Annotated[int, typer.Option(help="How many heads, of 64 numbers each.")] = 8,
+    calibrate: Annotated[
+        bool, typer.Option(help="Measure this machine's cost table, and keep it.")
+    ] = False,
+) -> None:
+    """Time attention under a mask beside SDPA with a dense mask, or measure the cost table."""
+    if calibrate:
+        _calibrate()
+        return
+    from maskwright import parse
+    from maskwright.engine.beside import beside_sdpa
+
+    with _flags_in_errors():
+        typer.echo(beside_sdpa(parse(expression), size, heads))
+
+
+def _calibrate() -> None:
+    from maskwright.engine.calibrate import machine, measure
+    from maskwright.engine.costs import write_costs
+
+    table = {}
+    for direction, costs in measure():
+        typer.echo(f"measured: {direction}", err=True)
+        table[direction] = costs
+    typer.echo(f"kept in {write_costs(table, machine())}")
+
+
 @contextmanager
 def _flags_in_errors() -> Iterator[None]:
     """Errors that name arguments as the command line does."""

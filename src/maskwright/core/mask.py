@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -21,11 +21,12 @@ from maskwright.errors import ArgumentError, FrameError, TruthError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from typing_extensions import Self
-
     from maskwright.core.bound import BoundMask
     from maskwright.core.region import Region
     from maskwright.core.spans import Spans
+
+
+Some = TypeVar("Some", bound="Mask")
 
 
 class Cell(NamedTuple):
@@ -68,9 +69,9 @@ class Mask(ABC):
     _nodes = 1  # how many atoms and operators it has
     _number: int
 
-    def __new__(cls, *_: object, **__: object) -> Self:
+    def __new__(cls: type[Some], *_: object, **__: object) -> Some:
         """Number it, for what can't hold a mask itself."""
-        mask = super().__new__(cls)
+        mask = object.__new__(cls)
         mask.__dict__["_number"] = new_number(mask)
         return mask
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 from torch.nn.functional import scaled_dot_product_attention
 
-from maskwright.engine.execute import Terms
+from maskwright.core.bound import BoundMask
+from maskwright.core.mask import Mask
+from maskwright.engine import execute
 from maskwright.engine.inputs import EVERYTHING, bind, check_numbers, check_tensors
 from maskwright.engine.op import Attend, Task, attend, usual_scale
 from maskwright.engine.routes import Route, choose, read_impl
 from maskwright.errors import ArgumentError, Unsupported
 
-if TYPE_CHECKING:
-    from maskwright.core.bound import BoundMask
-    from maskwright.core.mask import Mask
+
+CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast takes for its own
 
 
 def attention(
@@ -50,12 +52,12 @@ def attention(
     >>> mw.attention(q, k, v, mw.window(back=1)).flatten().tolist()
     [1.0, 1.5, 2.5, 3.5]
     """
+    q, k, v = _autocast(q, k, v)
     check_tensors(q, k, v, enable_gqa)
     check_numbers(scale, dropout_p)
-    q, k, v = _autocast(q, k, v)
     factor = usual_scale(q.shape[-1]) if scale is None else float(scale)
     seed = torch.randint(2**62, ()) if dropout_p else None
-    if torch.compiler.is_compiling() or q.is_meta:
+    if torch.compiler.is_compiling() or q.is_meta or is_fake(q):
         out, lse = _in_graph(q, k, v, mask, q_start, factor, dropout_p, seed, impl)
     else:
         out, lse = _eagerly(q, k, v, mask, q_start, factor, dropout_p, seed, impl, return_lse)
@@ -86,11 +88,13 @@ def explain_route(
 
 def _autocast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Where autocast is on, attention runs in its dtype, as SDPA does."""
+    if not isinstance(q, torch.Tensor) or q.is_meta:
+        return q, k, v
     kind = q.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind) or q.dtype == torch.float64:
+    if not torch.is_autocast_enabled(kind):
         return q, k, v
     dtype = torch.get_autocast_dtype(kind)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
+    return tuple(x.to(dtype) if getattr(x, "dtype", None) in CAST else x for x in (q, k, v))
 
 
 def _in_graph(
@@ -110,6 +114,8 @@ def _in_graph(
             f'attention: impl="{impl}" is not for compiled code. Leave impl out, or call it eagerly.'
         )
     held = EVERYTHING if mask is None else mask
+    if not isinstance(held, (Mask, BoundMask)) or not torch.compiler.is_compiling():
+        bind(held, (*q.shape[:3], k.shape[2]), q_start)  # refuses what does not fit
     out, lse = attend(q, k, v, held._number, q_start, scale, dropout_p, seed)
     return out, lse
 
@@ -133,9 +139,21 @@ def _eagerly(
             return _by_torch(route, bound, q, k, v, scale, dropout_p, return_lse)
     elif q.device.type != "cpu":
         choose(bound, impl, q.device.type, (q.shape[0], q.shape[1]))
-    terms = Terms(scale, dropout_p, 0 if seed is None else int(seed))
-    out, lse = Attend.apply(q, k, v, Task(bound, terms))
+    task = Task(bound, scale, dropout_p)
+    if _plain_call(q, k, v):
+        return execute.forward(bound, q, k, v, task.terms(seed))
+    out, lse = Attend.apply(q, k, v, seed, task)
     return out, lse
+
+
+def _plain_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Is this a call that nothing is recorded of? Then it needs no autograd function."""
+    recorded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    return not (
+        recorded
+        or torch.is_autocast_enabled(q.device.type)
+        or torch._C._are_functorch_transforms_active()
+    )
 
 
 def _by_torch(

@@ -39,10 +39,10 @@ def forward(
     if _nothing_to_do(q, k, v):
         return _blank(q, v)
     plan = plan_of(bound, "forward", (q.shape[0], q.shape[1]))
-    given = _prepared(plan, q, k, v)
+    given = _prepared(plan, q, k, v, bool(terms.dropout_p))
     out, lse = strips.forward(plan, *given, terms.scale)
     if terms.dropout_p:
-        out = plain.forward(plan, *given, lse, terms.scale, terms.dropout_p, terms.seed)
+        out = plain.forward(plan, *given, lse, *terms)
     return out[..., : v.shape[-1]].to(q.dtype), lse
 
 
@@ -62,34 +62,42 @@ def backward(
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     planes = (q.shape[0], q.shape[1])
     plan = plan_of(bound, "forward" if terms.dropout_p else "backward", planes)
-    given = _prepared(plan, q, k, v, spare=grad_lse is not None)
+    if grad_lse is not None:
+        grad_lse = grad_lse.masked_fill(lse == -math.inf, 0.0)
+    spare = grad_lse is not None and not terms.dropout_p
+    given = _prepared(plan, q, k, v, bool(terms.dropout_p), spare)
     width = given[0].shape[-1]
     if q.dtype in HALVES and q.shape[-1] != v.shape[-1] and not terms.dropout_p:
         # Torch keeps more digits here than a half has, so the output is had again, unrounded.
         out, _ = strips.forward(plan_of(bound, "forward", planes), *given, terms.scale)
     grad, out = (pad(x.to(lse.dtype), (0, width - x.shape[-1])) for x in (grad, out))
-    if grad_lse is not None:
+    if spare:
         # A value of 1 in a spare column, whose output is taken as 0, carries the gradient of the
         # logsumexp: it comes to every weight of the row, and nothing is taken off it.
         given[2][..., -1] = 1.0
         out[..., -1] = 0.0
-        grad[..., -1] = grad_lse.masked_fill(lse == -math.inf, 0.0)
+        grad[..., -1] = grad_lse
     grad, out = (x.to(given[0].dtype) for x in (grad, out))
-    args = (plan, grad, *given, out, lse, terms.scale)
+    args = (plan, grad, *given, out, lse)
     if terms.dropout_p:
-        grads = plain.backward(*args, terms.dropout_p, terms.seed)
+        grads = plain.backward(*args, grad_lse, *terms)
     else:
-        grads = strips.backward(*args)
+        grads = strips.backward(*args, terms.scale)
     dq, dk, dv = (g[..., : x.shape[-1]].to(x.dtype) for g, x in zip(grads, (q, k, v), strict=True))
     return dq, dk, dv
 
 
 def _prepared(
-    plan: Plan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spare: bool = False
+    plan: Plan,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    drops: bool = False,
+    spare: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The tensors as the kernel takes them, with a spare column of zeros where one is asked for."""
-    dtype = computing_dtype(q.dtype, plan, even=q.shape[-1] == v.shape[-1])
-    width = max(q.shape[-1], v.shape[-1]) + spare
+    dtype = computing_dtype(q.dtype, plan, even=q.shape[-1] == v.shape[-1] and not drops)
+    width = max(q.shape[-1], v.shape[-1], 1) + spare
     k, v = _without_unseen(plan, k, v)
     return _fitted(q, dtype, width), _fitted(k, dtype, width), _fitted(v, dtype, width)
 
@@ -97,8 +105,8 @@ def _prepared(
 def computing_dtype(dtype: torch.dtype, plan: Plan, even: bool = True) -> torch.dtype:
     """What the kernel computes in: float32 for halves, where keys are read often enough.
 
-    Also where halves would be rounded once more than SDPA does: at merging, or where head_dim is
-    not `even`, that is, not the same for keys and values.
+    Also where halves would be rounded once more than SDPA does: at merging, or where they are not
+    `even`, that is, under dropout, or with another head_dim for values than for keys.
     """
     batch, heads, _, kv_len = plan.shape
     if dtype not in HALVES:
@@ -136,11 +144,11 @@ def _cleared(x: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
 
 
 def _nothing_to_do(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    return not (q.shape[:3].numel() and k.shape[2] and (v.shape[-1] or q.shape[-1]))
+    return not (q.shape[:3].numel() and k.shape[2])
 
 
 def _blank(q: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """No query, no key or no value: zeros, and no logsumexp."""
+    """No query or no key: zeros, and no logsumexp."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     return (
         q.new_zeros((*q.shape[:3], v.shape[-1])),

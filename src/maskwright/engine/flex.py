@@ -29,7 +29,8 @@ def flex(
     return_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Output, and logsumexp if asked for; rows that see nothing give zeros and -inf."""
-    if q.device.type == "cpu" and (return_lse or q.requires_grad or k.requires_grad):
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    if q.device.type == "cpu" and (return_lse or learns):
         raise Unsupported(
             "attention: FlexAttention on the CPU has neither gradients nor a logsumexp. "
             'Pass impl="strips", or detach q, k and v.',

@@ -18,10 +18,12 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
     """Refuse tensors that attention can't be computed of, in one sentence."""
     import torch
 
+    if _fit_together(q, k, v, enable_gqa):
+        return
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             raise ArgumentError(
-                f"attention: {name} is of type {kind_of(x)}. Give a torch tensor of shape "
+                f"attention: {name} is {kind_of(x)}. Give a torch tensor of shape "
                 "(batch, heads, length, head_dim)."
             )
         if x.dim() != 4:
@@ -63,6 +65,24 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
             )
 
 
+def _fit_together(q: Any, k: Any, v: Any, enable_gqa: bool) -> bool:
+    """Are these tensors as they should be? One quick look, since most are."""
+    try:
+        (b, h, _, d), (kb, kh, s, kd), (vb, vh, vs, _) = q.shape, k.shape, v.shape
+        return bool(
+            b == kb == vb
+            and kh == vh
+            and s == vs
+            and d == kd
+            and (h == kh or (enable_gqa and kh and h % kh == 0))
+            and q.dtype == k.dtype == v.dtype
+            and q.dtype.is_floating_point
+            and q.device == k.device == v.device
+        )
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
 def check_numbers(scale: Any, dropout_p: Any) -> None:
     """Refuse a scale or a dropout that is no usable number."""
     if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
@@ -85,7 +105,7 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
         return mask
     if not isinstance(mask, Mask):
         raise ArgumentError(
-            f"attention: the mask is of type {kind_of(mask)}. Give a mask of maskwright's; "
+            f"attention: the mask is {kind_of(mask)}. Give a mask of maskwright's; "
             "wrap an array in mw.dense(...)."
         )
     # A mask is the same object in every layer and step, so it remembers what it was bound to.

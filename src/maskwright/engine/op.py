@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from maskwright.core.living import by_number
 from maskwright.engine import execute
 from maskwright.engine.execute import Terms
 from maskwright.engine.inputs import bind
+from maskwright.errors import Unsupported
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -28,7 +28,12 @@ class Task:
     """A bound mask and how to compute under it; torch passes it through without looking inside."""
 
     bound: BoundMask
-    terms: Terms
+    scale: float
+    dropout_p: float
+
+    def terms(self, seed: torch.Tensor | None) -> Terms:
+        """With the seed that dropout was drawn by."""
+        return _terms(self.scale, self.dropout_p, seed)
 
 
 class Attend(torch.autograd.Function):
@@ -36,31 +41,30 @@ class Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, task: Task
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seed: torch.Tensor | None, task: Task
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run the plan."""
         with _full_precision(q.device.type):
-            return execute.forward(task.bound, q, k, v, task.terms)
+            return execute.forward(task.bound, q, k, v, task.terms(seed))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         """Keep what the backward pass reads."""
-        q, k, v, ctx.task = inputs
-        ctx.save_for_backward(q, k, v, *output)
+        q, k, v, seed, ctx.task = inputs
+        ctx.save_for_backward(q, k, v, *output, seed)
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, grad: torch.Tensor | None, grad_lse: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         """Gradients of q, k and v."""
-        out = ctx.saved_tensors[3]
+        saved = ctx.saved_tensors  # asked for once: checkpointing recomputes it at that moment
         if grad is None and grad_lse is None:
-            return None, None, None, None
+            return None, None, None, None, None
         if grad is None:
-            grad = torch.zeros_like(out)
-        return (*Gradients.apply(grad, grad_lse, *ctx.saved_tensors, ctx.task), None)
+            grad = torch.zeros_like(saved[3])
+        return (*Gradients.apply(grad, grad_lse, *saved, ctx.task), None, None)
 
     @staticmethod
     def vmap(
@@ -69,10 +73,11 @@ class Attend(torch.autograd.Function):
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
+        seed: torch.Tensor | None,
         task: Task,
     ) -> tuple[tuple[torch.Tensor, ...], tuple[int, int]]:
         """The mapped axis joins the batch; one by one where the mask differs along the batch."""
-        return _mapped(Attend, info.batch_size, (q, k, v), in_dims, task), (0, 0)
+        return _mapped(Attend, info.batch_size, (q, k, v, seed), in_dims, task), (0, 0)
 
 
 class Gradients(torch.autograd.Function):
@@ -87,15 +92,26 @@ class Gradients(torch.autograd.Function):
         v: torch.Tensor,
         out: torch.Tensor,
         lse: torch.Tensor,
+        seed: torch.Tensor | None,
         task: Task,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Run the backward plan."""
+        terms = task.terms(seed)
         with _full_precision(q.device.type):
-            return execute.backward(task.bound, grad, grad_lse, q, k, v, out, lse, task.terms)
+            return execute.backward(task.bound, grad, grad_lse, q, k, v, out, lse, terms)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         """Nothing is kept: there is no second derivative."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> None:  # noqa: ARG004 - torch's signature
+        """Refuse: without this, a transform would take the second derivative for zero."""
+        raise Unsupported(
+            "attention by strips can be differentiated once only. "
+            'Pass impl="reference" for a second derivative.',
+            target="strips",
+        )
 
     @staticmethod
     def vmap(
@@ -113,12 +129,15 @@ def _mapped(
     in_dims: tuple[int | None, ...],
     task: Task,
 ) -> tuple[torch.Tensor, ...]:
-    """A step over one axis more; the results have it in front."""
+    """A step over one axis more; the results have it in front.
+
+    The seed of dropout comes last: mapped it differs from one to the next, else all drop the same.
+    """
     given = [
         x if x is None else x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
         for x, dim in zip(tensors, in_dims, strict=False)
     ]
-    if task.bound.shape[0] != 1:
+    if task.bound.shape[0] != 1 or tensors[-1] is not None:
         each = [step.apply(*(x if x is None else x[n] for x in given), task) for n in range(count)]
         return tuple(torch.stack(same) for same in zip(*each, strict=True))
     joined = step.apply(*(x if x is None else x.flatten(0, 1) for x in given), task)

@@ -48,6 +48,7 @@ def backward(
     v: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor,
+    grad_lse: torch.Tensor | None,
     scale: float,
     dropout_p: float,
     seed: int,
@@ -59,10 +60,12 @@ def backward(
         weights = _weights(part, q, k, lse, scale)
         kept = _kept(weights, dropout_p, drawn)
         values, keys = _values(part, v, weights), _values(part, k, weights)
-        own, rows = part.queries(grad), _rows(part, q)
+        own, rows = _rows(part, grad), _rows(part, q)
         part.add_to_keys(dv, _by_key_head(part, (weights * kept).mT @ own, v))
         change = (own @ values.mT) * kept
         change -= (own * part.queries(out)).sum(-1, keepdim=True)
+        if grad_lse is not None:  # of all weights, the dropped ones too
+            change += part.queries(grad_lse).unsqueeze(-1)
         scores = change.mul_(weights).mul_(scale)
         part.queries(dq).add_(scores @ keys)
         part.add_to_keys(dk, _by_key_head(part, scores.mT @ rows, k))
@@ -80,8 +83,8 @@ def _drawn(
             number += 1
 
 
-def _rows(part: Part, q: torch.Tensor) -> torch.Tensor:
-    rows = part.queries(q)
+def _rows(part: Part, x: torch.Tensor) -> torch.Tensor:
+    rows = part.queries(x)
     return rows if part.empty is None else rows.masked_fill(part.empty, 0.0)
 
 

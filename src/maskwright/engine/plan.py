@@ -171,6 +171,15 @@ class Plan:
         return rows.start == 0 and rows.step == 1 and rows.size * piece.times == self.shape[2]
 
     @cached_property
+    def whole(self) -> bool:
+        """Is it one strip of all rows and all keys, each row of which sees something?"""
+        if not self.covers or self.pieces[0].times > 1:
+            return False
+        (piece,) = self.pieces
+        blank = piece.stencil is not None and bool(piece.stencil.empty.any())
+        return not blank and isinstance(piece.keys, Steps) and piece.keys == (0, self.shape[3], 1)
+
+    @cached_property
     def merges(self) -> bool:
         """Are some rows computed in parts?"""
         return any(not piece.first for piece in self.pieces)

@@ -68,7 +68,8 @@ def reference(
         seen = seen | empty
         k, read = k.masked_fill(~read, 0.0), read | empty.any(-2, keepdim=True)
     k, v = k.masked_fill(~read, 0.0), v.masked_fill(~read, 0.0)
-    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    q = q.masked_fill(empty, 0.0)  # the same goes for the query of a row that sees nothing
+    factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     scores = (q @ k.transpose(-2, -1)) * factor
     if empty_rows == "uniform":
         scores = scores.masked_fill(empty, 0.0)

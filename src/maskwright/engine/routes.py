@@ -61,7 +61,7 @@ def choose(bound: BoundMask, impl: str, device: str, planes: tuple[int, int]) ->
                 target="strips",
                 term="",
             )
-        return _by_plan(bound, planes)
+        return plan_route(bound, planes)
     if impl == "sdpa" and not (sees_everything(bound) or is_upper_left_causal(bound)):
         raise Unsupported(
             "sdpa without a mask tensor says only everything() and, from the upper left, causal(). "
@@ -84,7 +84,9 @@ def _elsewhere(bound: BoundMask) -> str:
     return "sdpa" if sees_everything(bound) or is_upper_left_causal(bound) else "flex"
 
 
-def _by_plan(bound: BoundMask, planes: tuple[int, int]) -> Route:
+def plan_route(bound: BoundMask, planes: tuple[int, int] | None = None) -> Route:
+    """The way that the plan is, for so many batch rows and heads; the frame's if not given."""
+    planes = planes or (bound.frame.batch, bound.frame.heads)
     plan = plan_of(bound, "forward", planes)
     costs = table()["forward"]
     dense = costs.strip(

@@ -79,6 +79,11 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and logsumexp. q, k, v have one dtype and head_dim, and a last axis without gaps."""
     batch, heads, q_len, width = q.shape
+    if plan.whole:
+        (piece,) = plan.pieces
+        mask = None if piece.stencil is None else _mask(plan, piece.stencil, piece.width, q)
+        out, lse = _forward(q, k, v, 0.0, piece.causal, attn_mask=mask, scale=scale)
+        return out, lse
     if plan.covers and (plan.pieces[0].times == 1 or batch == 1):
         (part,) = parts(plan, plan.pieces[0], q, k)
         out, lse = _run(part, q, k, v, scale)

@@ -1,0 +1,4 @@
+"""Masks inside code that others wrote: PyTorch's own layers, and transformers' models.
+
+What may enter here: adapters. What a mask is, and how attention runs, is decided elsewhere.
+"""

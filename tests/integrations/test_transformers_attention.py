@@ -1,0 +1,304 @@
+"""The attention of one layer, and models used in other ways than a plain forward."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward as gemma2_eager
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as gpt_oss_eager
+from transformers.models.t5.modeling_t5 import eager_attention_forward as t5_eager
+
+import maskwright as mw
+from maskwright.errors import MissingError, Unsupported
+from maskwright.integrations import transformers as integration
+from maskwright.integrations.transformers import NAME, REFUSED, attention_forward, register
+from maskwright.integrations.transformers_masks import mask_for_layers
+from maskwright.integrations.transformers_tensor import MaskTensor
+from tests.integrations.tiny_models import DECODERS, VOCABULARY, Tiny
+
+CLOSE = 1e-5
+LLAMA, MISTRAL, GEMMA2, GPT_OSS = (
+    next(tiny for tiny in DECODERS if tiny.name == name)
+    for name in ("llama", "mistral", "gemma2", "gpt_oss")
+)
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> None:
+    torch.manual_seed(0)
+    register()
+
+
+class Layer(nn.Module):
+    """What an attention function looks up in its layer."""
+
+    def __init__(self, groups: int = 1, is_causal: bool = True) -> None:
+        super().__init__()
+        self.num_key_value_groups, self.is_causal = groups, is_causal
+
+
+def heads(q_len: int, kv_len: int, kv_heads: int = 4) -> tuple[torch.Tensor, ...]:
+    return (
+        torch.randn(2, 4, q_len, 8, requires_grad=True),
+        torch.randn(2, kv_heads, kv_len, 8, requires_grad=True),
+        torch.randn(2, kv_heads, kv_len, 8, requires_grad=True),
+    )
+
+
+def agree(theirs: torch.Tensor, ours: torch.Tensor, *weights: torch.Tensor) -> None:
+    """The same output, and the same gradients."""
+    assert theirs.shape == ours.shape
+    assert (theirs - ours).abs().max() < CLOSE
+    along = torch.randn_like(theirs)
+    for one, other in zip(
+        torch.autograd.grad(theirs, weights, along),
+        torch.autograd.grad(ours, weights, along),
+        strict=True,
+    ):
+        assert (one - other).abs().max() < 10 * CLOSE
+
+
+@pytest.mark.parametrize("q_len", [1, 5, 9])
+@pytest.mark.parametrize("is_causal", [None, True, False])
+@pytest.mark.parametrize("of_layer", [True, False])
+def test_without_a_mask_it_does_what_sdpa_does(
+    q_len: int, is_causal: bool | None, of_layer: bool
+) -> None:
+    qkv, layer = heads(q_len, 9, kv_heads=2), Layer(2, of_layer)
+    theirs, _ = sdpa_attention_forward(layer, *qkv, None, is_causal=is_causal)
+    ours, weights = attention_forward(layer, *qkv, None, is_causal=is_causal)
+    assert weights is None
+    agree(theirs, ours, *qkv)
+
+
+@pytest.mark.parametrize("length", [9, 80])  # not worth reading, and read
+@pytest.mark.parametrize("kind", ["bool", "-inf", "min", "bias", "row hidden"])
+def test_masks_of_others(length: int, kind: str) -> None:
+    qkv, layer = heads(length, length), Layer()
+    seen = (torch.rand(2, 1, length, length) < 0.3) | torch.eye(length, dtype=torch.bool)
+    mask = seen
+    if kind in ("-inf", "min"):
+        low = -torch.inf if kind == "-inf" else torch.finfo(torch.float32).min
+        mask = torch.zeros(seen.shape).masked_fill(~seen, low)
+    elif kind == "bias":
+        mask = torch.randn(2, 4, length, length).masked_fill(~seen, -torch.inf)
+    elif kind == "row hidden":  # by a finite number: such a row is the mean of all values
+        seen[0, 0, 3] = False
+        mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    theirs, _ = sdpa_attention_forward(layer, *qkv, mask)
+    ours, _ = attention_forward(layer, *qkv, mask)
+    agree(theirs, ours, *qkv)
+
+
+def test_a_mask_of_others_that_was_written_into_is_read_again() -> None:
+    q, k, v = heads(80, 80)
+    mask = torch.ones(2, 1, 80, 80, dtype=torch.bool).tril()
+    attention_forward(Layer(), q, k, v, mask)
+    mask[..., 5] = False
+    mask[:, :, :, 0] = True
+    theirs, _ = sdpa_attention_forward(Layer(), q, k, v, mask)
+    ours, _ = attention_forward(Layer(), q, k, v, mask)
+    agree(theirs, ours, q, k, v)
+
+
+def both_masks(q_len: int, kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What "eager" adds, and what maskwright carries; every row sees something."""
+    mask = mask_for_layers(2, q_len, kv_len, q_offset=kv_len - q_len)
+    return torch.zeros(mask.shape).masked_fill(~mask.cells(), torch.finfo(torch.float32).min), mask
+
+
+@pytest.mark.parametrize("most", [2**25, 50])  # all rows at once, and some at a time
+def test_a_score_cap(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integration, "MOST_SCORES", most)
+    qkv, layer = heads(5, 9, kv_heads=2), Layer(2)
+    added, mask = both_masks(5, 9)
+    theirs, _ = gemma2_eager(layer, *qkv, added, scaling=0.5, softcap=0.7)
+    ours, _ = attention_forward(layer, *qkv, mask, scaling=0.5, softcap=0.7)
+    agree(theirs, ours, *qkv)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_sinks(plain: bool) -> None:
+    (q, k, v), layer = heads(5, 9, kv_heads=2), Layer(2)
+    layer.sinks = nn.Parameter(torch.randn(4))
+    added, mask = both_masks(5, 9)
+    theirs, _ = gpt_oss_eager(layer, q, k, v, added, scaling=0.5)
+    given = added if plain else mask
+    ours, _ = attention_forward(layer, q, k, v, given, scaling=0.5, s_aux=layer.sinks)
+    agree(theirs, ours, q, k, v, layer.sinks)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_position_bias(plain: bool) -> None:
+    qkv, layer = heads(5, 9), Layer()
+    bias = torch.randn(1, 4, 5, 9, requires_grad=True)
+    added, mask = both_masks(5, 9)
+    theirs, _ = t5_eager(layer, *qkv, added, scaling=1.0, position_bias=bias)
+    given = added if plain else mask
+    ours, _ = attention_forward(layer, *qkv, given, scaling=1.0, position_bias=bias)
+    agree(theirs, ours, *qkv, bias)
+
+
+def test_a_learned_scale() -> None:
+    qkv, scale = heads(5, 5), torch.tensor(0.3, requires_grad=True)
+    theirs, _ = sdpa_attention_forward(Layer(), qkv[0] * scale, *qkv[1:], None, scaling=1.0)
+    ours, _ = attention_forward(Layer(), *qkv, None, scaling=scale)
+    agree(theirs, ours, *qkv, scale)
+
+
+@pytest.mark.parametrize("extra", [{}, {"softcap": 50.0}], ids=["engine", "scores"])
+def test_dropout_leaves_the_mean_as_it_is(extra: dict[str, Any]) -> None:
+    q, k, v = (x.detach() for x in heads(6, 6))
+    mask = both_masks(6, 6)[1]
+    whole, _ = attention_forward(Layer(), q, k, v, mask, **extra)
+    drawn = [attention_forward(Layer(), q, k, v, mask, dropout=0.5, **extra)[0] for _ in range(400)]
+    assert not torch.allclose(drawn[0], drawn[1])
+    assert (torch.stack(drawn).mean(0) - whole).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_it_does_not_compute_it_refuses(name: str) -> None:
+    q, k, v = heads(3, 3)
+    with pytest.raises(Unsupported, match=name):
+        attention_forward(Layer(), q, k, v, None, **{name: object()})
+
+
+def test_weights_are_refused() -> None:
+    with pytest.raises(Unsupported, match="weights"):
+        attention_forward(Layer(), *heads(3, 3), None, output_attentions=True)
+
+
+# ── models ────────────────────────────────────────────────────────────────────────────────────
+
+
+def ids(length: int = 12) -> torch.Tensor:
+    return torch.randint(3, VOCABULARY - 2, (2, length))
+
+
+@torch.no_grad()
+def apart(tiny: Tiny, **given: Any) -> float:
+    return float((tiny.build()(**given)[0] - tiny.build(NAME)(**given)[0]).abs().max())
+
+
+def test_all_layers_share_one_mask_and_forwards_of_the_same_sizes_too() -> None:
+    model, seen = LLAMA.build(NAME), []
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append(kwargs["attention_mask"]), with_kwargs=True
+        )
+    for _ in range(2):
+        model(ids())
+    assert all(isinstance(mask, MaskTensor) for mask in seen)
+    assert len({id(mask.content) for mask in seen}) == 1
+    assert seen[0].content.equals(mw.causal())
+
+
+@pytest.mark.parametrize("given", ["bool", "float"])
+def test_a_users_own_mask_of_four_axes(given: str) -> None:
+    seen = (torch.rand(2, 1, 12, 12) < 0.5) | torch.eye(12, dtype=torch.bool)
+    mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    tokens = ids()
+    with torch.no_grad():
+        eager = LLAMA.build()(tokens, attention_mask=mask).logits
+        ours = LLAMA.build(NAME)(tokens, attention_mask=seen if given == "bool" else mask).logits
+    assert (eager - ours).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("tiny", [LLAMA, MISTRAL, GEMMA2, GPT_OSS], ids=lambda tiny: tiny.name)
+def test_prefill_in_pieces(tiny: Tiny) -> None:
+    tokens, found = ids(), []
+    for attention in ("eager", NAME):
+        model, cache, parts = tiny.build(attention), None, []
+        for piece in tokens.split(5, dim=1):
+            with torch.no_grad():
+                out = model(piece, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            parts.append(out.logits)
+        found.append(torch.cat(parts, 1))
+    assert (found[0] - found[1]).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("tiny", [LLAMA, GEMMA2, GPT_OSS], ids=lambda tiny: tiny.name)
+def test_compiled_in_one_graph(tiny: Tiny) -> None:
+    keep = torch.ones(2, 12, dtype=torch.long)
+    keep[0, :4] = 0
+    given = {"input_ids": ids(), "attention_mask": keep, "use_cache": False}
+    torch.compiler.reset()
+    model = torch.compile(tiny.build(NAME), backend="eager", fullgraph=True)
+    with torch.no_grad():
+        found = model(**given).logits - tiny.build()(**given).logits
+    assert found[keep.bool()].abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing(reentrant: bool) -> None:
+    tokens, found = ids(), []
+    for attention, saves in (("eager", False), (NAME, True)):
+        model = MISTRAL.build(attention).train()
+        if saves:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        model(tokens, use_cache=False).logits.square().mean().backward()
+        found.append(model.model.layers[0].self_attn.q_proj.weight.grad)
+    assert (found[0] - found[1]).abs().max() < CLOSE
+
+
+def test_autocast() -> None:
+    tokens, found = ids(), []
+    for attention in ("sdpa", NAME):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            found.append(LLAMA.build(attention)(tokens).logits.float())
+    assert (found[0] - found[1]).abs().max() < 0.05
+
+
+def test_inference_mode() -> None:
+    tokens = ids()
+    with torch.inference_mode():
+        found = LLAMA.build()(tokens).logits - LLAMA.build(NAME)(tokens).logits
+    assert found.abs().max() < CLOSE
+
+
+def test_beams() -> None:
+    keep = torch.ones(2, 12, dtype=torch.long)
+    keep[0, :4] = 0
+    given = {"input_ids": ids(), "attention_mask": keep, "max_new_tokens": 6, "num_beams": 3}
+    eager, ours = (LLAMA.build(name).generate(**given, do_sample=False) for name in ("eager", NAME))
+    assert torch.equal(eager, ours)
+
+
+# ── registering ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_registering_twice_changes_nothing() -> None:
+    register()
+    register()
+    assert AttentionInterface()[NAME] is attention_forward
+    assert AttentionMaskInterface()[NAME] is mask_for_layers
+
+
+def test_a_release_without_the_interface_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(batch_size: int, cache_position: Any, kv_length: int) -> None: ...
+
+    monkeypatch.setattr("transformers.masking_utils.sdpa_mask", older)
+    with pytest.raises(MissingError, match=r"transformers [\d.]+\S* is too old.*pip install"):
+        register()
+
+
+def test_without_transformers_it_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "from maskwright.integrations.transformers import register\n"
+        "register()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == (
+        "maskwright.errors.MissingError: register: transformers is not installed. "
+        "Run: pip install -U 'maskwright[transformers]'"
+    )

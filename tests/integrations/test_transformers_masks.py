@@ -1,0 +1,240 @@
+"""What transformers says about a mask, and what was read of it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import masking_utils as hf
+
+import maskwright as mw
+from maskwright.core.atoms_array import Where
+from maskwright.core.mask import walk
+from maskwright.errors import Unsupported
+from maskwright.integrations import transformers_masks
+from maskwright.integrations.transformers_masks import RULES, mask_for_layers
+from maskwright.integrations.transformers_tensor import MaskTensor
+
+
+def truth(**given: Any) -> torch.Tensor:
+    cells: torch.Tensor = hf.sdpa_mask(**given, allow_is_causal_skip=False)
+    return cells
+
+
+def is_asked(mask: MaskTensor) -> bool:
+    """Was the mask read cell by cell?"""
+    return any(isinstance(part, Where) for part in walk(mask.content.mask))
+
+
+def own(b: Any, h: Any, q: Any, k: Any) -> Any:
+    """A function that nobody knows."""
+    return (q * 3 + k) % 4 != 1
+
+
+def test_transformers_agrees_with_every_rule() -> None:
+    assert {rule.factory for rule in transformers_masks._rules().values()} == {
+        rule.factory for rule in RULES
+    }
+
+
+def test_a_release_that_means_something_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def overlay(sliding_window: int) -> Any:
+        def inner_mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+            return k >= q - sliding_window
+
+        return inner_mask
+
+    monkeypatch.setattr(hf, "sliding_window_overlay", overlay)
+    transformers_masks._rules.cache_clear()
+    try:
+        given = {"batch_size": 1, "q_length": 9, "kv_length": 9, "mask_function": overlay(3)}
+        mask = mask_for_layers(**given)
+        assert is_asked(mask)
+        assert torch.equal(mask.cells(), truth(**given))
+    finally:
+        transformers_masks._rules.cache_clear()
+
+
+def random_function(rng: random.Random, batch: int, tokens: int, depth: int = 0) -> Any:
+    """Any composition of what transformers has and of a user's own."""
+    ids = torch.tensor([[rng.randint(-2, 3) for _ in range(tokens)] for _ in range(batch)])
+    kind = rng.randrange(9 if depth > 2 else 13)
+    if kind == 0:
+        return hf.causal_mask_function
+    if kind == 1:
+        return hf.bidirectional_mask_function
+    if kind == 2:
+        return hf.sliding_window_overlay(rng.randint(0, 6))
+    if kind == 3:
+        return hf.sliding_window_bidirectional_overlay(rng.randint(0, 4))
+    if kind == 4:
+        left = torch.tensor([rng.randint(0, 4) for _ in range(batch)])
+        return hf.chunked_overlay(rng.randint(1, 5), left)
+    if kind == 5:
+        return hf.padding_mask_function(ids > -1)
+    if kind == 6:
+        return hf.packed_sequence_mask_function(ids.sort().values)
+    if kind == 7:
+        return hf.blockwise_overlay(ids)
+    if kind == 8:
+        return own
+    combine = hf.and_masks if kind < 11 else hf.or_masks
+    count = rng.randint(1, 3)
+    return combine(*(random_function(rng, batch, tokens, depth + 1) for _ in range(count)))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_every_function_is_read_exactly(seed: int) -> None:
+    rng = random.Random(seed)
+    batch, kv, shift = rng.randint(1, 3), rng.randint(1, 12), rng.choice([0, 0, 1, 5])
+    q = rng.randint(1, kv)
+    start = shift + rng.randint(0, kv - q)
+    tokens = shift + kv + 1
+    attention_mask = None
+    if rng.random() < 0.5:
+        width = rng.randint(start + q, tokens)  # what a static cache has not yet written is missing
+        attention_mask = torch.tensor([[rng.random() < 0.7 for _ in range(width)]] * batch)
+    given = {
+        "batch_size": batch,
+        "q_length": q,
+        "kv_length": kv,
+        "q_offset": rng.choice([start, torch.tensor(start)]),
+        "kv_offset": shift,
+        "mask_function": random_function(rng, batch, tokens),
+        "attention_mask": attention_mask,
+        "use_vmap": rng.random() < 0.3,
+    }
+    mask = mask_for_layers(**given, config=None, dtype=torch.float32, local_size=3)
+    assert mask.shape == (batch, 1, q, kv)
+    assert torch.equal(mask.cells(), truth(**given))
+
+
+@pytest.mark.parametrize(
+    ("function", "expression"),
+    [
+        (hf.causal_mask_function, "causal()"),
+        (hf.bidirectional_mask_function, "everything()"),
+        (hf.sliding_window_causal_mask_function(4), "window(back=3)"),
+        (hf.sliding_window_bidirectional_mask_function(4), "window(back=4, ahead=4)"),
+        (hf.chunked_causal_mask_function(4, torch.zeros(1, dtype=int)), "causal() & chunks(4)"),
+        (
+            hf.and_masks(
+                hf.causal_mask_function,
+                hf.packed_sequence_mask_function(torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])),
+            ),
+            "causal() & documents(ids=[[0, 0, 0, 1, 1, 1, 1, 1]])",
+        ),
+    ],
+)
+def test_expressions_are_short(function: Any, expression: str) -> None:
+    mask = mask_for_layers(1, 8, 8, mask_function=function)
+    assert repr(mask.content.mask) == expression
+
+
+def test_the_same_mask_is_the_same_object_again() -> None:
+    def forward(length: int) -> Any:
+        keep = torch.ones(2, length, dtype=torch.bool)
+        keep[0, :3] = False
+        function = hf.sliding_window_causal_mask_function(4)
+        return mask_for_layers(
+            2, length, length, mask_function=function, attention_mask=keep
+        ).content
+
+    assert forward(8) is forward(8)
+    assert forward(8) is not forward(9)
+
+
+def test_a_function_of_the_users_own_is_asked_anew_and_known_again() -> None:
+    holes = torch.ones(6, dtype=torch.bool)
+
+    def forward() -> Any:
+        def function(b: Any, h: Any, q: Any, k: Any) -> Any:
+            return holes[k] & (k <= q)
+
+        return mask_for_layers(1, 6, 6, mask_function=function, use_vmap=True).content
+
+    first = forward()
+    assert forward() is first
+    assert first.rows(2, 5).equals(mw.causal().on(6).rows(2, 5))
+    holes[2] = False
+    assert first.equals(mw.causal()), "what was closed over has changed since, and the mask with it"
+    assert forward().equals(mw.causal() & ~mw.keys([2]))
+
+
+def test_a_large_function_is_never_asked_for_all_cells_at_once() -> None:
+    largest = 0
+
+    def function(b: Any, h: Any, q: Any, k: Any) -> Any:
+        nonlocal largest
+        largest = max(largest, np.broadcast_shapes(q.shape, k.shape, b.shape)[-2] * k.numel())
+        return (k <= q) & (q - k < 100)
+
+    mask = mask_for_layers(1, 6000, 6000, mask_function=function)
+    assert mask.content.equals(mw.window(back=99))
+    assert largest <= 2**24 < 6000 * 6000
+
+
+# ── the tensor that carries it ────────────────────────────────────────────────────────────────
+
+
+def carried() -> MaskTensor:
+    keep = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]], dtype=torch.bool)
+    mask: MaskTensor = mask_for_layers(2, 3, 4, q_offset=1, attention_mask=keep)
+    return mask
+
+
+USES = {
+    "keys": lambda m: m[:, :, :, :2],
+    "later keys": lambda m: m[..., 1:],
+    "rows": lambda m: m[:, :, 1:2],
+    "a sequence": lambda m: m[1],
+    "chosen": lambda m: m[torch.tensor([1, 0])],
+    "heads": lambda m: m.expand(2, 3, 3, 4),
+    "negated": lambda m: ~m,
+    "both": lambda m: m & torch.tensor([True, False, True, True]),
+    "either": lambda m: torch.tensor([True, False, True, True]) | m,
+    "hidden by a fill": lambda m: torch.zeros(2, 1, 3, 4).masked_fill(~m, -1e9),
+    "hidden by a choice": lambda m: torch.where(m, torch.ones(()), torch.finfo(torch.float32).min),
+    "moved": lambda m: m.to("cpu", copy=True),
+    "copied": lambda m: m.clone(),
+    "turned": lambda m: m.transpose(2, 3),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_what_may_be_done_with_it(use: Any) -> None:
+    mask = carried()
+    got, expected = use(mask), use(mask.cells())
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+    assert torch.equal(got.cells() if isinstance(got, MaskTensor) else got, expected)
+
+
+def test_fewer_keys_stay_an_expression() -> None:
+    part = carried()[:, :, :, :2]
+    assert isinstance(part.content, mw.BoundMask)
+    assert part.content.shape == (2, 1, 3, 2)
+
+
+MISUSES = {
+    "added": lambda m: torch.zeros(2, 1, 3, 4) + m,
+    "added after a cut": lambda m: m[:, :, 1:] + 1.0,
+    "made numbers": lambda m: m.float(),
+    "turned over": lambda m: 1.0 - m.to(torch.float32),
+    "taken for hidden": lambda m: torch.zeros(2, 1, 3, 4).masked_fill(m, -1e9),
+    "chosen the other way": lambda m: torch.where(m, -1e9, 0.0),
+    "compared": lambda m: m != 0,
+    "written": lambda m: m.fill_(True),
+    "written after a cut": lambda m: m[:, :, 1:].fill_(True),
+    "extended": lambda m: torch.nn.functional.pad(m, (0, 1)),
+    "joined": lambda m: torch.cat([m, m], dim=-1),
+    "reread": lambda m: m.view(torch.uint8),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
+def test_what_is_refused(misuse: Any) -> None:
+    with pytest.raises(Unsupported, match='attn_implementation="eager"'):
+        misuse(carried())
