@@ -1,12 +1,38 @@
-"""`make bench`: all measurements, one after the other; `python -m benchmarks targets` for one."""
+"""`make bench`: all measurements, one after the other; `python -m benchmarks attention` for one.
+
+`python -m benchmarks report` measures nothing: it writes docs/performance.md.
+"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from itertools import takewhile
 
-from benchmarks import core, targets
+MEASURED = ("core", "targets", "attention", "prefill")
+WITH_OPTIONS = ("attention", "prefill")
 
-ALL = {"core": core.run, "targets": targets.run}
 
-for name in sys.argv[1:] or ALL:
-    ALL[name]()
+def main(given: list[str]) -> int:
+    """Run what is named, or all; options go to the one that takes them."""
+    names = list(takewhile(lambda word: word in (*MEASURED, "report"), given))
+    options = given[len(names) :]
+    if (
+        options
+        and options[0] not in ("-h", "--help")
+        and not (len(names) == 1 and names[0] in WITH_OPTIONS)
+    ):
+        print(f"{options[0]}: name one measurement that takes it, of {', '.join(WITH_OPTIONS)}")
+        return 2
+    if options and not names:
+        print(f"python -m benchmarks [{' | '.join((*MEASURED, 'report'))}] [--help]")
+        return 0
+    failed = 0
+    for name in names or MEASURED:
+        run = import_module(f"benchmarks.{name}").run
+        failed |= (run(options) if name in WITH_OPTIONS else run()) or 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -16,7 +16,6 @@ from maskwright.engine.op import Attend, Task, attend, usual_scale
 from maskwright.engine.routes import Route, choose, read_impl
 from maskwright.errors import ArgumentError, Unsupported
 
-
 CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast takes for its own
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 HEIGHTS: Final = (16, 32, 64, 128, 192, 256, 512, 768)
 LEAST_RUN: Final = 8  # rows that make a run; fewer are cut together with their neighbours
 MOST_TRACKS: Final = 16  # intervals a row beyond which a run is not looked at one by one
+SHORT: Final = 64  # rows of a run of several tracks up to which few ways are looked at
 FAR: Final = 2**40
 
 Positions = tuple[int, int, int]  # start, count, step
@@ -244,7 +245,8 @@ def best_way(
 ) -> tuple[float, tuple[Way, ...]]:
     """The cheapest way to cut a run, and its cost."""
     still = not any(t.low_moves or t.high_moves for t in tracks)
-    heights = {rows} if still else {*(h for h in HEIGHTS if h < rows), rows}
+    whole = still or (len(tracks) > 1 and rows <= SHORT)
+    heights = {rows} if whole else {*(h for h in HEIGHTS if h < rows), rows}
     options: list[tuple[float, tuple[Way, ...]]] = [
         (
             _strips_cost(rows, height, tracks, costs, planes, gather),
@@ -257,7 +259,7 @@ def best_way(
         (track,) = tracks
         if (track.low_moves, track.high_moves) == (0, 1):
             options += _triangles(rows, track.stop - track.start, costs, planes)
-    else:
+    elif rows > SHORT or len(tracks) == 2:
         parts = [
             best_way(rows, (Track(0, t.stop - t.start, *t[2:]),), costs, planes) for t in tracks
         ]
@@ -404,15 +406,16 @@ def take(problem: Problem, order: Order) -> Strip | None:
 
 def _gathered(starts: IntArray, stops: IntArray) -> tuple[Positions | IntArray, IntArray, IntArray]:
     """The keys that are seen at all, closed up; and the intervals among them."""
-    begin, end = sweep(starts, stops, covered)
-    before = np.cumsum(end - begin) - (end - begin)
-    home = np.searchsorted(begin, starts, side="right") - 1
-    shift = before[home] - begin[home]
-    if begin.size == 1:
-        return (int(begin[0]), int(end[0] - begin[0]), 1), starts + shift, stops + shift
-    sizes = end - begin
-    keys = np.repeat(begin - before, sizes) + np.arange(int(sizes.sum()))
-    return keys, starts + shift, stops + shift
+    low = int(starts.min())
+    size = int(stops.max()) - low + 1
+    level = np.bincount(starts - low, minlength=size) - np.bincount(stops - low, minlength=size)
+    seen = np.cumsum(level) > 0
+    place = np.cumsum(seen) - seen  # how many seen keys lie before each
+    keys = np.flatnonzero(seen) + low
+    starts, stops = place[starts - low], place[stops - low]
+    if keys.size == size - 1:
+        return (low, int(keys.size), 1), starts, stops
+    return keys, starts, stops
 
 
 # ── masks with even gaps ──────────────────────────────────────────────────────────────────────

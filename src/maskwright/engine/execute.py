@@ -36,12 +36,15 @@ def forward(
     bound: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, terms: Terms
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in q's dtype, and logsumexp in float32, or in float64 where q is."""
-    if _nothing_to_do(q, k, v):
+    if _nothing_to_do(q, k):
         return _blank(q, v)
+    if terms.scale <= 0:  # the kernel's causal mode hides keys before it scales, as -inf
+        return forward(bound, q * terms.scale, k, v, terms._replace(scale=1.0))
     plan = plan_of(bound, "forward", (q.shape[0], q.shape[1]))
     given = _prepared(plan, q, k, v, bool(terms.dropout_p))
     out, lse = strips.forward(plan, *given, terms.scale)
     if terms.dropout_p:
+        plan = plan_of(bound, "plain", (q.shape[0], q.shape[1]))
         out = plain.forward(plan, *given, lse, *terms)
     return out[..., : v.shape[-1]].to(q.dtype), lse
 
@@ -58,10 +61,14 @@ def backward(
     terms: Terms,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
-    if _nothing_to_do(q, k, v):
+    if _nothing_to_do(q, k):
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    if terms.scale <= 0:
+        scaled, positive = q * terms.scale, terms._replace(scale=1.0)
+        dq, dk, dv = backward(bound, grad, grad_lse, scaled, k, v, out, lse, positive)
+        return dq * terms.scale, dk, dv
     planes = (q.shape[0], q.shape[1])
-    plan = plan_of(bound, "forward" if terms.dropout_p else "backward", planes)
+    plan = plan_of(bound, "plain" if terms.dropout_p else "backward", planes)
     if grad_lse is not None:
         grad_lse = grad_lse.masked_fill(lse == -math.inf, 0.0)
     spare = grad_lse is not None and not terms.dropout_p
@@ -143,7 +150,7 @@ def _cleared(x: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
     return x.masked_fill(unseen, 0.0)
 
 
-def _nothing_to_do(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+def _nothing_to_do(q: torch.Tensor, k: torch.Tensor) -> bool:
     return not (q.shape[:3].numel() and k.shape[2])
 
 

@@ -18,7 +18,7 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
     """Refuse tensors that attention can't be computed of, in one sentence."""
     import torch
 
-    if _fit_together(q, k, v, enable_gqa):
+    if _fit_together(q, k, v, enable_gqa, torch.strided):
         return
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
@@ -26,12 +26,17 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
                 f"attention: {name} is {kind_of(x)}. Give a torch tensor of shape "
                 "(batch, heads, length, head_dim)."
             )
+        if x.layout != torch.strided or x.is_nested:
+            raise ArgumentError(
+                f"attention: {name} is a sparse or nested tensor. Give a plain one, and pad or pack "
+                "sequences of different lengths: mw.pad, mw.pack."
+            )
         if x.dim() != 4:
             raise ArgumentError(
                 f"attention: {name} has shape {tuple(x.shape)}. "
                 "Give (batch, heads, length, head_dim)."
             )
-    if not (q.dtype == k.dtype == v.dtype and q.dtype.is_floating_point):
+    if not (q.dtype == k.dtype == v.dtype and _is_computable(q.dtype)):
         kinds = ", ".join(str(x.dtype).removeprefix("torch.") for x in (q, k, v))
         raise ArgumentError(
             f"attention: q, k, v are of dtype {kinds}. Give all three in one floating-point dtype."
@@ -65,7 +70,7 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
             )
 
 
-def _fit_together(q: Any, k: Any, v: Any, enable_gqa: bool) -> bool:
+def _fit_together(q: Any, k: Any, v: Any, enable_gqa: bool, layout: Any) -> bool:
     """Are these tensors as they should be? One quick look, since most are."""
     try:
         (b, h, _, d), (kb, kh, s, kd), (vb, vh, vs, _) = q.shape, k.shape, v.shape
@@ -76,11 +81,17 @@ def _fit_together(q: Any, k: Any, v: Any, enable_gqa: bool) -> bool:
             and d == kd
             and (h == kh or (enable_gqa and kh and h % kh == 0))
             and q.dtype == k.dtype == v.dtype
-            and q.dtype.is_floating_point
+            and _is_computable(q.dtype)
+            and q.layout == k.layout == v.layout == layout
             and q.device == k.device == v.device
         )
     except (AttributeError, TypeError, ValueError):
         return False
+
+
+def _is_computable(dtype: Any) -> bool:
+    """Is it a floating-point dtype of at least two bytes? Smaller ones are for keeping only."""
+    return bool(dtype.is_floating_point and dtype.itemsize > 1)
 
 
 def check_numbers(scale: Any, dropout_p: Any) -> None:

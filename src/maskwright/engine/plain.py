@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from maskwright.engine.plan import Piece
 from maskwright.engine.strips import parts
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def _drawn(
     """Every part, with random numbers of its own; no two strips of a part share a key."""
     number = 0
     for piece in plan.pieces:
+        assert isinstance(piece, Piece), "a plan for plain operations has no bundles"
         for part in parts(plan, piece, q, k, apart=True):
             yield part, torch.Generator(q.device).manual_seed((seed + number) % 2**63)
             number += 1

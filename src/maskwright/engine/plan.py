@@ -107,6 +107,15 @@ class Piece:
         """How many keys a strip has."""
         return int(self.keys.size)
 
+    @cached_property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Keys that lie apart, as ranges."""
+        assert not isinstance(self.keys, Steps)
+        edges = np.flatnonzero(np.diff(self.keys) != 1) + 1
+        starts, stops = np.append(0, edges), np.append(edges, self.keys.size)
+        first = self.keys[starts]
+        return list(zip(first.tolist(), (first + stops - starts).tolist(), strict=True))
+
     def cells(self) -> int:
         """How many cells are computed, in one plane; the causal mode skips about half."""
         if self.causal:
@@ -131,6 +140,41 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
+class Bundle:
+    """Strips of one shape from many planes, whose keys lie apart: one call for many of them.
+
+    Strip n is of batch row `batch[n]` and head `heads[n]`, has `height` rows from `rows[n]`, `step`
+    apart, and the keys `keys[n]`.
+    """
+
+    batch: IntArray
+    heads: IntArray
+    rows: IntArray
+    height: int
+    step: int
+    keys: IntArray
+    stencil: Stencil | None
+    first: bool
+
+    @property
+    def width(self) -> int:
+        """How many keys a strip has."""
+        return int(self.keys.shape[1])
+
+    def cells(self) -> int:
+        """How many cells are computed, over all planes."""
+        return int(self.keys.size) * self.height
+
+    def __str__(self) -> str:
+        kind = "all seen" if self.stencil is None else "masked"
+        merged = "" if self.first else ", merged"
+        return (
+            f"{self.rows.size} strips of {self.height} rows × {self.width} keys gathered, "
+            f"{kind}{merged}, each of one plane"
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """The pieces of attention under one bound mask, and what they are thought to cost.
 
@@ -142,7 +186,7 @@ class Plan:
     """
 
     shape: tuple[int, int, int, int]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece | Bundle, ...]
     useful: int
     unseen: BoolArray | None  # (batch or 1, heads or 1, keys): read by some piece, seen by no row
     nanoseconds: float
@@ -153,8 +197,10 @@ class Plan:
         """How many cells are computed, over all batch rows and heads."""
         return sum(piece.cells() * self.planes(piece) for piece in self.pieces)
 
-    def planes(self, piece: Piece) -> int:
-        """How many batch rows times heads a piece is computed for."""
+    def planes(self, piece: Piece | Bundle) -> int:
+        """How many batch rows times heads a piece is computed for; a bundle counts its own."""
+        if isinstance(piece, Bundle):
+            return 1
         sizes = [
             whole if part is None else part[1] - part[0]
             for whole, part in zip(self.shape, piece.planes, strict=False)
@@ -164,18 +210,24 @@ class Plan:
     @cached_property
     def covers(self) -> bool:
         """Does one piece write every row of every plane?"""
-        if len(self.pieces) != 1 or self.pieces[0].planes != (None, None):
+        (piece, *more) = self.pieces or (None,)
+        if not isinstance(piece, Piece) or more or piece.planes != (None, None):
             return False
-        (piece,) = self.pieces
         rows = piece.rows
         return rows.start == 0 and rows.step == 1 and rows.size * piece.times == self.shape[2]
 
     @cached_property
+    def single(self) -> bool:
+        """Is it one strip?"""
+        (piece, *more) = self.pieces or (None,)
+        return isinstance(piece, Piece) and not more and piece.times == 1
+
+    @cached_property
     def whole(self) -> bool:
         """Is it one strip of all rows and all keys, each row of which sees something?"""
-        if not self.covers or self.pieces[0].times > 1:
+        (piece, *_) = self.pieces or (None,)
+        if not isinstance(piece, Piece) or not self.covers or not self.single:
             return False
-        (piece,) = self.pieces
         blank = piece.stencil is not None and bool(piece.stencil.empty.any())
         return not blank and isinstance(piece.keys, Steps) and piece.keys == (0, self.shape[3], 1)
 
@@ -201,18 +253,24 @@ class Plan:
 def plan_of(
     bound: BoundMask, direction: str = "forward", planes: tuple[int, int] | None = None
 ) -> Plan:
-    """The plan of a bound mask, made once; `planes` are the batch rows and heads it will serve."""
+    """The plan of a bound mask, made once; `planes` are the batch rows and heads it will serve.
+
+    The direction is "forward" or "backward"; "plain" is the forward plan without bundles.
+    """
     batch, heads = planes or (bound.frame.batch, bound.frame.heads)
     kept: dict[Any, Plan] = bound.__dict__.setdefault("_plans", {})
     key = (direction, batch, heads)
     if key not in kept:
-        kept[key] = make_plan(bound.spans, batch, heads, table()[direction])
+        costs = table()["backward" if direction == "backward" else "forward"]
+        plan = make_plan(bound.spans, batch, heads, costs)
+        kept[key] = bundled(plan) if direction == "forward" else plan
     return kept[key]
 
 
 def make_plan(spans: Spans, batch: int, heads: int, costs: Costs) -> Plan:
     """Cut the planes of spans into pieces, as cheap as `costs` says."""
     pieces: list[Piece] = []
+    stencils: dict[Any, Stencil] = {}
     cost = 0.0
     useful = 0
     for planes, problem in distinct_planes(spans):
@@ -220,7 +278,7 @@ def make_plan(spans: Spans, batch: int, heads: int, costs: Costs) -> Plan:
             heads if planes.heads is None else planes.heads[1] - planes.heads[0]
         )
         strips, price = cut(problem, costs, shared)
-        pieces += fold(planes, strips)
+        pieces += fold(planes, strips, stencils)
         cost += price
         useful += shared * problem.cells
     shape = (batch, heads, spans.shape[2], spans.kv_len)
@@ -258,9 +316,37 @@ def distinct_planes(spans: Spans) -> Iterator[tuple[Planes, Problem]]:
         b = same
 
 
-def fold(planes: Planes, strips: list[Strip]) -> Iterator[Piece]:
+def bundled(plan: Plan) -> Plan:
+    """The same plan, with gathered strips of single planes put together by their shape."""
+    alike: dict[Any, list[Piece]] = {}
+    rest: list[Piece | Bundle] = []
+    for piece in plan.pieces:
+        single = isinstance(piece, Piece) and not isinstance(piece.keys, Steps)
+        if not single or plan.planes(piece) != 1:
+            rest.append(piece)
+            continue
+        assert isinstance(piece, Piece)
+        shape = (piece.rows[1:], piece.width, id(piece.stencil), piece.first)
+        alike.setdefault(shape, []).append(piece)
+    for same in alike.values():
+        rest += [_bundle(same)] if len(same) > 1 else same
+    rest.sort(key=lambda piece: not piece.first)  # what is merged comes after what it joins
+    return replace(plan, pieces=tuple(rest), made={})
+
+
+def _bundle(pieces: list[Piece]) -> Bundle:
+    batch, heads = (
+        np.array([0 if part is None else part[0] for part in axis])
+        for axis in zip(*(piece.planes for piece in pieces), strict=True)
+    )
+    one = pieces[0]
+    rows = np.array([piece.rows.start for piece in pieces])
+    keys = np.stack([np.asarray(piece.keys) for piece in pieces])
+    return Bundle(batch, heads, rows, one.rows.size, one.rows.step, keys, one.stencil, one.first)
+
+
+def fold(planes: Planes, strips: list[Strip], stencils: dict[Any, Stencil]) -> Iterator[Piece]:
     """Strips as pieces; those of one shape that follow each other evenly become one piece."""
-    stencils: dict[Any, Stencil] = {}
     held: Piece | None = None
     for strip in strips:
         piece = _piece(planes, strip, stencils)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from maskwright.core.arrays import read_choice
 from maskwright.engine.costs import table
-from maskwright.engine.plan import plan_of
+from maskwright.engine.plan import Piece, plan_of
 from maskwright.errors import Unsupported
 from maskwright.targets.facts import is_upper_left_causal, sees_everything
 
@@ -104,9 +104,9 @@ def kind_of_plan(plan: Plan) -> str:
     """What a plan comes down to, in the words of those who call SDPA by hand."""
     if not plan.pieces:
         return "nothing to compute"
-    if len(plan.pieces) > 1 or plan.pieces[0].times > 1 or not plan.covers:
+    (piece, *_) = plan.pieces
+    if not plan.covers or not plan.single or not isinstance(piece, Piece):
         return "strips"
-    (piece,) = plan.pieces
     if piece.causal:
         return "SDPA, is_causal"
     return "SDPA, no mask" if piece.stencil is None else "SDPA, one small mask"

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from maskwright.engine.plan import Steps
+from maskwright.engine.plan import Bundle, Piece, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.engine.plan import Piece, Plan, Stencil
+    from maskwright.engine.plan import Plan, Stencil
 
 MOST_KEPT = 2**29  # bytes of stencils that a plan keeps as tensors
+MOST_GATHERED = 2**22  # bytes of keys that a bundle gathers at a time: they stay in the cache
+LEAST_RANGE = 16  # keys in a row that are worth being added as one
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -57,10 +59,18 @@ class Part(NamedTuple):
 
     def add_to_keys(self, total: torch.Tensor, part: torch.Tensor) -> None:
         """Add a gradient of the keys of this part to the whole gradient."""
-        if isinstance(self.piece.keys, Steps):
+        piece = self.piece
+        if isinstance(piece.keys, Steps):
             self.keys(total).add_(part)
-        else:
-            total[self.batch, self.kv_heads].index_add_(2, _index(self.piece), part)
+            return
+        held = total[self.batch, self.kv_heads]
+        if len(piece.ranges) * LEAST_RANGE > piece.width:
+            held.index_add_(2, _index(piece), part)
+            return
+        done = 0
+        for start, stop in piece.ranges:
+            held[:, :, start:stop].add_(part[:, :, done : done + stop - start])
+            done += stop - start
 
     def _view(self, x: torch.Tensor, steps: Steps, shift: int) -> torch.Tensor:
         if self.times == 1:
@@ -81,11 +91,14 @@ def forward(
     batch, heads, q_len, width = q.shape
     if plan.whole:
         (piece,) = plan.pieces
+        assert isinstance(piece, Piece)
         mask = None if piece.stencil is None else _mask(plan, piece.stencil, piece.width, q)
         out, lse = _forward(q, k, v, 0.0, piece.causal, attn_mask=mask, scale=scale)
         return out, lse
-    if plan.covers and (plan.pieces[0].times == 1 or batch == 1):
-        (part,) = parts(plan, plan.pieces[0], q, k)
+    if plan.covers and (plan.single or batch == 1):
+        (piece,) = plan.pieces
+        assert isinstance(piece, Piece)
+        (part,) = parts(plan, piece, q, k)
         out, lse = _run(part, q, k, v, scale)
         # The kernel's output lies in the order (strip, row, head, value): one long row order.
         out = out.transpose(1, 2).reshape(batch, q_len, heads, width).transpose(1, 2)
@@ -94,6 +107,9 @@ def forward(
     out = make((batch, q_len, heads, width), dtype=q.dtype, device=q.device).transpose(1, 2)
     lse = torch.full((batch, heads, q_len), -math.inf, dtype=_lse_dtype(q), device=q.device)
     for piece in plan.pieces:
+        if isinstance(piece, Bundle):
+            run_bundle(plan, piece, (q, k, v), out, lse, scale)
+            continue
         for part in parts(plan, piece, q, k):
             own, own_lse = _run(part, q, k, v, scale)
             if piece.first:
@@ -118,6 +134,7 @@ def backward(
     grads = tuple(torch.zeros_like(x) for x in (q, k, v))
     lse = lse.masked_fill(lse == -math.inf, 0.0)  # of a row whose weights are zero anyway
     for piece in plan.pieces:
+        assert isinstance(piece, Piece)
         for part in parts(plan, piece, q, k, apart=True):
             _add_gradients(part, grads, (grad, q, k, v, out, lse), scale)
     return grads
@@ -157,6 +174,61 @@ def parts(
             for first in range(every):
                 times = -(-(piece.times - first) // every)
                 yield Part(piece, row, heads, kv_heads, first, times, every, mask, empty)
+
+
+def run_bundle(
+    plan: Plan,
+    bundle: Bundle,
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scale: float,
+) -> None:
+    """Compute a bundle's strips, as many at a time as the cache holds, and write them."""
+    q, k, _ = given
+    mask = None if bundle.stencil is None else _mask(plan, bundle.stencil, bundle.width, q)
+    empty = None if bundle.stencil is None else _empty(plan, bundle.stencil, q.device)
+    batch, heads = (torch.from_numpy(x)[:, None] for x in (bundle.batch, bundle.heads))
+    steps = torch.arange(bundle.height) * bundle.step
+    rows, keys = torch.from_numpy(bundle.rows)[:, None] + steps, torch.from_numpy(bundle.keys)
+    kv_heads = heads // (q.shape[1] // k.shape[1])
+    flat = [_Flat(x) for x in given]
+    count = max(1, MOST_GATHERED // (bundle.width * q.shape[-1] * q.element_size()))
+    for n in range(0, rows.shape[0], count):
+        part = slice(n, n + count)
+        at = (batch[part], heads[part], rows[part])
+        queries = flat[0].take(*at)
+        if empty is not None:
+            queries = queries.masked_fill(empty, 0.0)
+        found = (flat[i].take(batch[part], kv_heads[part], keys[part]) for i in (1, 2))
+        own, own_lse = _forward(queries, *found, 0.0, False, attn_mask=mask, scale=scale)
+        if empty is not None:
+            own = own.masked_fill(empty, 0.0)
+            own_lse = own_lse.masked_fill(empty[:, 0], -math.inf)
+        own, own_lse = own[:, 0], own_lse[:, 0]
+        if not bundle.first:
+            before, before_lse = out[at], lse[at]
+            merge(before, before_lse, own, own_lse)
+            own, own_lse = before, before_lse
+        out[at] = own
+        lse[at] = own_lse
+
+
+class _Flat:
+    """A tensor (batch, heads, length, head_dim) as a list of rows, to take some from quickly."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        b, h, t, d = x.shape
+        self.by_head = not x.transpose(1, 2).is_contiguous()
+        self.sizes = (h, t) if self.by_head else (t, h)
+        self.rows = (x if self.by_head else x.transpose(1, 2)).reshape(b * h * t, d)
+
+    def take(self, batch: torch.Tensor, heads: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """(strips, 1, length, head_dim) of single planes."""
+        outer, inner = (heads, at) if self.by_head else (at, heads)
+        index = (batch * self.sizes[0] + outer) * self.sizes[1] + inner
+        taken = self.rows.index_select(0, index.flatten())
+        return taken.view(index.shape[0], 1, index.shape[1], -1)
 
 
 def _run(
@@ -219,7 +291,11 @@ def _head_groups(piece: Piece, heads: int, kv_heads: int) -> Iterator[tuple[slic
 
 
 def _every_row_written(plan: Plan) -> bool:
-    written = sum(p.rows.size * p.times * plan.planes(p) for p in plan.pieces if p.first)
+    written = sum(
+        p.rows.size * p.height if isinstance(p, Bundle) else p.rows.size * p.times * plan.planes(p)
+        for p in plan.pieces
+        if p.first
+    )
     return written == math.prod(plan.shape[:3])
 
 

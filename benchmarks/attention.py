@@ -1,0 +1,468 @@
+"""Attention under many masks: maskwright beside everything PyTorch has for it, in the same run.
+
+A cell is one pattern at one length, in one dtype, forward alone or with its backward. In every
+cell all runners compute the same thing from the same tensors, which is checked, and take turns.
+What a caller can prepare (masks, block masks, compiling) is prepared before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import maskwright as mw
+from benchmarks import report
+from benchmarks.measure import in_new_process, save
+from benchmarks.patterns import GROUPS, HEAD_DIM, PATTERNS, Case, make, patterns_of
+from benchmarks.report import BOTH, FORWARD, IN_FLOAT32, OURS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    Tensors = tuple[torch.Tensor, ...]
+    Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2}  # of the largest number in the tensor
+FLOPS = {FORWARD: 4, BOTH: 14}  # for each seen cell and each of the head's dimensions
+# Bytes of float32 scores up to which the textbook's way is run; its bfloat16 takes minutes beyond.
+MOST_SCORES = {"float32": 2e9, "bfloat16": 2e8}
+MOST_CELLS = {FORWARD: 2**27, BOTH: 2**22}  # up to which SDPA's slower twins are run
+
+_MEMORY = r"""
+import json, re
+from pathlib import Path
+import torch
+import maskwright as mw
+def resident(kind):  # kB; VmHWM is the highest so far of this process alone
+    return int(re.search(kind + r":\s+(\d+)", Path("/proc/self/status").read_text())[1])
+def tensor(tokens):
+    return torch.randn(1, tokens, {heads}, {dim}).transpose(1, 2)
+def run(q, k, v, grad):
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    out = mw.attention(*inputs, mw.recipes.sliding({window}))
+    return out, torch.autograd.grad(out, inputs, grad)
+run(*(tensor(64) for _ in range(4)))  # what is loaded and set up once
+given = [tensor({tokens}) for _ in range(4)]
+before = resident("VmRSS")
+out, _ = run(*given)
+peak = (resident("VmHWM") - before) * 1024
+bare = sum(x.nbytes for x in (*given[:3], out))
+print(json.dumps(dict(tokens={tokens}, window={window}, heads={heads}, head_dim={dim},
+                      peak_bytes=peak, tensor_bytes=bare, multiple=peak / bare)))
+"""
+
+_COMPILE = r"""
+import json, os, tempfile, time, warnings
+warnings.simplefilter("ignore")
+with tempfile.TemporaryDirectory() as cache:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+    import torch
+    from benchmarks import attention, patterns
+    case = patterns.make("window", "{tokens}")
+    run = attention.flex(case)
+    q, k, v, _ = attention.tensors(case, torch.float32)
+    with torch.no_grad():
+        start = time.perf_counter()
+        run(q, k, v)
+    print(json.dumps(time.perf_counter() - start))
+"""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often a runner is run."""
+
+    least: int = 3
+    most: int = 30
+    seconds: float = 0.5  # after which `least` rounds are enough
+    once: float = 4.0  # a run longer than this is not repeated
+    behind: float = 3.0  # nor is a peer so many times slower than the fastest
+    call: float = 0.002  # shorter calls are timed several at a time
+
+
+@dataclass
+class Runner:
+    """One way to compute a cell, and what became of it."""
+
+    name: str
+    run: Callable[[], Tensors]
+    prepares: bool = False  # the first call also plans or compiles, and is told apart
+    first: float = math.nan
+    best: float = math.inf
+    rounds: int = 0
+    spent: float = 0.0
+    calls: int = 1
+
+    def start(self, pace: Pace) -> Tensors:
+        """The first call; it is also the first round, unless it prepares."""
+        begin = time.perf_counter()
+        outputs = self.run()
+        self.first = time.perf_counter() - begin
+        if self.prepares:
+            self.turn()
+        else:
+            self.best, self.rounds, self.spent = self.first, 1, self.first
+        self.calls = max(1, math.ceil(pace.call / max(self.best, 1e-6)))
+        return outputs
+
+    def turn(self) -> None:
+        """One round more."""
+        begin = time.perf_counter()
+        for _ in range(self.calls):
+            self.run()
+        took = time.perf_counter() - begin
+        self.best = min(self.best, took / self.calls)
+        self.rounds, self.spent = self.rounds + 1, self.spent + took
+
+
+@dataclass
+class Peak:
+    """The rate of a 2048³ matmul in float32, asked for again and again."""
+
+    side: int = 2_048
+    best: float = 0.0  # flops a second
+    asked: float = -math.inf
+    _square: torch.Tensor | None = field(default=None, repr=False)
+
+    def ask(self, rounds: int = 1, every: float = 0.0) -> float:
+        """The best rate so far; measured again if the last time is `every` seconds ago."""
+        if time.perf_counter() - self.asked >= every:
+            if self._square is None:
+                self._square = torch.randn(self.side, self.side)
+            for _ in range(rounds):
+                begin = time.perf_counter()
+                self._square @ self._square
+                took = time.perf_counter() - begin
+                self.best = max(self.best, 2 * self.side**3 / took)
+            self.asked = time.perf_counter()
+        return self.best
+
+
+def race(runners: Sequence[Runner], pace: Pace) -> tuple[dict[str, Tensors], dict[str, str]]:
+    """Run all in turns, best of n; the outputs of their first calls, and what failed."""
+    outputs, failed = {}, {}
+    for runner in runners:
+        made = _try_start(runner, pace)
+        if isinstance(made, str):
+            failed[runner.name] = made
+        else:
+            outputs[runner.name] = made
+    fastest = min((r.best for r in runners if r.name != OURS), default=math.inf)
+    going = [
+        runner
+        for runner in runners
+        if runner.best <= pace.once
+        and (runner.name == OURS or runner.best <= pace.behind * fastest)
+    ]
+    while going:
+        for runner in going:
+            runner.turn()
+        going = [
+            runner
+            for runner in going
+            if runner.rounds < pace.least
+            or (runner.rounds < pace.most and runner.spent < pace.seconds)
+        ]
+    return outputs, failed
+
+
+def _try_start(runner: Runner, pace: Pace) -> Tensors | str:
+    """The outputs; or why there are none, so that the others can go on."""
+    try:
+        return runner.start(pace)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+# ── what a cell is made of ────────────────────────────────────────────────────────────────────
+
+
+def tensors(case: Case, dtype: torch.dtype) -> Tensors:
+    """q, k, v and the gradient of the output, laid out as projections give them."""
+    source = torch.Generator().manual_seed(0)
+
+    def draw(length: int) -> torch.Tensor:
+        shape = (case.batch, length, case.heads, case.head_dim)
+        return torch.randn(shape, generator=source).to(dtype).transpose(1, 2)
+
+    return draw(case.q_len), draw(case.kv_len), draw(case.kv_len), draw(case.q_len)
+
+
+def ways(
+    case: Case, dtype: str, *, with_flex: bool = True, upcast: bool = False
+) -> dict[str, Attention]:
+    """The engine and its peers, each as a function of q, k and v; masks are made here, once.
+
+    With `upcast`, peers of bfloat16 also get to compute in float32 what they are given.
+    """
+    mask = case.mask
+    found: dict[str, Attention] = {OURS: lambda q, k, v: mw.attention(q, k, v, mask)}
+    bound = case.bound()
+    cells = case.batch * case.heads * case.q_len * case.kv_len
+    if bound.count() == cells:
+        found["sdpa"] = scaled_dot_product_attention
+        seen = None
+    else:
+        seen = torch.from_numpy(bound.dense())
+        if _is_causal(case, seen):
+            found["sdpa is_causal"] = lambda q, k, v: scaled_dot_product_attention(
+                q, k, v, is_causal=True
+            )
+        added = torch.zeros(seen.shape, dtype=DTYPES[dtype])
+        added.masked_fill_(seen.logical_not(), -math.inf)
+        found["sdpa float mask"] = lambda q, k, v: scaled_dot_product_attention(q, k, v, added)
+        found["sdpa bool mask"] = lambda q, k, v: scaled_dot_product_attention(q, k, v, seen)
+    if 4 * cells <= MOST_SCORES[dtype]:
+        found["textbook"] = textbook(seen)
+    if with_flex:
+        found["flex"] = flex(case)
+    if upcast and dtype != "float32":
+        wide = ways(case, "float32", with_flex=with_flex)
+        for name in ("sdpa", "sdpa is_causal", "sdpa float mask", "flex"):
+            if name in wide:
+                found[name + IN_FLOAT32] = in_float32(wide[name])
+    return found
+
+
+def in_float32(way: Attention) -> Attention:
+    """The same, computed in float32 and cast back."""
+    return lambda q, k, v: way(q.float(), k.float(), v.float()).to(q.dtype)
+
+
+def textbook(seen: torch.Tensor | None) -> Attention:
+    """Scores, masked_fill, softmax, and the mean of the values."""
+    hidden = None if seen is None else seen.logical_not()
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, -math.inf)
+        return scores.softmax(-1) @ v
+
+    return run
+
+
+def flex(case: Case, *, compiled: bool = True) -> Attention:
+    """flex_attention at its best on a CPU, with the closure a user would write as its mask_mod.
+
+    Such a closure runs up to 5 % faster than one mask_mod for all masks, and blocks of 64 up to
+    a quarter faster than the 128 that are flex's own choice, unless most of the mask is seen.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
+
+    blocks = None
+    if case.mod is not None:
+        bound = case.bound()
+        blocks = mw.lower(bound, "torch.flex", block_size=64 if bound.density < 0.3 else 256)
+        blocks.mask_mod = case.mod
+    function: Any = flex_attention
+    if compiled:
+        torch._dynamo.reset()  # what was compiled before is not looked through at every call
+        function = torch.compile(flex_attention, dynamic=False)
+    return lambda q, k, v: function(q, k, v, block_mask=blocks)
+
+
+def _is_causal(case: Case, seen: torch.Tensor) -> bool:
+    """Is this exactly what SDPA's is_causal means?"""
+    if case.q_len != case.kv_len or seen.shape[:2] != (1, 1):
+        return False
+    return torch.equal(seen[0, 0], torch.ones_like(seen[0, 0]).tril_())
+
+
+def runners_of(found: dict[str, Attention], given: Tensors, mode: str) -> list[Runner]:
+    """The ways as runners on these tensors, but those that the mode has no use for."""
+    q, k, v, grad = given
+    cells = q.shape[2] * k.shape[2]
+
+    def useful(name: str) -> bool:
+        if name.startswith("flex"):
+            return mode == FORWARD  # it has no backward on a CPU
+        if mode == BOTH and name + IN_FLOAT32 in found and cells > MOST_CELLS[BOTH]:
+            return False  # many times slower than the same in float32, and minutes long
+        # SDPA makes a mask of floats of it in every call, so it is never the faster one.
+        return name != "sdpa bool mask" or cells <= MOST_CELLS[mode]
+
+    def forward(way: Attention) -> Tensors:
+        with torch.no_grad():
+            return (way(q, k, v),)
+
+    def both(way: Attention) -> Tensors:
+        inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+        out = way(*inputs)
+        return (out.detach(), *torch.autograd.grad(out, inputs, grad))
+
+    run = forward if mode == FORWARD else both
+    return [
+        Runner(name, lambda way=way: run(way), prepares=name == OURS or name.startswith("flex"))
+        for name, way in found.items()
+        if useful(name)
+    ]
+
+
+def difference(ours: Tensors, theirs: Tensors) -> float:
+    """The largest difference of two outputs, as a share of the largest number in them."""
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        a, b = a.float(), b.float()
+        gap = float((a - b).abs().max()) / max(float(b.abs().max()), 1e-30)
+        worst = max(worst, gap if gap == gap else math.inf)
+    return worst
+
+
+def measure(
+    case: Case, found: dict[str, Attention], dtype: str, mode: str, pace: Pace
+) -> dict[str, Any]:
+    """One cell: the best seconds of every runner, once they are seen to compute the same."""
+    runners = runners_of(found, tensors(case, DTYPES[dtype]), mode)
+    outputs, failed = race(runners, pace)
+    gaps = {
+        name: difference(outputs[OURS], out)
+        for name, out in outputs.items()
+        if name != OURS and OURS in outputs
+    }
+    ran = [runner for runner in runners if runner.name in outputs]
+    bound = case.bound()
+    return {
+        "pattern": case.pattern,
+        "group": case.group,
+        "dtype": dtype,
+        "mode": mode,
+        "shape": {
+            name: getattr(case, name) for name in ("batch", "heads", "q_len", "kv_len", "head_dim")
+        },
+        "density": bound.density,
+        "flops": FLOPS[mode] * case.head_dim * bound.count(),
+        "seconds": {runner.name: runner.best for runner in ran},
+        "rounds": {runner.name: runner.rounds for runner in ran},
+        "first": {runner.name: runner.first for runner in ran if runner.prepares},
+        "differs": {name: gap for name, gap in gaps.items() if not gap <= TOLERANCE[dtype]},
+        "failed": failed,
+    }
+
+
+# ── the run ───────────────────────────────────────────────────────────────────────────────────
+
+
+def suite(
+    groups: Iterable[str],
+    patterns: Iterable[str] | None = None,
+    dtypes: Iterable[str] = tuple(DTYPES),
+    *,
+    modes: Sequence[str] = (FORWARD, BOTH),
+    with_flex: bool = True,
+    upcast: bool = False,
+    pace: Pace | None = None,
+    peak: Peak | None = None,
+    result: dict[str, Any] | None = None,
+    kept: Callable[[dict[str, Any]], object] = lambda _: None,
+) -> dict[str, Any]:
+    """Every cell; `kept` is given the result so far after each of them."""
+    pace = Pace() if pace is None else pace
+    wanted = list(PATTERNS if patterns is None else patterns)
+    begin = time.perf_counter()
+    result = {} if result is None else result
+    result |= {"threads": torch.get_num_threads(), "gemm": 0.0, "seconds": 0.0, "cells": []}
+    peak = Peak() if peak is None else peak
+    peak.ask(rounds=5)
+    _warm_up()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peers that tell of slow paths of their own
+        for group in groups:
+            for dtype in dtypes:
+                for pattern in patterns_of(group):
+                    if pattern not in wanted:
+                        continue
+                    case = make(pattern, group)
+                    found = ways(case, dtype, with_flex=with_flex, upcast=upcast)
+                    for mode in modes:
+                        if mode == BOTH and case.q_len == 1:
+                            continue
+                        peak.ask(every=2.0)
+                        cell = measure(case, found, dtype, mode, pace)
+                        result["cells"].append(cell)
+                        result["gemm"] = peak.ask(every=2.0)
+                        result["seconds"] = time.perf_counter() - begin
+                        print(report.line(cell, peak.best), file=sys.stderr, flush=True)
+                        kept(result)
+                    del case, found  # before the next masks are made
+    return result
+
+
+def _warm_up() -> None:
+    """What is loaded once in a process is not part of any cell's first call."""
+    for dtype in DTYPES.values():
+        q = torch.randn(1, 1, 64, HEAD_DIM, dtype=dtype, requires_grad=True)
+        mw.attention(q, q, q, mw.causal()).sum().backward()
+
+
+def memory(tokens: int, window: int = 256, heads: int = 8) -> dict[str, Any]:
+    """Forward and backward in a new process: memory above what q, k, v and a gradient need."""
+    return in_new_process(_MEMORY.format(tokens=tokens, window=window, heads=heads, dim=HEAD_DIM))
+
+
+def compile_seconds(tokens: int = 4_096) -> float:
+    """Compiling flex_attention for a new mask_mod, with nothing cached."""
+    return in_new_process(_COMPILE.format(tokens=tokens))
+
+
+def read_options(given: Sequence[str]) -> argparse.Namespace:
+    """The command line, with what was left out filled in."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks attention", description=__doc__)
+    some = lambda text: text.split(",")  # noqa: E731
+    parser.add_argument("--quick", action="store_true", help="1,024 tokens at most, float32")
+    parser.add_argument("--lengths", type=some, help=f"some of {','.join(GROUPS)}")
+    parser.add_argument("--patterns", type=some, help=f"some of {','.join(PATTERNS)}")
+    parser.add_argument("--dtypes", type=some, help=f"some of {','.join(DTYPES)}")
+    parser.add_argument("--no-flex", action="store_true", help="leave compiled flex_attention out")
+    parser.add_argument(
+        "--upcast", action="store_true", help="let bfloat16 peers compute in float32 too"
+    )
+    parser.add_argument("--forward-only", action="store_true", help="leave the backward out")
+    parser.add_argument("--name", help="of the JSON: attention, for a part attention-part")
+    options = parser.parse_args(given)
+    if options.patterns and (unknown := set(options.patterns) - set(PATTERNS)):
+        parser.error(f"there is no pattern {', '.join(sorted(unknown))}")
+    if options.dtypes and (unknown := set(options.dtypes) - set(DTYPES)):
+        parser.error(f"there is no dtype {', '.join(sorted(unknown))}")
+    for group in options.lengths or ():
+        if group not in GROUPS and not (
+            group.isdigit() and math.isqrt(int(group)) ** 2 == int(group)
+        ):
+            parser.error(f"{group!r} is no length: give some of {', '.join(GROUPS)}, or a square")
+    options.whole = not (options.quick or options.lengths or options.patterns or options.dtypes)
+    options.whole &= not (options.no_flex or options.forward_only)
+    options.name = options.name or ("attention" if options.whole else "attention-part")
+    options.lengths = options.lengths or (["1024", "small", "decode"] if options.quick else GROUPS)
+    options.dtypes = options.dtypes or (["float32"] if options.quick else list(DTYPES))
+    return options
+
+
+def run(given: Sequence[str] = ()) -> int:
+    """Measure, print the tables, keep the JSON; 1 where a runner computed something else."""
+    options = read_options(given)
+    result: dict[str, Any] = {"command": " ".join(["python -m benchmarks attention", *given])}
+    if options.whole:
+        result |= {"memory": memory(65_536), "flex_compile": compile_seconds()}
+    suite(
+        options.lengths,
+        options.patterns,
+        options.dtypes,
+        modes=(FORWARD,) if options.forward_only else (FORWARD, BOTH),
+        with_flex=not options.no_flex,
+        upcast=options.upcast,
+        pace=Pace(seconds=0.1) if options.quick else Pace(),
+        result=result,
+        kept=lambda so_far: save(options.name, so_far),
+    )
+    print(f"\n{report.cells_table(result)}\n\n{report.summary(result)}")
+    print(f"\nwritten to {save(options.name, result)}")
+    return int(bool(report.wrong(result)))

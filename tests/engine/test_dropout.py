@@ -1,0 +1,110 @@
+"""Dropout: each weight is dropped or divided by what is left, as drawn by torch's seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import maskwright as mw
+from maskwright.engine.reference import reference
+from tests.engine.given import COSTS, MASKS, T, planned_by, sizes_of, tensors
+
+
+def weights_of(bound: mw.BoundMask, dropout_p: float, dtype: torch.dtype, seed: int) -> Any:
+    """The weights as dropout left them, read off by giving each key a value of its own."""
+    batch, heads = max(bound.shape[0], 1), max(bound.shape[1], 2)
+    q, k, _ = tensors(batch=batch, heads=heads, dtype=dtype)
+    each = torch.eye(T, dtype=dtype).expand(batch, heads, T, T)
+    torch.manual_seed(seed)
+    found = mw.attention(q, k, each, bound, dropout_p=dropout_p)
+    return found, reference(q, k, each, bound).weights.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("name", MASKS)
+def test_a_weight_is_dropped_or_made_up_for(name: str, costs: str, dtype: torch.dtype) -> None:
+    with planned_by(costs):
+        found, weights = weights_of(MASKS[name].on(T, **sizes_of(name)), 0.25, dtype, 3)
+    kept = found != 0
+    torch.testing.assert_close(found, torch.where(kept, weights / 0.75, 0.0))
+    seen = weights > 0
+    if seen.sum() > 1000:
+        assert abs(float((seen & ~kept).sum() / seen.sum()) - 0.25) < 0.06
+
+
+@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("dropout_p", [0.001, 0.1, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_share_of_dropped_weights(dropout_p: float, dtype: torch.dtype, costs: str) -> None:
+    dropped = cells = 0
+    with planned_by(costs):
+        bound = mw.window(back=20).on(T)
+        for seed in range(20):
+            found, weights = weights_of(bound, dropout_p, dtype, seed)
+            cells += int((weights > 0).sum())
+            dropped += int(((weights > 0) & (found == 0)).sum())
+    error = abs(dropped / cells - dropout_p)
+    assert error < 5 * (dropout_p * (1 - dropout_p) / cells) ** 0.5
+
+
+def test_the_mean_is_attention_without_dropout() -> None:
+    given = tensors(q_len=10)
+    torch.manual_seed(0)
+    found = sum(mw.attention(*given, mw.causal(), dropout_p=0.3) for _ in range(1000)) / 1000
+    torch.testing.assert_close(found, mw.attention(*given, mw.causal()), atol=0.15, rtol=0)
+
+
+def test_weights_are_dropped_one_by_one() -> None:
+    """No two heads, sequences, rows or strips drop alike."""
+    with planned_by("calls"):
+        bound = (mw.chunks(8)).on(T, batch=2, heads=2)
+        q, k, _ = tensors(batch=2)
+        torch.manual_seed(0)
+        each = torch.eye(T, dtype=q.dtype).expand(2, 2, T, T)
+        kept = mw.attention(q, k, each, bound, dropout_p=0.5) != 0
+    rows = torch.stack([kept[..., i * 8 : i * 8 + 8, i * 8 : i * 8 + 8] for i in range(6)])
+    blocks = rows.flatten(0, 2).flatten(1)
+    assert len({tuple(block.tolist()) for block in blocks}) == len(blocks)
+
+
+@pytest.mark.parametrize("costs", COSTS)
+def test_the_seed_decides(costs: str) -> None:
+    given = tensors()
+
+    def run(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        out: torch.Tensor = mw.attention(*given, MASKS["window"].on(T), dropout_p=0.5)
+        return out
+
+    with planned_by(costs):
+        assert torch.equal(run(1), run(1))
+        assert not torch.equal(run(1), run(2))
+        torch.manual_seed(1)
+        first, second = (mw.attention(*given, mw.causal(), dropout_p=0.5) for _ in range(2))
+        assert not torch.equal(first, second)
+
+
+def test_halves_are_as_exact_as_without_dropout() -> None:
+    q, k, v = tensors(q_len=1, kv_len=400, dim=64, dtype=torch.bfloat16)
+    q = q * 3
+    torch.manual_seed(0)
+    found = mw.attention(q, k, v, dropout_p=0.2)
+    torch.manual_seed(0)
+    right = mw.attention(q.float(), k.float(), v.float(), dropout_p=0.2)
+    torch.testing.assert_close(found.float(), right, atol=1e-2, rtol=1e-2)
+
+
+def test_the_logsumexp_is_that_of_all_weights() -> None:
+    given = tensors()
+    _, dropped = mw.attention(*given, mw.causal(), dropout_p=0.5, return_lse=True)
+    _, all_kept = mw.attention(*given, mw.causal(), return_lse=True)
+    torch.testing.assert_close(dropped, all_kept)
+
+
+def test_without_dropout_no_random_number_is_drawn() -> None:
+    before = torch.get_rng_state()
+    mw.attention(*tensors(), mw.causal(), dropout_p=0.0)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,149 @@
+"""Gradients are those of finite differences, and the same to the last bit in every run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import maskwright as mw
+from tests.engine.given import COSTS, MASKS, T, planned_by, sizes_of, tensors
+from tests.strategies import bind, cases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUNS = 20
+
+
+@settings(max_examples=200)
+@given(
+    case=cases(),
+    costs=st.sampled_from([*COSTS]),
+    shared=st.booleans(),
+    dims=st.sampled_from([(3, 3), (2, 5), (4, 1)]),
+    dropout_p=st.sampled_from([0.0, 0.0, 0.3]),
+    seed=st.integers(0, 2**31),
+)
+def test_gradients_are_finite_differences(
+    case: Any, costs: str, shared: bool, dims: tuple[int, int], dropout_p: float, seed: int
+) -> None:
+    frame = case[1]
+    given = tensors(
+        batch=frame.batch,
+        heads=frame.heads,
+        q_len=frame.q_len,
+        kv_len=frame.kv_len,
+        kv_heads=1 if shared else None,
+        dim=dims[0],
+        value_dim=dims[1],
+        seed=seed,
+    ).learning()
+    with planned_by(costs):
+        bound = bind(*case)
+
+        def attend(*given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            torch.manual_seed(seed)
+            out, lse = mw.attention(
+                *given, bound, enable_gqa=True, return_lse=True, dropout_p=dropout_p
+            )
+            return out, lse.masked_fill(lse.isinf(), 0.0)  # no difference of two -inf is a number
+
+        assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
+
+
+@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+@pytest.mark.parametrize("name", ["causal", "window", "holes", "sinks", "dilated"])
+def test_every_single_derivative(name: str, dropout_p: float, costs: str) -> None:
+    size = 12
+    given = tensors(heads=2, kv_heads=1, q_len=size, dim=2, value_dim=3).learning()
+    with planned_by(costs):
+        bound = MASKS[name].on(T, heads=2).rows(0, size, kv_len=size)
+
+        def attend(*given: torch.Tensor) -> Any:
+            torch.manual_seed(5)
+            out, lse = mw.attention(
+                *given, bound, enable_gqa=True, return_lse=True, dropout_p=dropout_p
+            )
+            return out, lse.masked_fill(lse.isinf(), 0.0)
+
+        assert torch.autograd.gradcheck(attend, tuple(given))
+
+
+@pytest.mark.parametrize("wanted", [("q",), ("k",), ("v",), ("q", "v")])
+def test_only_what_is_asked_for_gets_a_gradient(wanted: tuple[str, ...]) -> None:
+    given = tensors()
+    for name in wanted:
+        getattr(given, name).requires_grad_()
+    mw.attention(*given, mw.causal()).square().sum().backward()
+    everything = given.learning()
+    mw.attention(*everything, mw.causal()).square().sum().backward()
+    for name in ("q", "k", "v"):
+        found, right = getattr(given, name).grad, getattr(everything, name).grad
+        assert (found is None) == (name not in wanted)
+        assert found is None or torch.equal(found, right)
+
+
+@pytest.mark.parametrize("mask", [mw.causal(), mw.window(back=3)])
+def test_the_logsumexp_alone_has_a_gradient(mask: mw.Mask) -> None:
+    given = tensors().learning()
+    _, lse = mw.attention(*given, mask, return_lse=True)
+    dq, dk, dv = torch.autograd.grad(lse.sum(), given, materialize_grads=True)
+    # Its derivative by the scores is the weights, so by q it is the weighted mean of the keys.
+    mean = mw.attention(given.q, given.k, given.k, mask)
+    torch.testing.assert_close(dq, mean.detach() / 2)
+    assert dk.any()
+    assert not dv.any()
+
+
+def test_a_second_derivative_is_refused_and_never_taken_for_zero() -> None:
+    given = tensors(q_len=3).learning()
+
+    def loss(q: torch.Tensor) -> torch.Tensor:
+        return mw.attention(q, given.k, given.v, mw.causal()).square().sum()
+
+    (dq,) = torch.autograd.grad(loss(given.q), given.q, create_graph=True)
+    with pytest.raises(mw.Unsupported, match=r'differentiated once only. Pass impl="reference"'):
+        dq.sum().backward()
+    with pytest.raises(mw.Unsupported, match="differentiated once only"):
+        torch.func.grad(lambda q: torch.func.grad(loss)(q).sum())(given.q.detach())
+
+
+def test_the_reference_has_a_second_derivative() -> None:
+    given = tensors(q_len=3, dim=2).learning()
+
+    def attend(*given: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = mw.attention(*given, mw.causal(), impl="reference")
+        return out
+
+    assert torch.autograd.gradgradcheck(attend, tuple(given))
+
+
+@pytest.fixture(params=[False, True], ids=["as usual", "deterministic"])
+def deterministic(request: pytest.FixtureRequest) -> Iterator[None]:
+    # Torch then fills what is allocated but not written with NaN, too.
+    torch.use_deterministic_algorithms(request.param)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("name", ["causal", "window", "sinks", "dilated", "scattered", "by head"])
+def test_every_run_gives_the_same_bits(name: str, costs: str) -> None:
+    sizes = sizes_of(name)
+    given = tensors(**sizes, kv_heads=sizes["heads"] // 2, dtype=torch.float32).learning()
+    found = []
+    with planned_by(costs):
+        for _ in range(RUNS):
+            bound = MASKS[name].on(T, **sizes)
+            out, lse = mw.attention(*given, bound, enable_gqa=True, return_lse=True)
+            grads = torch.autograd.grad(out.square().sum(), given)
+            found.append((out.detach(), lse.detach(), *grads))
+    for others in found[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(found[0], others, strict=True))
+    assert all(x.isfinite().all() for x in found[0][2:])

@@ -1,0 +1,245 @@
+"""The benchmarks compare like with like, and say what they found; how long it took is no matter."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import maskwright as mw  # noqa: E402
+from benchmarks import attention, measure, prefill, report  # noqa: E402
+from benchmarks.__main__ import main  # noqa: E402
+from benchmarks.patterns import DECODE, LENGTHS, PATTERNS, SMALL, make, patterns_of  # noqa: E402
+from benchmarks.report import BOTH, FORWARD, OURS  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TINY = "64"
+ONCE = attention.Pace(least=1, most=1, seconds=0.0, call=0.0)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("group", "pattern"), [(g, p) for g in (TINY, SMALL, DECODE) for p in patterns_of(g)]
+)
+def test_the_mask_and_its_mask_mod_are_the_same_set(group: str, pattern: str) -> None:
+    case = make(pattern, group)
+    shape = (case.batch, case.heads, case.q_len, case.kv_len)
+    dense = np.broadcast_to(case.bound().dense(), shape)
+    assert dense.any(-1).all(), "a row that sees nothing is no common ground"
+    if case.mod is None:
+        assert dense.all()
+        return
+    axes = (
+        torch.arange(n).view([-1 if a == i else 1 for i in range(4)]) for a, n in enumerate(shape)
+    )
+    assert np.array_equal(np.broadcast_to(case.mod(*axes).numpy(), shape), dense)
+
+
+@pytest.mark.parametrize("dtype", attention.DTYPES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_peer_gives_what_maskwright_gives(pattern: str, dtype: str) -> None:
+    less = {"with_flex": False, "upcast": True, "pace": ONCE, "peak": attention.Peak(side=64)}
+    result = attention.suite([TINY], [pattern], [dtype], **less)
+    assert [cell["mode"] for cell in result["cells"]] == [FORWARD, BOTH]
+    for cell in result["cells"]:
+        assert not cell["failed"]
+        assert not cell["differs"], cell["differs"]
+        assert {OURS, "textbook"} < set(cell["seconds"])
+        exact = {"none": {"sdpa"}, "causal": {"sdpa is_causal", "sdpa float mask"}}
+        assert exact.get(pattern, {"sdpa float mask", "sdpa bool mask"}) <= set(cell["seconds"])
+        assert report.ratio(cell) > 0
+        assert report.share(cell, result["gemm"]) > 0
+
+
+@pytest.mark.parametrize("group", [TINY, DECODE])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_flex_gives_what_maskwright_gives(pattern: str, group: str) -> None:
+    if pattern not in patterns_of(group):
+        return
+    case = make(pattern, group)
+    q, k, v, _ = attention.tensors(case, torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is not compiled
+        theirs = attention.flex(case, compiled=False)(q, k, v)
+    ours = mw.attention(q, k, v, case.mask)
+    assert attention.difference((ours,), (theirs,)) < attention.TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_sizes_are_those_told(pattern: str) -> None:
+    for length in LENGTHS[:2]:
+        case = make(pattern, str(length))
+        q, k, _, grad = attention.tensors(case, torch.bfloat16)
+        assert q.shape == grad.shape == (4 if pattern == "ragged" else 1, 8, case.q_len, 64)
+        assert k.transpose(1, 2).is_contiguous()
+        assert case.q_len == (256 if pattern == "tree" else length)
+    seen = make("dilated", "4096").bound().spans
+    assert sum(stop - start for start, stop in seen.row(4_095)) == 256
+
+
+def test_a_peer_that_computes_something_else_is_told_of() -> None:
+    case = make("causal", TINY)
+    found = attention.ways(case, "float32", with_flex=False)
+    found["wrong"] = attention.ways(make("window", TINY), "float32", with_flex=False)["textbook"]
+    found["broken"] = lambda q, k, v: q @ v[..., :3, :]
+    for mode in (FORWARD, BOTH):
+        cell = attention.measure(case, found, "float32", mode, ONCE)
+        assert list(cell["differs"]) == ["wrong"]
+        assert list(cell["failed"]) == ["broken"]
+        assert "broken" not in cell["seconds"]
+        assert report.wrong({"cells": [cell]}) == [cell]
+
+
+def test_a_nan_is_no_small_difference() -> None:
+    good, bad = torch.ones(2), torch.tensor([1.0, float("nan")])
+    assert attention.difference((good,), (bad,)) == float("inf")
+    assert attention.difference((bad,), (good,)) == float("inf")
+
+
+def test_a_slow_peer_is_not_repeated_and_a_fast_one_is() -> None:
+    pause = {OURS: 0.001, "fast": 0.001, "slow": 0.05}
+
+    def runner(name: str) -> attention.Runner:
+        return attention.Runner(name, lambda: (attention.time.sleep(pause[name]),))
+
+    runners = [runner(name) for name in pause]
+    attention.race(runners, attention.Pace(least=4, most=4, call=0.0))
+    assert [r.rounds for r in runners] == [4, 4, 1]
+    runners = [runner(name) for name in pause]
+    attention.race(runners, attention.Pace(once=0.0, call=0.0))
+    assert [r.rounds for r in runners] == [1, 1, 1]
+
+
+def test_the_command_writes_tables_and_json(results: Path, capsys: Any) -> None:
+    options = ["--lengths", TINY, "--patterns", "causal,window", "--dtypes", "float32", "--no-flex"]
+    assert main(["attention", *options]) == 0
+    printed = capsys.readouterr().out
+    assert "| window " in printed
+    assert "cells below 0.95 of the fastest peer" in printed
+    found = json.loads((results / "attention-part.json").read_text())
+    assert len(found["cells"]) == 4
+    assert found["gemm"] > 0
+    assert "torch" in found["machine"]
+    assert [path.name for path in results.iterdir()] == ["attention-part.json"]
+
+
+def test_a_whole_run_has_a_name_of_its_own() -> None:
+    assert attention.read_options([]).name == "attention"
+    assert attention.read_options(["--quick"]).name == "attention-part"
+    for wrong in (["--patterns", "stripes"], ["--lengths", "1000"], ["--dtypes", "int8"]):
+        with pytest.raises(SystemExit):
+            attention.read_options(wrong)
+    assert main(["core", "--quick"]) == 2
+
+
+def test_memory_is_told_as_a_multiple() -> None:
+    used = attention.memory(tokens=1_024, window=32, heads=2)
+    assert used["tensor_bytes"] == 4 * 1_024 * 2 * 64 * 4
+    assert used["multiple"] == used["peak_bytes"] / used["tensor_bytes"] >= 0
+
+
+def cell(**changes: Any) -> dict[str, Any]:
+    usual = {
+        "pattern": "window",
+        "group": "4096",
+        "dtype": "float32",
+        "mode": FORWARD,
+        "shape": {"batch": 1, "heads": 8, "q_len": 4_096, "kv_len": 4_096, "head_dim": 64},
+        "density": 0.06,
+        "flops": 4e9,
+        "seconds": {OURS: 0.1, "sdpa float mask": 0.4, "flex": 0.2},
+        "rounds": {},
+        "first": {OURS: 0.15},
+        "differs": {},
+        "failed": {},
+    }
+    return {**usual, **changes}
+
+
+def a_result(*cells: dict[str, Any]) -> dict[str, Any]:
+    machine = {"cpu": "2 × Abacus", "python": "3", "torch": "2", "numpy": "2", "maskwright": "1"}
+    memory = {"tokens": 65_536, "window": 256, "heads": 8, "head_dim": 64}
+    return {
+        "machine": machine,
+        "command": "python -m benchmarks attention",
+        "threads": 2,
+        "gemm": 1e11,
+        "seconds": 60.0,
+        "memory": {**memory, "peak_bytes": 3e8, "tensor_bytes": 2e8, "multiple": 1.5},
+        "flex_compile": 7.0,
+        "cells": list(cells),
+    }
+
+
+def test_numbers_are_what_they_are_called() -> None:
+    one = cell()
+    assert (report.peer(one), report.ratio(one)) == ("flex", 2.0)
+    assert report.share(one, 1e11) == pytest.approx(0.4)
+    assert report.geomean([2.0, None, 8.0]) == pytest.approx(4.0)
+    assert report.geomean([]) is None
+    slow = cell(mode=BOTH, seconds={OURS: 0.4, "sdpa float mask": 0.1})
+    goals = dict(report.goals(a_result(one, slow)))
+    assert goals["cells below 0.95 of the fastest peer"] == "1 of 2"
+    assert goals["forward, beside the fastest peer"].startswith("2.00 × (geometric mean of 1")
+    sparse = "forward + backward, 4,096 tokens and more, density at most 15 %"
+    assert goals[sparse].startswith("0.25 ×")
+    assert report.ratio(cell(seconds={"flex": 0.2})) is None
+
+
+def test_the_page_shows_what_is_lost() -> None:
+    lost = cell(pattern="causal", seconds={OURS: 0.4, "sdpa is_causal": 0.1})
+    failed = cell(pattern="tree", seconds={"flex": 0.1}, failed={OURS: "no"}, first={})
+    half = cell(dtype="bfloat16", seconds={OURS: 0.2, "flex": 0.8})
+    small = cell(group="small", seconds={OURS: 0.1, "textbook": 0.05})
+    text = report.page(a_result(cell(), lost, failed, half, small))
+    assert "*0.25 ×, 10 %, sdpa is_causal*" in text
+    assert "In 2 of 5 cells, in 2 of them by more than 5 %:" in text
+    assert "| failed " in text
+    assert "causal window of 64" in text
+    assert "2 × Abacus" in text
+    assert "forward 4.0 for PyTorch and 2.0 for maskwright" in text
+    assert "1.50 times" in text
+    assert "```console" not in text
+    assert "In none of 1 cells." in report.page(a_result(cell()))
+
+
+def test_peers_may_compute_bfloat16_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = attention.ways(make("window", TINY), "bfloat16", with_flex=False, upcast=True)
+    given = attention.tensors(make("window", TINY), torch.bfloat16)
+    wide = "sdpa float mask in float32"
+    assert {"sdpa float mask", wide} < {r.name for r in attention.runners_of(found, given, BOTH)}
+    monkeypatch.setitem(attention.MOST_CELLS, BOTH, 0)
+    names = {runner.name for runner in attention.runners_of(found, given, BOTH)}
+    assert wide in names
+    assert "sdpa float mask" not in names
+    text = report.page(a_result(cell(dtype="bfloat16", seconds={OURS: 0.1, wide: 0.2})))
+    assert "`… in float32`" in text
+
+
+def test_a_model_prefills_alike_with_every_attention(results: Path) -> None:
+    pytest.importorskip("transformers")
+    tiny = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32, "sliding_window": 8}
+    found = prefill.measure(tokens=24, pace=ONCE, num_attention_heads=4, **tiny)
+    assert set(found["seconds"]) == {OURS, "sdpa", "eager"}
+    assert "beside sdpa" in report.page(a_result(cell()), found)
+
+
+def test_the_page_is_current() -> None:
+    result = report.load("attention")
+    if result is None or not report.PAGE.exists():
+        pytest.skip("not measured yet")
+    stale = "docs/performance.md is stale: run `python -m benchmarks report`"
+    assert report.PAGE.read_text() == report.page(result, report.load("prefill")), stale
