@@ -106,7 +106,7 @@ def planned_by(name: str) -> Iterator[None]:
     """Plan by these costs of `COSTS`; masks must be bound inside, since a plan is kept."""
     costs = COSTS[name]
     known = table() if costs is None else dict.fromkeys(("forward", "backward"), costs)
-    with mock.patch.object(plan, "table", lambda: known):
+    with mock.patch.object(plan, "table", return_value=known):
         yield
 
 

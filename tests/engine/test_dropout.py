@@ -22,12 +22,11 @@ def weights_of(bound: mw.BoundMask, dropout_p: float, dtype: torch.dtype, seed: 
     return found, reference(q, k, each, bound).weights.to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("costs", COSTS)
 @pytest.mark.parametrize("name", MASKS)
-def test_a_weight_is_dropped_or_made_up_for(name: str, costs: str, dtype: torch.dtype) -> None:
+def test_a_weight_is_dropped_or_made_up_for(name: str, costs: str) -> None:
     with planned_by(costs):
-        found, weights = weights_of(MASKS[name].on(T, **sizes_of(name)), 0.25, dtype, 3)
+        found, weights = weights_of(MASKS[name].on(T, **sizes_of(name)), 0.25, torch.float64, 3)
     kept = found != 0
     torch.testing.assert_close(found, torch.where(kept, weights / 0.75, 0.0))
     seen = weights > 0
@@ -35,7 +34,7 @@ def test_a_weight_is_dropped_or_made_up_for(name: str, costs: str, dtype: torch.
         assert abs(float((seen & ~kept).sum() / seen.sum()) - 0.25) < 0.06
 
 
-@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("costs", ["own", "calls"])
 @pytest.mark.parametrize("dropout_p", [0.001, 0.1, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_share_of_dropped_weights(dropout_p: float, dtype: torch.dtype, costs: str) -> None:

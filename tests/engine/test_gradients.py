@@ -55,11 +55,11 @@ def test_gradients_are_finite_differences(
         assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
 
 
-@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("costs", ["own", "masks"])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
-@pytest.mark.parametrize("name", ["causal", "window", "holes", "sinks", "dilated"])
+@pytest.mark.parametrize("name", ["causal", "window", "holes", "sinks"])
 def test_every_single_derivative(name: str, dropout_p: float, costs: str) -> None:
-    size = 12
+    size = 6
     given = tensors(heads=2, kv_heads=1, q_len=size, dim=2, value_dim=3).learning()
     with planned_by(costs):
         bound = MASKS[name].on(T, heads=2).rows(0, size, kv_len=size)
@@ -132,7 +132,7 @@ def deterministic(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("deterministic")
-@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("costs", ["own", "calls"])
 @pytest.mark.parametrize("name", ["causal", "window", "sinks", "dilated", "scattered", "by head"])
 def test_every_run_gives_the_same_bits(name: str, costs: str) -> None:
     sizes = sizes_of(name)

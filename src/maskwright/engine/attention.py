@@ -133,10 +133,9 @@ def _eagerly(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     bound = bind(mask, (*q.shape[:3], k.shape[2]), q_start)
     if impl != "strips" and (impl != "auto" or q.device.type != "cpu"):
-        route = choose(bound, read_impl(impl), q.device.type, (q.shape[0], q.shape[1])).impl
-        if route != "strips":
-            return _by_torch(route, bound, q, k, v, scale, dropout_p, return_lse)
-    elif q.device.type != "cpu":
+        out, lse = _by_torch(impl, bound, q, k, v, scale, dropout_p, return_lse)
+        return out, lse
+    if q.device.type != "cpu":
         choose(bound, impl, q.device.type, (q.shape[0], q.shape[1]))
     task = Task(bound, scale, dropout_p)
     if _plain_call(q, k, v):
@@ -155,8 +154,9 @@ def _plain_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     )
 
 
+@torch.compiler.disable  # where compiled code falls back to eager, masks are not for dynamo
 def _by_torch(
-    route: str,
+    impl: str,
     bound: BoundMask,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -166,6 +166,7 @@ def _by_torch(
     return_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The ways that are torch's own, and bring their own gradients."""
+    route = choose(bound, read_impl(impl), q.device.type, (q.shape[0], q.shape[1])).impl
     grouped = q.shape[1] != k.shape[1]
     if route == "reference":
         from maskwright.engine.reference import reference

@@ -2,10 +2,11 @@
 
 A strip of R query rows over W keys takes, for each head of each sequence,
 
-    R * (W * cell(R) + row(R)) nanoseconds,
+    R * (W * cell(R) + ceil(W / 512) * row(R)) nanoseconds,
 
-and every call of a kernel some more. `cell` and `row` fall with R, since a taller strip makes a
-better matrix product; they are measured at some heights and read off in between.
+and every call of a kernel some more: the kernel goes through the keys 512 at a time, and puts a row
+in order after each. `cell` and `row` fall with R, since a taller strip makes a better matrix
+product; they are measured at some heights and read off in between.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+KEYS: Final = 512  # that the kernel takes at a time
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Costs:
     def strip(self, height: int, width: float, *, masked: bool, planes: int) -> float:
         """One strip for so many planes (batch rows times heads), in one call."""
         cell, row = self.rates(height, masked)
-        return planes * height * (width * cell + row) + self.call
+        return planes * height * (width * cell + -(-width // KEYS) * row) + self.call
 
     def rates(self, height: int, masked: bool) -> tuple[float, float]:
         """Nanoseconds a cell and a row at this height."""

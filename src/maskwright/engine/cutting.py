@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import numpy as np
 
 from maskwright.core.line import covered, sweep
+from maskwright.engine.costs import KEYS
 
 if TYPE_CHECKING:
     from maskwright.core.arrays import IntArray
@@ -107,27 +108,29 @@ class Order(NamedTuple):
     keys: tuple[int, int] | None = None  # only these keys
 
 
-def cut(problem: Problem, costs: Costs, planes: int) -> tuple[list[Strip], float]:
-    """The strips of a plane, and their cost for `planes` planes like it."""
+def cut(
+    problem: Problem, costs: Costs, planes: int, sequences: int = 1
+) -> tuple[list[Strip], float]:
+    """The strips of a plane, and their cost for `planes` planes like it, of so many sequences."""
     if not problem.starts.size or not planes:
         return [], 0.0
     step = dilation(problem)
     if step == 1:
-        return _cut(problem, costs, planes)
+        return _cut(problem, costs, planes, sequences)
     strips: list[Strip] = []
     price = 0.0
     for row in range(min(step, problem.rows)):
         part, key = thinned(problem, row, step)
         if not part.starts.size:
             continue
-        found, cost = _cut(part, costs, planes)
+        found, cost = _cut(part, costs, planes, sequences)
         strips += [_spread(strip, row, key, step) for strip in found]
         price += cost
     return strips, price
 
 
-def _cut(problem: Problem, costs: Costs, planes: int) -> tuple[list[Strip], float]:
-    orders, price, even = by_runs(problem, costs, planes)
+def _cut(problem: Problem, costs: Costs, planes: int, sequences: int) -> tuple[list[Strip], float]:
+    orders, price, even = by_runs(problem, costs, planes, sequences)
     if not even:
         for height in sorted({*HEIGHTS, problem.rows}):
             if height <= problem.rows:
@@ -157,7 +160,9 @@ class Run(NamedTuple):
     tracks: tuple[Track, ...] | None
 
 
-def by_runs(problem: Problem, costs: Costs, planes: int) -> tuple[list[Order], float, bool]:
+def by_runs(
+    problem: Problem, costs: Costs, planes: int, sequences: int
+) -> tuple[list[Order], float, bool]:
     """Each run cut in its own best way; also whether there is nothing else."""
     orders: list[Order] = []
     price, even = 0.0, True
@@ -173,7 +178,7 @@ def by_runs(problem: Problem, costs: Costs, planes: int) -> tuple[list[Order], f
         else:
             base = tracks[0].start
             local = tuple(Track(t.start - base, t.stop - base, *t[2:]) for t in tracks)
-            cost, ways = best_way(stop - start, local, costs, planes)
+            cost, ways = best_way(stop - start, local, costs, planes, sequences)
             found = [o for way in ways for o in _orders(way, start, stop, tracks)]
             even = even and (len(tracks) == 1 or stop - start >= 4 * LEAST_RUN)
         orders += found
@@ -241,7 +246,7 @@ class Way(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def best_way(
-    rows: int, tracks: tuple[Track, ...], costs: Costs, planes: int
+    rows: int, tracks: tuple[Track, ...], costs: Costs, planes: int, sequences: int
 ) -> tuple[float, tuple[Way, ...]]:
     """The cheapest way to cut a run, and its cost."""
     still = not any(t.low_moves or t.high_moves for t in tracks)
@@ -249,7 +254,7 @@ def best_way(
     heights = {rows} if whole else {*(h for h in HEIGHTS if h < rows), rows}
     options: list[tuple[float, tuple[Way, ...]]] = [
         (
-            _strips_cost(rows, height, tracks, costs, planes, gather),
+            _strips_cost(rows, height, tracks, costs, planes, sequences, gather),
             (Way("strips", height, gather),),
         )
         for height in heights
@@ -261,9 +266,10 @@ def best_way(
             options += _triangles(rows, track.stop - track.start, costs, planes)
     elif rows > SHORT or len(tracks) == 2:
         parts = [
-            best_way(rows, (Track(0, t.stop - t.start, *t[2:]),), costs, planes) for t in tracks
+            best_way(rows, (Track(0, t.stop - t.start, *t[2:]),), costs, planes, sequences)
+            for t in tracks
         ]
-        apart = sum(cost for cost, _ in parts) + costs.merge * rows * planes * (len(tracks) - 1)
+        apart = sum(cost for cost, _ in parts) + (len(tracks) - 1) * _merge(rows, costs, planes)
         ways = tuple(
             way._replace(track=n, first=way.first and n == 0)
             for n, (_, found) in enumerate(parts)
@@ -281,16 +287,29 @@ def _triangles(
         min(256, rows - row) * min(-(-(row + 256) // 512) * 512, rows)
         for row in range(0, rows, 256)
     )
-    causal = planes * (blocks * costs.causal_cell + rows * costs.rates(rows, False)[1]) + costs.call
+    turns = rows * (1 + rows / (2 * KEYS))
+    causal = planes * (blocks * costs.causal_cell + turns * costs.rates(rows, False)[1])
+    causal += costs.call
     if width == 1:
         return [(causal, (Way("causal", rows),))]
     body = costs.strip(rows, width - 1, masked=False, planes=planes)
-    merge = costs.merge * rows * planes
+    merge = _merge(rows, costs, planes)
     return [(causal + body + merge, (Way("body", rows), Way("causal", rows, first=False)))]
 
 
+def _merge(rows: int, costs: Costs, planes: int) -> float:
+    """Merging is a handful of small calls, and some work on each row."""
+    return 2 * costs.call + costs.merge * rows * planes
+
+
 def _strips_cost(
-    rows: int, height: int, tracks: tuple[Track, ...], costs: Costs, planes: int, gather: bool
+    rows: int,
+    height: int,
+    tracks: tuple[Track, ...],
+    costs: Costs,
+    planes: int,
+    sequences: int,
+    gather: bool,
 ) -> float:
     """Strips of one height over a run, by the formula for the sum of their widths."""
     count = -(-rows // height)
@@ -305,8 +324,15 @@ def _strips_cost(
             width, sum(t.stop - t.start + (height - 1) * t.high_moves for t in tracks) * 1.0
         )
     cell, row = costs.rates(height, masked)
+    if left := rows % height:
+        dear, slow = costs.rates(left, masked)
+        share = left / rows
+        cell, row = cell + (dear - cell) * share, row + (slow - row) * share
     folded = low == high and not still and not gather
-    price = planes * rows * (width * cell + row) + costs.call * (1 if folded else count)
+    turns = -(-width // KEYS)
+    price = planes * rows * (width * cell + turns * row) + costs.call * (
+        min(count, sequences) if folded else count
+    )
     if gather:
         price += count * (costs.gather + planes * width * costs.copy)
     return price
@@ -338,12 +364,17 @@ def in_strips(
     high = np.maximum.reduceat(problem.ends[1][start:stop], tops - start)
     hull = np.maximum(high - low, 0)
     rows = np.minimum(tops + height, stop) - tops
-    cell, row = costs.rates(height, True)
-    lying = planes * rows * (hull * cell + row) + costs.call
+    # The last strip may be a low one, whose cells are dearer.
+    rates = [costs.rates(int(size), True) for size in (height, rows[-1])]
+    last = np.arange(tops.size) == tops.size - 1
+    cell, row = (
+        np.where(last, low_one, high_one) for high_one, low_one in zip(*rates, strict=True)
+    )
+    lying = planes * rows * (hull * cell - (-hull // KEYS) * row) + costs.call
     price, gathers = lying, np.zeros(tops.size, np.bool_)
     if bool((problem.counts[start:stop] > 1).any()):
         union = _union_widths(problem, start, stop, height, tops.size)
-        apart = planes * (rows * (union * cell + row) + union * costs.copy)
+        apart = planes * (rows * (union * cell - (-union // KEYS) * row) + union * costs.copy)
         apart = apart + costs.call + costs.gather
         gathers = apart < lying
         price = np.minimum(lying, apart)
@@ -410,7 +441,7 @@ def _gathered(starts: IntArray, stops: IntArray) -> tuple[Positions | IntArray, 
     size = int(stops.max()) - low + 1
     level = np.bincount(starts - low, minlength=size) - np.bincount(stops - low, minlength=size)
     seen = np.cumsum(level) > 0
-    place = np.cumsum(seen) - seen  # how many seen keys lie before each
+    place: IntArray = np.cumsum(seen) - seen  # how many seen keys lie before each
     keys = np.flatnonzero(seen) + low
     starts, stops = place[starts - low], place[stops - low]
     if keys.size == size - 1:

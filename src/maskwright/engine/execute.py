@@ -7,17 +7,18 @@ numbers in every key that it reads. Half precision is computed in float32 where 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import pad
 
 from maskwright.engine import plain, strips
-from maskwright.engine.plan import plan_of
+from maskwright.engine.plan import Steps, plan_of
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
-    from maskwright.engine.plan import Plan
+    from maskwright.engine.plan import Piece, Plan
 
 HALVES = (torch.float16, torch.bfloat16)
 LEAST_REUSE = 16  # rows a key is read by, from which on it pays to turn halves into float32
@@ -41,12 +42,36 @@ def forward(
     if terms.scale <= 0:  # the kernel's causal mode hides keys before it scales, as -inf
         return forward(bound, q * terms.scale, k, v, terms._replace(scale=1.0))
     plan = plan_of(bound, "forward", (q.shape[0], q.shape[1]))
+    piece = None if terms.dropout_p else plan.one_strip
+    if piece is not None:
+        given = _prepared(plan, q, *_read_keys(piece, k, v))
+        out, lse = strips.one_strip(plan, piece, *given, terms.scale)
+        return _as_given(out, q, v), lse
     given = _prepared(plan, q, k, v, bool(terms.dropout_p))
     out, lse = strips.forward(plan, *given, terms.scale)
     if terms.dropout_p:
         plan = plan_of(bound, "plain", (q.shape[0], q.shape[1]))
         out = plain.forward(plan, *given, lse, *terms)
-    return out[..., : v.shape[-1]].to(q.dtype), lse
+    return _as_given(out, q, v), lse
+
+
+def _as_given(out: torch.Tensor, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The output in the width of v and the dtype of q."""
+    if out.shape[-1] != v.shape[-1]:
+        out = out[..., : v.shape[-1]]
+    return out if out.dtype == q.dtype else out.to(q.dtype)
+
+
+def _read_keys(piece: Piece, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Only the keys that the strip reads."""
+    keys = piece.keys
+    if not isinstance(keys, Steps):
+        index = torch.from_numpy(keys)
+        return k.index_select(2, index), v.index_select(2, index)
+    if keys == (0, k.shape[2], 1):
+        return k, v
+    part = slice(keys.start, keys.stop, keys.step)
+    return k[:, :, part], v[:, :, part]
 
 
 def backward(
@@ -119,11 +144,18 @@ def computing_dtype(dtype: torch.dtype, plan: Plan, even: bool = True) -> torch.
     if dtype not in HALVES:
         return dtype
     often = plan.computed >= LEAST_REUSE * batch * heads * kv_len
-    return torch.float32 if often or plan.merges or not even else dtype
+    return torch.float32 if often or plan.merges or not even or not _quick_halves() else dtype
+
+
+@lru_cache(maxsize=1)
+def _quick_halves() -> bool:
+    """Does the processor multiply halves by itself?"""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _fitted(x: torch.Tensor, dtype: torch.dtype, width: int) -> torch.Tensor:
-    x = x.to(dtype)
+    if x.dtype != dtype:
+        x = x.to(dtype)
     if x.shape[-1] != width:
         return pad(x, (0, width - x.shape[-1]))
     return x if x.stride(-1) == 1 else x.contiguous()

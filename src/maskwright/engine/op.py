@@ -166,6 +166,12 @@ def attend(
     seed: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention by strips under the mask of that number."""
+    if q.device.type != "cpu":
+        raise Unsupported(
+            f"attention: compiled code has strips only, which run on the CPU, and q is on {q.device}. "
+            'Call attention outside of it, or flex_attention with mw.lower(mask, "torch.flex").',
+            target="strips",
+        )
     bound = bind(by_number(mask), (*q.shape[:3], k.shape[2]), q_start)
     out, lse = execute.forward(bound, q, k, v, _terms(scale, dropout_p, seed))
     return out.contiguous(), lse.contiguous()
@@ -218,11 +224,16 @@ def _(grad: Any, grad_lse: Any, q: Any, k: Any, v: Any, *_: Any) -> tuple[Any, A
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
     q, k, v, *ctx.rest, seed = inputs
     ctx.save_for_backward(q, k, v, *output, *([] if seed is None else [seed]))
+    ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx: Any, grad: Any, grad_lse: Any) -> tuple[Any, ...]:
     q, k, v, out, lse, *seed = ctx.saved_tensors
     drawn = seed[0] if seed else None
+    if grad is None and grad_lse is None:
+        return (None,) * 8
+    if grad is None:
+        grad = torch.zeros_like(out)
     grads = attend_backward(grad, grad_lse, q, k, v, out, lse, *ctx.rest, drawn)
     return (*grads, None, None, None, None, None)
 

@@ -10,6 +10,7 @@ How the rows are cut is in `cutting`; what a strip costs, in `costs`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.spans import Spans
 
+MOST_TABLE: Final = 2**24  # cells of a mask that is taken as a whole
+BUSY: Final = 0.7  # what a call of all planes costs, where calls of one leave threads waiting
 SHOWN: Final = 12  # pieces that a printed plan lists
 
 
@@ -77,10 +80,36 @@ class Stencil:
         seen: BoolArray = np.cumsum(edges[:, :-1], axis=1, dtype=np.int8).view(np.bool_)
         return seen
 
+    def cells(self, width: int) -> int:
+        """How many cells the mask has."""
+        return (int(self.offsets.size) - 1) * width
+
     @cached_property
     def empty(self) -> BoolArray:
         """Which rows see nothing at all."""
         return np.equal(np.diff(self.offsets), 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The mask of all planes at once, for small ones that all differ: a stencil of four axes."""
+
+    spans: Spans
+
+    def paint(self, width: int) -> BoolArray:
+        """The mask, (batch or 1, heads or 1, rows, width)."""
+        seen = np.empty((*self.spans.shape, width), np.bool_)
+        self.spans.paint(seen)
+        return seen
+
+    def cells(self, width: int) -> int:
+        """How many cells the mask has."""
+        return math.prod(self.spans.shape) * width
+
+    @cached_property
+    def empty(self) -> BoolArray:
+        """Which rows see nothing at all."""
+        return self.spans.empty_rows()
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +124,7 @@ class Piece:
     planes: Planes
     rows: Steps
     keys: Steps | IntArray
-    stencil: Stencil | None = None
+    stencil: Stencil | Table | None = None
     causal: bool = False
     first: bool = True
     times: int = 1
@@ -153,7 +182,7 @@ class Bundle:
     height: int
     step: int
     keys: IntArray
-    stencil: Stencil | None
+    stencil: Stencil | Table | None
     first: bool
 
     @property
@@ -223,13 +252,13 @@ class Plan:
         return isinstance(piece, Piece) and not more and piece.times == 1
 
     @cached_property
-    def whole(self) -> bool:
-        """Is it one strip of all rows and all keys, each row of which sees something?"""
+    def one_strip(self) -> Piece | None:
+        """The piece, where there is just one: a strip of all rows, each of which sees something."""
         (piece, *_) = self.pieces or (None,)
         if not isinstance(piece, Piece) or not self.covers or not self.single:
-            return False
+            return None
         blank = piece.stencil is not None and bool(piece.stencil.empty.any())
-        return not blank and isinstance(piece.keys, Steps) and piece.keys == (0, self.shape[3], 1)
+        return None if blank or self.unseen is not None else piece
 
     @cached_property
     def merges(self) -> bool:
@@ -274,14 +303,19 @@ def make_plan(spans: Spans, batch: int, heads: int, costs: Costs) -> Plan:
     cost = 0.0
     useful = 0
     for planes, problem in distinct_planes(spans):
-        shared = (batch if planes.batch is None else planes.batch[1] - planes.batch[0]) * (
-            heads if planes.heads is None else planes.heads[1] - planes.heads[0]
-        )
-        strips, price = cut(problem, costs, shared)
+        sequences = batch if planes.batch is None else planes.batch[1] - planes.batch[0]
+        shared = sequences * (heads if planes.heads is None else planes.heads[1] - planes.heads[0])
+        strips, price = cut(problem, costs, shared, sequences)
         pieces += fold(planes, strips, stencils)
         cost += price
         useful += shared * problem.cells
     shape = (batch, heads, spans.shape[2], spans.kv_len)
+    if len(pieces) > 1 and math.prod(spans.shape) * spans.kv_len <= MOST_TABLE:
+        at_once = costs.strip(shape[2], shape[3], masked=True, planes=batch * heads)
+        at_once *= BUSY if spans.shape[0] * spans.shape[1] > 1 else 1.0
+        if at_once < cost:
+            rows, keys = Steps(0, shape[2]), Steps(0, shape[3])
+            pieces, cost = [Piece(Planes(None, None), rows, keys, Table(spans))], at_once
     return Plan(shape, tuple(pieces), useful, unseen_but_read(spans, pieces), cost)
 
 

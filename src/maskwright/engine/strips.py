@@ -18,10 +18,12 @@ from maskwright.engine.plan import Bundle, Piece, Steps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.engine.plan import Plan, Stencil
+    from maskwright.engine.plan import Plan, Stencil, Table
 
 MOST_KEPT = 2**29  # bytes of stencils that a plan keeps as tensors
 MOST_GATHERED = 2**22  # bytes of keys that a bundle gathers at a time: they stay in the cache
+FEW_ROWS = 4  # so few rows read every key once: memory is what they wait for
+CHUNK = 512  # keys that such rows read at a time
 LEAST_RANGE = 16  # keys in a row that are worth being added as one
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -39,7 +41,7 @@ class Part(NamedTuple):
     times: int
     every: int
     mask: torch.Tensor | None
-    empty: torch.Tensor | None  # (rows, 1), rows of the stencil that see nothing
+    empty: torch.Tensor | None  # (…, rows, 1), rows of the stencil that see nothing
 
     def queries(self, x: torch.Tensor) -> torch.Tensor:
         """The rows of this part, of a tensor (batch, heads, queries, …)."""
@@ -89,13 +91,7 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and logsumexp. q, k, v have one dtype and head_dim, and a last axis without gaps."""
     batch, heads, q_len, width = q.shape
-    if plan.whole:
-        (piece,) = plan.pieces
-        assert isinstance(piece, Piece)
-        mask = None if piece.stencil is None else _mask(plan, piece.stencil, piece.width, q)
-        out, lse = _forward(q, k, v, 0.0, piece.causal, attn_mask=mask, scale=scale)
-        return out, lse
-    if plan.covers and (plan.single or batch == 1):
+    if plan.covers and not plan.single and batch == 1:
         (piece,) = plan.pieces
         assert isinstance(piece, Piece)
         (part,) = parts(plan, piece, q, k)
@@ -118,6 +114,56 @@ def forward(
             else:
                 merge(part.queries(out), part.queries(lse), own, own_lse)
     return out, lse
+
+
+def one_strip(
+    plan: Plan, piece: Piece, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A plan that is one strip of all rows, with just the keys that it reads."""
+    mask = None if piece.stencil is None else _mask(plan, piece.stencil, piece.width, q)
+    return kernel(q, k, v, mask, piece.causal, scale)
+
+
+def kernel(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One call of the kernel; few rows over many keys are some calls in one, side by side."""
+    if mask is None and not causal and q.shape[2] <= FEW_ROWS and k.shape[2] >= 4 * CHUNK:
+        if q.shape[0] == 1:
+            return _in_chunks(q, k, v, scale)
+        single = [slice(n, n + 1) for n in range(q.shape[0])]
+        each = [_in_chunks(q[n], k[n], v[n], scale) for n in single]
+        return torch.cat([out for out, _ in each]), torch.cat([lse for _, lse in each])
+    out, lse = _forward(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    return out, lse
+
+
+def _in_chunks(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The keys some at a time, all heads of each: they are read in the order in which they lie."""
+    count = k.shape[2] // CHUNK
+    whole = count * CHUNK
+    chunks = (
+        x.as_strided(
+            (count, x.shape[1], CHUNK, x.shape[3]),
+            (CHUNK * x.stride(2), *x.stride()[1:]),
+        )
+        for x in (k, v)
+    )
+    out, lse = _forward(q.expand(count, -1, -1, -1), *chunks, 0.0, False, scale=scale)
+    if whole < k.shape[2]:
+        rest = (x[:, :, whole:] for x in (k, v))
+        last, last_lse = _forward(q, *rest, 0.0, False, scale=scale)
+        out, lse = torch.cat([out, last]), torch.cat([lse, last_lse])
+    total = lse.logsumexp(0, keepdim=True)
+    weights = (lse - total).exp_().unsqueeze(-1).to(out.dtype)
+    return (out * weights).sum(0, keepdim=True), total
 
 
 def backward(
@@ -161,11 +207,13 @@ def parts(
     batch = slice(0, q.shape[0]) if piece.planes.batch is None else slice(*piece.planes.batch)
     mask = None if piece.stencil is None else _mask(plan, piece.stencil, piece.width, q)
     empty = None if piece.stencil is None else _empty(plan, piece.stencil, q.device)
-    rows = [batch]
-    if piece.times > 1:
-        rows = [slice(b, b + 1) for b in range(batch.start, batch.stop)]
+    rows, folds = [batch], piece.times > 1
     every = 1
-    if apart and piece.times > 1:
+    if folds and batch.stop - batch.start > piece.times:
+        every = piece.times  # fewer calls by the strip than by the sequence
+    elif folds:
+        rows = [slice(b, b + 1) for b in range(batch.start, batch.stop)]
+    if apart and folds and every == 1:
         assert isinstance(piece.keys, Steps)
         reach = piece.keys.stop - piece.keys.start
         every = min(piece.times, -(-reach // piece.key_shift) if piece.key_shift else piece.times)
@@ -204,7 +252,7 @@ def run_bundle(
         own, own_lse = _forward(queries, *found, 0.0, False, attn_mask=mask, scale=scale)
         if empty is not None:
             own = own.masked_fill(empty, 0.0)
-            own_lse = own_lse.masked_fill(empty[:, 0], -math.inf)
+            own_lse = own_lse.masked_fill(empty[..., 0], -math.inf)
         own, own_lse = own[:, 0], own_lse[:, 0]
         if not bundle.first:
             before, before_lse = out[at], lse[at]
@@ -237,12 +285,10 @@ def _run(
     rows = part.queries(q)
     if part.empty is not None:
         rows = rows.masked_fill(part.empty, 0.0)  # whatever it holds, it may not spread
-    out, lse = _forward(
-        rows, part.keys(k), part.keys(v), 0.0, part.piece.causal, attn_mask=part.mask, scale=scale
-    )
+    out, lse = kernel(rows, part.keys(k), part.keys(v), part.mask, part.piece.causal, scale)
     if part.empty is not None:
         out = out.masked_fill(part.empty, 0.0)
-        lse = lse.masked_fill(part.empty[:, 0], -math.inf)  # the kernel says 0
+        lse = lse.masked_fill(part.empty[..., 0], -math.inf)  # the kernel says 0
     return out, lse
 
 
@@ -308,34 +354,34 @@ def _index(piece: Piece) -> torch.Tensor:
     return torch.from_numpy(piece.keys)
 
 
-def _mask(plan: Plan, stencil: Stencil, width: int, q: torch.Tensor) -> torch.Tensor:
+def _mask(plan: Plan, stencil: Stencil | Table, width: int, q: torch.Tensor) -> torch.Tensor:
     """The stencil as numbers to add: 0 where a key is seen, else -inf."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     key = ("mask", id(stencil), dtype, q.device)
     held: torch.Tensor | None = plan.made.get(key)
     if held is None:
         broad = max(p.width for p in plan.pieces if p.stencil is stencil)
-        size = broad * (stencil.offsets.size - 1) * dtype.itemsize
+        size = stencil.cells(broad) * dtype.itemsize
         keep = plan.made.get("bytes", 0) + size <= MOST_KEPT
         held = _painted(stencil, broad if keep else width, dtype, q.device)
         if keep:
             plan.made["bytes"] = plan.made.get("bytes", 0) + size
             plan.made[key] = held
-    return held[:, held.shape[1] - width :]
+    return held[..., held.shape[-1] - width :]
 
 
 def _painted(
-    stencil: Stencil, width: int, dtype: torch.dtype, device: torch.device
+    stencil: Stencil | Table, width: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     hidden = torch.from_numpy(~stencil.paint(width)).to(device)
     return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -math.inf)
 
 
-def _empty(plan: Plan, stencil: Stencil, device: torch.device) -> torch.Tensor | None:
+def _empty(plan: Plan, stencil: Stencil | Table, device: torch.device) -> torch.Tensor | None:
     """(rows, 1), True for rows of the stencil that see nothing; None where there is none."""
     key = ("empty", id(stencil), device)
     if key not in plan.made:
         empty = stencil.empty
-        plan.made[key] = torch.from_numpy(empty).to(device)[:, None] if empty.any() else None
+        plan.made[key] = torch.from_numpy(empty).to(device)[..., None] if empty.any() else None
     held: torch.Tensor | None = plan.made[key]
     return held

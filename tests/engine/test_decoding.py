@@ -1,0 +1,154 @@
+"""Token by token, or chunk by chunk, gives what one pass gives; and a step costs one row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import maskwright as mw
+from maskwright.engine.plan import plan_of
+from tests.engine.given import NAN, tensors
+
+T = 40
+KEEP = torch.arange(T) >= torch.tensor([[11], [0]])
+
+MASKS: dict[str, mw.Mask] = {
+    "causal": mw.causal(),
+    "window": mw.window(back=6),
+    "sinks": mw.recipes.sinks(8),
+    "documents": mw.causal() & mw.documents(lengths=[13, 1, 20, 6]),
+    "prefix": (mw.causal() | mw.prefix(9)) & mw.padding(lengths=[T]),
+    "left padding": mw.causal() & mw.padding(keep=KEEP),
+    "by head": mw.by_head([mw.causal(), mw.window(back=2)]),
+    "dilated": mw.window(back=20) & mw.stride(3),
+}
+# These look back only, whatever the number of keys, so a cache may grow under them.
+LOOKING_BACK = ["causal", "window", "sinks", "by head", "dilated"]
+
+
+def whole(name: str) -> tuple[Any, torch.Tensor]:
+    given = tensors(batch=2, q_len=T)
+    return given, mw.attention(*given, MASKS[name])
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("name", MASKS)
+def test_steps_of_a_bound_mask_on_a_full_cache(name: str, known: bool) -> None:
+    (q, k, v), right = whole(name)
+    bound = MASKS[name].on(T, batch=2, heads=2)
+    if known:
+        assert bound.spans  # read once, the steps are cut from them
+    for n in range(T):
+        out, lse = mw.attention(q[:, :, n : n + 1], k, v, bound.step(n), return_lse=True)
+        torch.testing.assert_close(out[:, :, 0], right[:, :, n])
+        assert lse.shape == (2, 2, 1)
+
+
+@pytest.mark.parametrize("name", [n for n in MASKS if n != "prefix"])
+def test_steps_on_a_cache_not_yet_written(name: str) -> None:
+    """A static cache: all slots are passed, and those to come hold whatever memory held."""
+    (q, k, v), right = whole(name)
+    bound = MASKS[name].on(T, batch=2, heads=2)
+    for n in range(T):
+        keys, values = k.clone(), v.clone()
+        keys[:, :, n + 1 :], values[:, :, n + 1 :] = NAN, NAN
+        out = mw.attention(q[:, :, n : n + 1], keys, values, bound.step(n))
+        torch.testing.assert_close(out[:, :, 0], right[:, :, n])
+
+
+@pytest.mark.parametrize("name", [n for n in MASKS if n != "prefix"])
+def test_steps_of_a_bound_mask_on_a_growing_cache(name: str) -> None:
+    (q, k, v), right = whole(name)
+    bound = MASKS[name].on(T, batch=2, heads=2)
+    for n in range(T):
+        own = q[:, :, n : n + 1], k[:, :, : n + 1], v[:, :, : n + 1]
+        out = mw.attention(*own, bound.step(n, kv_len=n + 1))
+        torch.testing.assert_close(out[:, :, 0], right[:, :, n])
+
+
+@pytest.mark.parametrize("name", LOOKING_BACK)
+def test_an_unbound_mask_on_a_growing_cache(name: str) -> None:
+    (q, k, v), right = whole(name)
+    for n in range(T):
+        own = q[:, :, n : n + 1], k[:, :, : n + 1], v[:, :, : n + 1]
+        out = mw.attention(*own, MASKS[name])  # the query sits at the last key
+        torch.testing.assert_close(out[:, :, 0], right[:, :, n])
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, T])
+@pytest.mark.parametrize("name", MASKS)
+def test_chunked_prefill(name: str, chunk: int) -> None:
+    (q, k, v), right = whole(name)
+    bound = MASKS[name].on(T, batch=2, heads=2)
+    parts = [
+        mw.attention(q[:, :, n : n + chunk], k, v, bound.rows(n, min(n + chunk, T)))
+        for n in range(0, T, chunk)
+    ]
+    torch.testing.assert_close(torch.cat(parts, 2), right)
+
+
+@pytest.mark.parametrize("chunk", [7, 16])
+@pytest.mark.parametrize("name", [n for n in MASKS if n != "prefix"])
+def test_chunked_prefill_on_a_growing_cache(name: str, chunk: int) -> None:
+    (q, k, v), right = whole(name)
+    bound = MASKS[name].on(T, batch=2, heads=2)
+    for n in range(0, T, chunk):
+        stop = min(n + chunk, T)
+        own = q[:, :, n:stop], k[:, :, :stop], v[:, :, :stop]
+        out = mw.attention(*own, bound.rows(n, stop, kv_len=stop))
+        torch.testing.assert_close(out, right[:, :, n:stop])
+        if name in LOOKING_BACK:
+            torch.testing.assert_close(mw.attention(*own, MASKS[name]), out)
+            first = mw.attention(*own, MASKS[name], q_start=n)
+            torch.testing.assert_close(first, out)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parts_merge_by_their_logsumexp(dtype: torch.dtype) -> None:
+    """Keys in two halves, each attended to by itself, as a paged or shared prefix is."""
+    q, k, v = tensors(q_len=9, kv_len=30, dtype=dtype)
+    whole, whole_lse = mw.attention(q, k, v, return_lse=True)
+    halves = [
+        mw.attention(q, k[:, :, part], v[:, :, part], return_lse=True)
+        for part in (slice(0, 13), slice(13, 30))
+    ]
+    lse = torch.logaddexp(halves[0][1], halves[1][1])
+    out = sum(own * (own_lse - lse).exp().unsqueeze(-1) for own, own_lse in halves)
+    torch.testing.assert_close(lse, whole_lse, atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(out.to(dtype), whole, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize(
+    ("mask", "cells"),
+    [(mw.causal(), None), (mw.window(back=255), 256), (mw.recipes.sinks(252, sinks=4), 256)],
+)
+def test_a_step_is_one_row_however_long_the_cache(
+    mask: mw.Mask, cells: int | None, read: bool
+) -> None:
+    bound = mask.on(2**17)
+    if read:
+        assert bound.spans
+    pieces = set()
+    for n in (2**15, 2**16, 2**17 - 1):
+        step = bound.step(n, kv_len=n + 1)
+        plan = plan_of(step)
+        pieces.add((len(plan.pieces), step.spans.intervals()))
+        assert plan.useful == (cells or n + 1)
+        assert plan.computed <= (4 * cells if cells else n + 1)
+    assert len(pieces) == 1
+
+
+def test_a_step_reads_one_row_of_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = mw.causal() & mw.documents(lengths=[1000, 5000, 2000])
+    bound = mask.on(8000)
+    rows = []
+    read = type(mask)._read
+    monkeypatch.setattr(
+        type(mask), "_read", lambda self, region: rows.append(region.rows) or read(self, region)
+    )
+    given = tensors(q_len=1, kv_len=7000)
+    mw.attention(*given, bound.step(6999, kv_len=7000))
+    assert set(rows) == {1}

@@ -1,0 +1,165 @@
+"""What can't be computed is refused in one sentence: what was given, the rule, and what to do."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import maskwright as mw
+from tests.engine.given import Tensors, tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BASE = tensors(batch=2, heads=4, q_len=5, kv_len=6, dim=3)
+
+
+def changed(**parts: Any) -> tuple[Any, ...]:
+    return tuple(BASE._replace(**parts))
+
+
+def call(given: Any = BASE, mask: Any = None, **options: Any) -> Callable[[], Any]:
+    return lambda: mw.attention(*given, mask, **options)
+
+
+def sized(**sizes: int) -> torch.Tensor:
+    return tensors(**{"batch": 2, "heads": 4, "q_len": 6, "dim": 3, **sizes}).k
+
+
+TENSORS: dict[str, tuple[Callable[[], Any], str]] = {
+    "q is an array": (call(changed(q=np.zeros((2, 4, 5, 3)))), "q is of type ndarray"),
+    "k is None": (call(changed(k=None)), "k is None"),
+    "v is a list": (call(changed(v=[1.0])), "v is of type list"),
+    "q has three axes": (call(changed(q=BASE.q[0])), r"q has shape \(4, 5, 3\)"),
+    "k has five axes": (call(changed(k=BASE.k[None])), r"k has shape \(1, 2, 4, 6, 3\)"),
+    "v has no axes": (call(changed(v=torch.tensor(1.0))), r"v has shape \(\)"),
+    "two dtypes": (call(changed(k=BASE.k.float())), "dtype float64, float32, float64"),
+    "whole numbers": (call(Tensors(*(x.int() for x in BASE))), "dtype int32, int32, int32"),
+    "complex": (call(Tensors(*(x.to(torch.complex64) for x in BASE))), "one floating-point dtype"),
+    "eighths": (call(Tensors(*(x.to(torch.float8_e5m2) for x in BASE))), "dtype float8_e5m2"),
+    "truth values": (call(Tensors(*(x.bool() for x in BASE))), "dtype bool"),
+    "two devices": (call(changed(k=BASE.k.to("meta"))), "on cpu, meta, cpu. Move all three"),
+    "sparse": (call(changed(q=BASE.q.to_sparse())), "q is a sparse or nested tensor"),
+    "batches of q": (call(changed(q=sized(batch=1, q_len=5))), "the batches of q .* differ"),
+    "batches of v": (call(changed(v=sized(batch=3))), "the batches of q .* differ"),
+    "heads of v": (call(changed(v=sized(heads=2))), "heads or lengths of k and v differ"),
+    "lengths of v": (call(changed(v=sized(q_len=7))), "heads or lengths of k and v differ"),
+    "head_dim": (call(changed(k=sized(dim=4))), "head_dim of q and k differ"),
+    "groups unasked for": (
+        call(changed(k=sized(heads=2), v=sized(heads=2))),
+        "heads of q and k differ.*Pass enable_gqa=True",
+    ),
+    "uneven groups": (
+        call(changed(k=sized(heads=3), v=sized(heads=3)), enable_gqa=True),
+        "q's heads are no multiple of k's",
+    ),
+    "no key heads": (
+        call(changed(k=sized(heads=0), v=sized(heads=0)), enable_gqa=True),
+        "q's heads are no multiple of k's",
+    ),
+}
+NUMBERS: dict[str, tuple[Callable[[], Any], str]] = {
+    **{
+        f"scale {scale!r}": (call(scale=scale), "scale is .* Give a finite number")
+        for scale in (math.nan, math.inf, "1", torch.tensor(1.0))
+    },
+    **{
+        f"dropout {p!r}": (call(dropout_p=p), "dropout_p is .* Give a number from 0 to below 1")
+        for p in (1.0, -0.1, math.nan, 2, "0.1", None)
+    },
+    **{
+        f"q_start {start!r}": (call(mask=mw.causal(), q_start=start), "q_start")
+        for start in ("0", 1.5, True)
+    },
+    "impl": (call(impl="quick"), "impl is 'quick'"),
+    "mask is a tensor": (
+        call(mask=torch.ones(5, 6)),
+        r"of type Tensor.*wrap an array in mw\.dense",
+    ),
+    "mask is an array": (call(mask=np.ones((5, 6))), "of type ndarray"),
+    "mask is text": (call(mask="causal"), "of type str"),
+    "mask is True": (call(mask=True), "of type bool"),
+}
+FRAMES: dict[str, tuple[Callable[[], Any], str]] = {
+    "queries": (
+        call(mask=mw.causal().on(4, 6)),
+        "bound to 4 queries and 6 keys, but q and k have 5 and 6. Bind it to those",
+    ),
+    "keys": (call(mask=mw.causal().on(5)), "bound to 5 queries and 5 keys"),
+    "batch": (
+        call(mask=mw.padding(lengths=[1, 2, 3]).on(5, 6)),
+        "batch 3 and heads 1, but q has 2 and 4",
+    ),
+    "heads": (
+        call(mask=mw.by_head([mw.causal()] * 2 + [mw.everything()]).on(5, 6)),
+        "batch 1 and heads 3, but q has 2 and 4",
+    ),
+    "q_start": (
+        call(mask=mw.causal().on(5, 6), q_start=0),
+        "q_start=0, but the mask is bound with q_start=1. Leave q_start out",
+    ),
+    "unbound batch": (
+        call(mask=mw.padding(lengths=[1, 2, 3])),
+        "batch=2 but the mask's data has 3",
+    ),
+    "unbound heads": (
+        call(mask=mw.by_head([mw.causal()] * 3)),
+        "heads=4 but the mask's data has 3",
+    ),
+    "unbound lengths": (call(mask=mw.padding(lengths=[9])), "lengths holds 9"),
+    "unbound data": (call(mask=mw.dense(np.ones((3, 3), bool))), "dense"),
+}
+
+
+@pytest.mark.parametrize("name", [*TENSORS, *NUMBERS])
+def test_wrong_arguments(name: str) -> None:
+    run, words = {**TENSORS, **NUMBERS}[name]
+    with pytest.raises(mw.ArgumentError, match=words) as error:
+        run()
+    assert ". " in str(error.value)
+    assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_masks_that_do_not_fit(name: str) -> None:
+    run, words = FRAMES[name]
+    with pytest.raises(mw.FrameError, match=words) as error:
+        run()
+    assert ". " in str(error.value)
+
+
+@pytest.mark.parametrize("layout", ["bound to one", "to all", "unbound", "twice"])
+def test_masks_that_fit(layout: str) -> None:
+    mask = mw.causal()
+    bound = {
+        "bound to one": mask.on(5, 6),
+        "to all": mask.on(5, 6, batch=2, heads=4),
+        "unbound": mask,
+        "twice": mask.on(5, 6, batch=7, heads=9),  # the same in all of them
+    }[layout]
+    right = mw.attention(*BASE, mw.dense(mask.on(5, 6).dense()))
+    torch.testing.assert_close(mw.attention(*BASE, bound), right)
+
+
+def test_a_fitting_q_start_may_be_said_again() -> None:
+    bound = mw.causal().on(5, 6, q_start=0)
+    found = mw.attention(*BASE, bound, q_start=0)
+    torch.testing.assert_close(found, mw.attention(*BASE, mw.causal(), q_start=0))
+    assert not torch.equal(found, mw.attention(*BASE, mw.causal()))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    found = mw.attention(*BASE, mw.causal(), scale=np.float64(0.5), q_start=np.int64(1))
+    torch.testing.assert_close(found, mw.attention(*BASE, mw.causal(), scale=0.5))
+    mw.attention(*BASE, scale=1, dropout_p=0)
+
+
+def test_a_mask_remembers_few_frames() -> None:
+    mask = mw.window(back=2)
+    for length in range(1, 60):
+        mw.attention(*tensors(q_len=length), mask)
+    assert len(mask.__dict__["_bound_to"]) <= 16

@@ -1,0 +1,167 @@
+"""Under torch's transforms and modes: vmap, func.grad, checkpointing, autocast, no gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+import maskwright as mw
+from maskwright.engine.reference import reference
+from tests.engine.given import MASKS, T, Tensors, gradients, tensors
+
+VARIED = {
+    "shared": mw.window(back=5),
+    "by batch": mw.causal() & mw.padding(lengths=[20, T]),
+    "by head": mw.by_head([mw.causal(), mw.window(back=3)]),
+}
+
+
+def several(count: int = 3, **sizes: Any) -> list[Tensors]:
+    return [tensors(batch=2, seed=n, **sizes) for n in range(count)]
+
+
+def attend(q: Any, k: Any, v: Any, mask: Any, **options: Any) -> Any:
+    return mw.attention(q, k, v, mask, enable_gqa=True, **options)
+
+
+@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, None, None), (None, 0, 2), (3, 1, 4)])
+def test_vmap(name: str, in_dims: tuple[int | None, ...]) -> None:
+    each = several(value_dim=5, kv_heads=1)
+    given = [
+        xs[0] if dim is None else torch.stack(xs, dim)
+        for xs, dim in zip(zip(*each, strict=True), in_dims, strict=True)
+    ]
+    out, lse = torch.vmap(lambda *x: attend(*x, VARIED[name], return_lse=True), in_dims=in_dims)(
+        *given
+    )
+    for n in range(3):
+        own = [x if d is None else x.select(d, n) for x, d in zip(given, in_dims, strict=True)]
+        right = attend(*own, VARIED[name], return_lse=True)
+        torch.testing.assert_close((out[n], lse[n]), right)
+
+
+def test_vmap_of_vmap() -> None:
+    given = [torch.randn(2, 3, 1, 2, 8, 4, dtype=torch.float64) for _ in range(3)]
+    run = torch.vmap(torch.vmap(lambda *x: attend(*x, mw.causal())))
+    right = attend(*(x.flatten(0, 2) for x in given), mw.causal()).reshape(given[0].shape)
+    torch.testing.assert_close(run(*given), right)
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_vmap_of_grad(name: str) -> None:
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        out, lse = attend(q, k, v, VARIED[name], return_lse=True)
+        return out.square().sum() + lse.cos().sum()
+
+    each = several()
+    given = [torch.stack(xs) for xs in zip(*each, strict=True)]
+    run = torch.func.grad(loss, argnums=(0, 1, 2))
+    right = [torch.stack(xs) for xs in zip(*(run(*x) for x in each), strict=True)]
+    torch.testing.assert_close(list(torch.vmap(run)(*given)), right)
+    plain = each[0].learning()
+    torch.testing.assert_close(run(*each[0]), torch.autograd.grad(loss(*plain), plain))
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_the_whole_jacobian(name: str) -> None:
+    mask, given = VARIED[name], Tensors(*(x[:, :, :5] for x in tensors(batch=2)))
+    bound = mask.on(T, batch=2, heads=2).rows(0, 5, kv_len=5)
+    found = torch.func.jacrev(lambda *x: attend(*x, bound), argnums=(0, 1, 2))(*given)
+    right = torch.func.jacrev(lambda *x: reference(*x, bound).out, argnums=(0, 1, 2))(*given)
+    torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("randomness", ["same", "different", "error"])
+def test_vmap_decides_whether_all_drop_alike(randomness: str) -> None:
+    one = tensors()
+    given = [x.expand(3, *x.shape) for x in one]
+    run = torch.vmap(lambda *x: attend(*x, mw.causal(), dropout_p=0.5), randomness=randomness)
+    if randomness == "error":
+        with pytest.raises(RuntimeError, match="randomness"):
+            run(*given)
+        return
+    out = run(*given)
+    assert torch.equal(out[0], out[1]) == (randomness == "same")
+    assert torch.equal(out[1], out[2]) == (randomness == "same")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of forward mode
+def test_forward_mode_is_refused() -> None:
+    q, k, v = tensors()
+    with pytest.raises(NotImplementedError):
+        torch.func.jvp(lambda x: attend(x, k, v, mw.causal()), (q,), (q,))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError):
+        attend(torch.autograd.forward_ad.make_dual(q, q), k, v, mw.causal())
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing(reentrant: bool, dropout_p: float) -> None:
+    given = tensors(batch=2).learning()
+
+    def layer(*given: torch.Tensor) -> Any:
+        q, k, v = (torch.tanh(x) for x in given)
+        out, lse = attend(q, k, v, VARIED["by batch"], dropout_p=dropout_p, return_lse=True)
+        return (out * lse.unsqueeze(-1)).square()
+
+    found = []
+    for run in (layer, lambda *x: checkpoint(layer, *x, use_reentrant=reentrant)):
+        torch.manual_seed(0)
+        out = run(*given)
+        for x in given:
+            x.grad = None
+        out.sum().backward()
+        found.append((out.detach(), *(x.grad for x in given)))
+    assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", ["causal", "window", "holes", "sinks"])
+def test_without_gradients_and_then_with(name: str, mode: Any) -> None:
+    mask, given = MASKS[name] & mw.everything(), tensors().learning()
+    with mode():
+        quiet = attend(*given, mask)
+    assert not quiet.requires_grad
+    out = attend(*given, mask)
+    assert torch.equal(out, quiet)
+    assert all(x.isfinite().all() for x in gradients(out, given))
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+def test_autocast_gives_sdpas_dtype(dropout_p: float) -> None:
+    given = tensors(dtype=torch.float32, dim=8).learning()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.manual_seed(0)
+        out = attend(*given, mw.causal(), dropout_p=dropout_p)
+        assert out.dtype == F.scaled_dot_product_attention(*given, is_causal=True).dtype
+        out.float().square().sum().backward()
+    assert all(x.grad is not None and x.grad.dtype == torch.float32 for x in given)
+    halves = [x.detach().bfloat16() for x in given]
+    torch.manual_seed(0)
+    assert torch.equal(out, attend(*halves, mw.causal(), dropout_p=dropout_p))
+
+
+def test_autocast_takes_what_sdpa_takes() -> None:
+    q, k, v = tensors(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = attend(q, k.bfloat16(), v.bfloat16(), mw.causal())
+        assert torch.equal(mixed, attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), mw.causal()))
+        assert attend(*tensors(), mw.causal()).dtype == torch.float64
+    with torch.autocast("cpu", enabled=False), pytest.raises(mw.ArgumentError, match="dtype"):
+        attend(q, k.bfloat16(), v.bfloat16(), mw.causal())
+
+
+def test_backward_inside_autocast_is_as_exact_as_outside() -> None:
+    grads = []
+    for inside in (True, False):
+        given = tensors(dtype=torch.float32, q_len=30).learning()
+        torch.manual_seed(0)
+        out = attend(*given, MASKS["window"], dropout_p=0.2)
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            grads.append(gradients(out.square(), given))
+    assert all(torch.equal(x, y) for x, y in zip(*grads, strict=True))
