@@ -47,9 +47,10 @@ check: $(VENV)/.ready ## Formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-fuzz: $(VENV)/.peers ## Compare 100,000 random masks with the oracle, and 20,000 lowered ones
+fuzz: $(VENV)/.peers ## Compare 100,000 random masks with the oracle, 20,000 lowered, 10,000 attended
 	MASKWRIGHT_FUZZ=$(or $(CASES),100000) $(TEST) tests/core/test_truth.py
 	MASKWRIGHT_TARGET_CASES=$(or $(TARGET_CASES),20000) $(TEST) tests/targets/test_lowering.py
+	MASKWRIGHT_ENGINE_CASES=$(or $(ENGINE_CASES),10000) $(TEST) tests/engine/test_attention.py
 
 bench: $(VENV)/.peers ## Measure, beside PyTorch in the same run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks
