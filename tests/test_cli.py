@@ -109,3 +109,42 @@ def test_targets_lists_all_and_tells_of_one() -> None:
     told = json.loads(run("targets", "torch.mha", "--format", "json").out)
     assert [(one["name"], one["polarity"]) for one in told] == [("torch.mha", "True drops")]
     assert "polarity    True drops\n" in run("targets", "torch.mha").out
+
+
+def test_plan_prints_what_the_library_would_run() -> None:
+    ran = run("plan", "window(back=255)", "--size", "1024", "--heads", "8")
+    assert ran == (0, f"{mw.explain_route(mw.window(back=255), 1024, heads=8)}\n", "")
+
+
+def test_plan_shows_the_backward_pass() -> None:
+    from maskwright.engine.plan import plan_of
+
+    ran = run("plan", "causal()", "--size", "512", "--backward")
+    assert ran.out == f"{plan_of(mw.causal().on(512), 'backward')}\n"
+
+
+def test_plan_needs_no_framework() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from maskwright.__main__ import main\n"
+        "sys.argv = ['maskwright', 'plan', 'causal()', '--size', '64']\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_plan_refuses_what_does_not_fit() -> None:
+    ran = run("plan", "padding(lengths=[3, 4])", "--size", "4", "--batch", "3")
+    assert ran.code == 2
+    assert ran.out == ""
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_bench_times_a_mask_beside_sdpa() -> None:
+    ran = run("bench", "causal()", "--size", "64", "--heads", "2")
+    first, ours, theirs, last = ran.out.splitlines()
+    assert first == "causal(), 64 queries and keys, 2 heads of 64, float32"
+    assert ours.startswith("maskwright")
+    assert theirs.startswith("SDPA")
+    assert "times as fast" in last

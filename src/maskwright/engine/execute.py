@@ -66,8 +66,7 @@ def _read_keys(piece: Piece, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Te
     """Only the keys that the strip reads."""
     keys = piece.keys
     if not isinstance(keys, Steps):
-        index = torch.from_numpy(keys)
-        return k.index_select(2, index), v.index_select(2, index)
+        return strips.gathered(piece, k), strips.gathered(piece, v)
     if keys == (0, k.shape[2], 1):
         return k, v
     part = slice(keys.start, keys.stop, keys.step)

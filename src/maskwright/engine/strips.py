@@ -24,6 +24,7 @@ MOST_KEPT = 2**29  # bytes of stencils that a plan keeps as tensors
 MOST_GATHERED = 2**22  # bytes of keys that a bundle gathers at a time: they stay in the cache
 FEW_ROWS = 4  # so few rows read every key once: memory is what they wait for
 CHUNK = 512  # keys that such rows read at a time
+FEW_RANGES = 3  # of keys, that are quicker joined than picked one by one
 LEAST_RANGE = 16  # keys in a row that are worth being added as one
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -57,7 +58,7 @@ class Part(NamedTuple):
         if isinstance(piece.keys, Steps):
             start = piece.keys.start + self.first * piece.key_shift
             return self._view(held, piece.keys._replace(start=start), piece.key_shift)
-        return held.index_select(2, _index(piece))
+        return gathered(piece, held)
 
     def add_to_keys(self, total: torch.Tensor, part: torch.Tensor) -> None:
         """Add a gradient of the keys of this part to the whole gradient."""
@@ -347,6 +348,13 @@ def _every_row_written(plan: Plan) -> bool:
 
 def _lse_dtype(q: torch.Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def gathered(piece: Piece, x: torch.Tensor) -> torch.Tensor:
+    """Keys that lie apart, side by side."""
+    if len(piece.ranges) <= FEW_RANGES:
+        return torch.cat([x[:, :, start:stop] for start, stop in piece.ranges], 2)
+    return x.index_select(2, _index(piece))
 
 
 def _index(piece: Piece) -> torch.Tensor:
