@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 HALVES = (torch.float16, torch.bfloat16)
 LEAST_REUSE = 16  # rows a key is read by, from which on it pays to turn halves into float32
-LARGE = 1e15  # numbers in unseen keys beyond which a product might overflow
 
 
 class Terms(NamedTuple):
@@ -47,9 +46,14 @@ def forward(
         given = _prepared(plan, q, *_read_keys(piece, k, v))
         out, lse = strips.one_strip(plan, piece, *given, terms.scale)
         return _as_given(out, q, v), lse
-    given = _prepared(plan, q, k, v, bool(terms.dropout_p))
+    drops = bool(terms.dropout_p)
+    given = _prepared(plan, q, *(_without_unseen(plan, k, v) if drops else (k, v)), drops)
     out, lse = strips.forward(plan, *given, terms.scale)
-    if terms.dropout_p:
+    if plan.unseen is not None and not drops and not math.isfinite(out.sum()):
+        # What no row sees mostly holds plain numbers, and then a weight of 0 hides it; else again.
+        given = _prepared(plan, q, *_without_unseen(plan, k, v))
+        out, lse = strips.forward(plan, *given, terms.scale)
+    if drops:
         plan = plan_of(bound, "plain", (q.shape[0], q.shape[1]))
         out = plain.forward(plan, *given, lse, *terms)
     return _as_given(out, q, v), lse
@@ -96,6 +100,7 @@ def backward(
     if grad_lse is not None:
         grad_lse = grad_lse.masked_fill(lse == -math.inf, 0.0)
     spare = grad_lse is not None and not terms.dropout_p
+    k, v = _without_unseen(plan, k, v)
     given = _prepared(plan, q, k, v, bool(terms.dropout_p), spare)
     width = given[0].shape[-1]
     if q.dtype in HALVES and q.shape[-1] != v.shape[-1] and not terms.dropout_p:
@@ -129,7 +134,6 @@ def _prepared(
     """The tensors as the kernel takes them, with a spare column of zeros where one is asked for."""
     dtype = computing_dtype(q.dtype, plan, even=q.shape[-1] == v.shape[-1] and not drops)
     width = max(q.shape[-1], v.shape[-1], 1) + spare
-    k, v = _without_unseen(plan, k, v)
     return _fitted(q, dtype, width), _fitted(k, dtype, width), _fitted(v, dtype, width)
 
 
@@ -163,7 +167,7 @@ def _fitted(x: torch.Tensor, dtype: torch.dtype, width: int) -> torch.Tensor:
 def _without_unseen(
     plan: Plan, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys that a strip reads though no row sees them, cleared where they hold no plain numbers."""
+    """Keys that a strip reads though no row sees them, set to 0."""
     if plan.unseen is None:
         return k, v
     unseen = torch.from_numpy(plan.unseen).to(k.device)
@@ -171,14 +175,7 @@ def _without_unseen(
         # Heads that share a key head: only what none of them sees is surely no one's.
         unseen = unseen.unflatten(1, (k.shape[1], -1)).all(2)
     unseen = unseen.unsqueeze(-1)
-    return _cleared(k, unseen), _cleared(v, unseen)
-
-
-def _cleared(x: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
-    held = x.masked_select(unseen)
-    if not held.numel() or bool((held.abs() < LARGE).all()):
-        return x
-    return x.masked_fill(unseen, 0.0)
+    return k.masked_fill(unseen, 0.0), v.masked_fill(unseen, 0.0)
 
 
 def _nothing_to_do(q: torch.Tensor, k: torch.Tensor) -> bool:

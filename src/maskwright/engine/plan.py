@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from maskwright.core.spans import Spans
 
 MOST_TABLE: Final = 2**24  # cells of a mask that is taken as a whole
+LEAST_TABLE: Final = 16  # rows; fewer wait for memory, and are best off with just their own keys
 BUSY: Final = 0.7  # what a call of all planes costs, where calls of one leave threads waiting
 SHOWN: Final = 12  # pieces that a printed plan lists
 
@@ -310,7 +311,8 @@ def make_plan(spans: Spans, batch: int, heads: int, costs: Costs) -> Plan:
         cost += price
         useful += shared * problem.cells
     shape = (batch, heads, spans.shape[2], spans.kv_len)
-    if len(pieces) > 1 and math.prod(spans.shape) * spans.kv_len <= MOST_TABLE:
+    small = math.prod(spans.shape) * spans.kv_len <= MOST_TABLE
+    if len(pieces) > 1 and small and shape[2] >= LEAST_TABLE:
         at_once = costs.strip(shape[2], shape[3], masked=True, planes=batch * heads)
         at_once *= BUSY if spans.shape[0] * spans.shape[1] > 1 else 1.0
         if at_once < cost:
