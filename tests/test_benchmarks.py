@@ -116,8 +116,17 @@ def test_a_slow_peer_is_not_repeated_and_a_fast_one_is() -> None:
         return attention.Runner(name, lambda: (attention.time.sleep(pause[name]),))
 
     runners = [runner(name) for name in pause]
-    attention.race(runners, attention.Pace(least=4, most=4, call=0.0))
+    attention.race(runners, attention.Pace(least=4, most=4, call=0.0, more=0))
     assert [r.rounds for r in runners] == [4, 4, 1]
+
+
+def test_two_that_are_close_are_run_more_often() -> None:
+    def runner(name: str) -> attention.Runner:
+        return attention.Runner(name, lambda: ())
+
+    runners = [runner(name) for name in (OURS, "near")]
+    attention.race(runners, attention.Pace(least=2, most=2, call=0.0, close=1e9, more=5))
+    assert [r.rounds for r in runners] == [7, 7]
     runners = [runner(name) for name in pause]
     attention.race(runners, attention.Pace(once=0.0, call=0.0))
     assert [r.rounds for r in runners] == [1, 1, 1]
