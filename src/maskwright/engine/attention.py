@@ -82,7 +82,13 @@ def explain_route(
     """
     keys = q_len if kv_len is None else kv_len
     bound = bind(mask, (batch, heads, q_len, keys), q_start)
-    return choose(bound, read_impl(impl), torch.device(device).type, (batch, heads))
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"explain_route: device={device!r} is none of torch's. Give one such as 'cpu' or 'cuda'."
+        ) from error
+    return choose(bound, read_impl(impl), kind, (batch, heads))
 
 
 def _autocast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:

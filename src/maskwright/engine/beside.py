@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from maskwright.core.arrays import read_whole
 from maskwright.engine.attention import attention, explain_route
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def beside_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> str:
     >>> print(beside_sdpa(mw.causal(), 32, 2).splitlines()[0])
     causal(), 32 queries and keys, 2 heads of 64, float32
     """
+    read_whole(size, "bench: size", least=1)
+    read_whole(heads, "bench: heads", least=1)
     bound = mask.on(size, heads=heads)
     batch = bound.frame.batch
     q, k, v = (torch.randn(batch, size, heads, head_dim).transpose(1, 2) for _ in range(3))

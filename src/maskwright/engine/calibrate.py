@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from maskwright.engine.costs import Costs
+from maskwright.engine.costs import Costs, causal_cells
 from maskwright.engine.strips import merge
 
 if TYPE_CHECKING:
@@ -116,9 +116,10 @@ def _causal_cell(direction: str, rounds: int) -> float:
     """A cell of those that the causal mode computes, at a length where rows hardly count."""
     size = 2048
     trial = _trial(size, size, causal=True)
-    computed = sum(256 * min(-(-(row + 256) // 512) * 512, size) for row in range(0, size, 256))
     planes = trial.rows / size
-    return round(_per_row(direction, trial, rounds) * trial.rows / (planes * computed), 3)
+    return round(
+        _per_row(direction, trial, rounds) * trial.rows / (planes * causal_cells(size, size)), 3
+    )
 
 
 def _call(direction: str) -> float:

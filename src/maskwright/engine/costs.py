@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 KEYS: Final = 512  # that the kernel takes at a time
+ROWS: Final = 256  # that it takes at a time, where there are many
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,14 @@ class Costs:
         """Nanoseconds a cell and a row at this height."""
         known = _rates(self, height)
         return known[1 if masked else 0], known[2]
+
+
+def causal_cells(rows: int, keys: int) -> int:
+    """How many cells the kernel's causal mode computes: it skips whole blocks of keys only."""
+    return sum(
+        min(ROWS, rows - row) * min(-(-(row + ROWS) // KEYS) * KEYS, keys)
+        for row in range(0, rows, ROWS)
+    )
 
 
 @lru_cache(maxsize=4096)

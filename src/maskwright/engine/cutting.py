@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import numpy as np
 
 from maskwright.core.line import covered, sweep
-from maskwright.engine.costs import KEYS
+from maskwright.engine.costs import KEYS, causal_cells
 
 if TYPE_CHECKING:
     from maskwright.core.arrays import IntArray
@@ -283,12 +283,10 @@ def _triangles(
     rows: int, width: int, costs: Costs, planes: int
 ) -> list[tuple[float, tuple[Way, ...]]]:
     """The kernel's own causal mode: on a triangle, or beside the block that all rows see."""
-    blocks = sum(
-        min(256, rows - row) * min(-(-(row + 256) // 512) * 512, rows)
-        for row in range(0, rows, 256)
-    )
     turns = rows * (1 + rows / (2 * KEYS))
-    causal = planes * (blocks * costs.causal_cell + turns * costs.rates(rows, False)[1])
+    causal = planes * (
+        causal_cells(rows, rows) * costs.causal_cell + turns * costs.rates(rows, False)[1]
+    )
     causal += costs.call
     if width == 1:
         return [(causal, (Way("causal", rows),))]

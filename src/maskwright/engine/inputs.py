@@ -124,7 +124,7 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
     frame = (*shape, q_start)
     bound = kept.get(frame)
     if bound is None:
-        bound = mask.on(q_len, kv_len, batch, heads, q_start)
+        bound = _bound(mask, q_len, kv_len, batch, heads, q_start)
         while len(kept) >= KEPT_FRAMES:
             kept.pop(next(iter(kept)), None)
         kept[frame] = bound
@@ -132,6 +132,21 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
 
 
 EVERYTHING = everything()
+
+
+def _bound(
+    mask: Mask, q_len: int, kv_len: int, batch: int, heads: int, q_start: int | None
+) -> BoundMask:
+    try:
+        return mask.on(q_len, kv_len, batch, heads, q_start)
+    except FrameError as error:
+        what, _, _ = str(error).partition(". ")
+        if not what.startswith("on: "):
+            raise
+        raise FrameError(
+            f"attention: {what.removeprefix('on: ')}. Give q, k and v as the mask's data has it, "
+            "or a mask of theirs."
+        ) from None
 
 
 def _check_fit(bound: BoundMask, shape: tuple[int, int, int, int], q_start: int | None) -> None:

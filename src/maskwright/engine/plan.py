@@ -2,8 +2,8 @@
 
 A strip is a run of query rows and the keys that they see between them. Where every row of it sees
 every key, it needs no mask; else a small one, its stencil, which strips of like shape share. Rows
-that see nothing and keys that nobody sees are in no strip. A plan knows nothing of tensors: what
-runs it reads the same strips on any kernel.
+and keys that nobody needs are cut off a strip's ends; keys within one that no row sees are listed
+as `unseen`. A plan knows nothing of tensors: what runs it reads the same strips on any kernel.
 
 How the rows are cut is in `cutting`; what a strip costs, in `costs`.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from maskwright.engine.costs import Costs, table
+from maskwright.engine.costs import Costs, causal_cells, table
 from maskwright.engine.cutting import Problem, Strip, cut
 
 if TYPE_CHECKING:
@@ -149,10 +149,7 @@ class Piece:
     def cells(self) -> int:
         """How many cells are computed, in one plane; the causal mode skips about half."""
         if self.causal:
-            return self.times * sum(
-                min(256, self.rows.size - row) * min(-(-(row + 256) // 512) * 512, self.width)
-                for row in range(0, self.rows.size, 256)
-            )
+            return self.times * causal_cells(self.rows.size, self.width)
         return self.times * self.rows.size * self.width
 
     def __str__(self) -> str:
