@@ -87,7 +87,8 @@ class Pace:
     once: float = 4.0  # a run longer than this is not repeated
     behind: float = 3.0  # nor is a peer so many times slower than the fastest
     close: float = 1.1  # where we and the fastest peer are so near, both are run
-    more: int = 8  # times more
+    more: int = 40  # times more, or
+    seconds_more: float = 2.0  # for so long
     call: float = 0.002  # shorter calls are timed several at a time
 
 
@@ -185,8 +186,10 @@ def _settle(runners: Sequence[Runner], pace: Pace) -> None:
     peer = min((r for r in runners if r.name != OURS), key=lambda r: r.best, default=None)
     if ours is None or peer is None or max(ours.best, peer.best) > pace.once:
         return
+    end = time.perf_counter() + pace.seconds_more
     for turn in range(pace.more):
-        if not 1 / pace.close < ours.best / peer.best < pace.close:
+        near = 1 / pace.close < ours.best / peer.best < pace.close
+        if not near or time.perf_counter() > end:
             return
         for runner in (ours, peer) if turn % 2 else (peer, ours):
             runner.turn()

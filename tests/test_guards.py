@@ -36,7 +36,7 @@ ROOMS = {
     "root": {"_version", "errors", "core", "recipes", "targets", "checks", "engine"},
 }
 OUTSIDE = {"cli": {"typer"}, "engine": {"torch"}, "integrations": {"torch"}}
-NUMPY_ONLY = {"plan.py", "cutting.py", "costs.py", "routes.py"}  # of the engine
+NUMPY_ONLY = {"plan.py", "pieces.py", "cutting.py", "costs.py", "routes.py"}  # of the engine
 
 
 def room_of(path: Path) -> str:

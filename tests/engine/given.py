@@ -53,6 +53,7 @@ MASKS: dict[str, mw.Mask] = {
     "by head": mw.by_head(
         [mw.causal(), mw.window(back=3) - mw.keys([2, 3]), mw.nothing(), mw.chunks(8)]
     ),
+    "heads in turn": mw.by_head([mw.causal() & mw.keys(list(range(9))), mw.chunks(4)] * 2),
     "by batch": mw.by_batch([mw.nothing(), mw.chunks(16) & mw.causal()]),
     "scattered": mw.where(lambda b, h, q, k: ((q * 31 + k * 17) % 11 == 0) & (k % 6 != 1)),
 }  # fmt: skip

@@ -8,7 +8,8 @@ from hypothesis import given
 
 import maskwright as mw
 from maskwright.engine.costs import Costs, table
-from maskwright.engine.plan import Piece, Plan, Steps, make_plan
+from maskwright.engine.pieces import Piece, Steps
+from maskwright.engine.plan import Plan, make_plan
 from tests.strategies import bind, cases
 
 
@@ -16,7 +17,7 @@ def painted(plan: Plan, planes: tuple[int, int]) -> np.ndarray:
     """How often each cell is computed and let through."""
     counts = np.zeros((*planes, *plan.shape[2:]), int)
     for piece in plan.pieces:
-        part = tuple(slice(None) if p is None else slice(*p) for p in piece.planes)
+        part = piece.planes.slices
         for n in range(piece.times):
             rows = (
                 np.arange(piece.rows.size) * piece.rows.step
@@ -49,7 +50,7 @@ def check(bound: mw.BoundMask, costs: Costs, planes: tuple[int, int]) -> None:
     )
     read = np.zeros(dense.shape[:2] + dense.shape[3:], bool)
     for piece in plan.pieces:
-        part = tuple(slice(None) if p is None else slice(*p) for p in piece.planes)
+        part = piece.planes.slices
         for n in range(piece.times):
             read[(*part, keys_of(piece, n))] = True
     lost = read & ~dense.any(2)

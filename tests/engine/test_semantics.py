@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.engine.plan import Piece, Steps, plan_of
+from maskwright.engine.pieces import Piece, Steps
+from maskwright.engine.plan import plan_of
 from maskwright.engine.reference import reference
 from tests.engine.given import COSTS, INF, MASKS, NAN, T, Tensors, planned_by, sizes_of, tensors
 from tests.strategies import bind, cases
@@ -181,6 +182,7 @@ def kinds_of(piece: Piece) -> set[str]:
         "overlapping": steps is not None and 0 < piece.key_shift < steps.stop - steps.start,
         "some sequences": piece.planes.batch is not None,
         "some heads": piece.planes.heads is not None,
+        "every other head": piece.planes.heads is not None and piece.planes.heads.step > 1,
         "all seen": piece.stencil is None and not piece.causal,
         "with an empty row": piece.stencil is not None and bool(piece.stencil.empty.any()),
     }
@@ -196,7 +198,7 @@ def test_the_plans_of_these_masks_are_of_every_kind() -> None:
                 planes = (sizes["batch"], sizes["heads"])
                 for piece in plan_of(mask.on(T, **sizes), "backward", planes).pieces:
                     found |= kinds_of(piece)
-    assert len(found) == 10
+    assert len(found) == 11
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, 30.0, 1e-9])

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import nn
 
 import maskwright as mw
-import maskwright.integrations.torch as ours
+from maskwright.integrations import torch_calls, torch_multihead
 from maskwright.integrations.torch import MultiheadAttention, carry
 
 B, H, T, S, D = 2, 2, 5, 5, 8
@@ -124,13 +124,14 @@ def test_a_row_that_sees_nothing_gives_zeros() -> None:
 def spy(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What `attention` is called with."""
     calls: list[dict[str, Any]] = []
-    real = ours.attention
+    real = torch_calls.attention
 
     def seen(*args: Any, **options: Any) -> Any:
         calls.append(options)
         return real(*args, **options)
 
-    monkeypatch.setattr(ours, "attention", seen)
+    for module in (torch_calls, torch_multihead):
+        monkeypatch.setattr(module, "attention", seen)
     return calls
 
 
@@ -422,10 +423,13 @@ def test_dropout_is_for_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mask_with_more_keys_is_kept_for_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     own, _ = pair(add_zero_attn=True)
     bound, seen = mw.causal().on(T), []
-    real = ours.attention
-    monkeypatch.setattr(
-        ours, "attention", lambda *args, **options: seen.append(args[3]) or real(*args, **options)
-    )
+    real = torch_multihead.attention
+
+    def spied(*args: Any, **options: Any) -> torch.Tensor:
+        seen.append(args[3])
+        return real(*args, **options)
+
+    monkeypatch.setattr(torch_multihead, "attention", spied)
     (x,) = randoms((T, B, D))
     for _ in range(2):
         own(x, x, x, attn_mask=bound, need_weights=False)
@@ -447,6 +451,7 @@ OWN = MultiheadAttention(D, H, batch_first=True)
 Y = torch.zeros(B, T, D)
 WRONG = {
     "hint": (lambda: OWN(Y, Y, Y, attn_mask=mw.causal(), is_causal=True), "Leave is_causal out"),
+    "a name": (lambda: OWN(Y, Y, Y, attn_mask="causal"), "attn_mask is of type str"),
     "padding": (lambda: OWN(Y, Y, Y, mw.padding(lengths=[3, 5])), "Give it as attn_mask"),
     "carried": (lambda: OWN(Y, Y, Y, carry(mw.causal())), "Give it as attn_mask"),
     "axes": (lambda: OWN(Y, Y[0], Y[0], attn_mask=mw.causal()), "two axes"),

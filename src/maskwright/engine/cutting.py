@@ -18,17 +18,23 @@ from maskwright.core.line import covered, sweep
 from maskwright.engine.costs import KEYS, causal_cells
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
+    from collections.abc import Iterator
+
+    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.engine.costs import Costs
 
 HEIGHTS: Final = (16, 32, 64, 128, 192, 256, 512, 768)
 LEAST_RUN: Final = 8  # rows that make a run; fewer are cut together with their neighbours
 MOST_TRACKS: Final = 16  # intervals a row beyond which a run is not looked at one by one
 SHORT: Final = 64  # rows of a run of several tracks up to which few ways are looked at
+LIKELY: Final = 64  # a height that is often the best
+OUTLINE: Final = 16  # rows; every height is a multiple
 FAR: Final = 2**40
 
 Positions = tuple[int, int, int]  # start, count, step
 Intervals = tuple["IntArray", "IntArray", "IntArray"]  # offsets, starts, stops
+Flat = tuple["IntArray", "IntArray", "IntArray"]  # row, start and stop of intervals
+Held = tuple["Positions | IntArray", Intervals]  # keys, and intervals among them
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +49,16 @@ class Problem:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Problem):
             return NotImplemented
-        return self.kv_len == other.kv_len and all(
-            np.array_equal(mine, theirs)
-            for mine, theirs in (
-                (self.offsets, other.offsets),
-                (self.starts, other.starts),
-                (self.stops, other.stops),
+        return (
+            self.cells == other.cells
+            and self.kv_len == other.kv_len
+            and all(
+                np.array_equal(mine, theirs)
+                for mine, theirs in (
+                    (self.offsets, other.offsets),
+                    (self.starts, other.starts),
+                    (self.stops, other.stops),
+                )
             )
         )
 
@@ -79,6 +89,20 @@ class Problem:
         low[real] = self.starts[self.offsets[:-1][real]]
         high[real] = self.stops[self.offsets[1:][real] - 1]
         return low, high
+
+    @cached_property
+    def outline(self) -> Flat:
+        """Row, start and stop of the intervals that matter to what some rows see between them.
+
+        An interval that the row above has too, as its nth, adds nothing; but strips may begin at
+        any multiple of `OUTLINE` rows, and there all are kept.
+        """
+        owner = np.repeat(np.arange(self.rows), self.counts)
+        above = np.arange(owner.size) - np.append(0, self.counts[:-1])[owner]
+        above = np.where(self.counts[owner] == np.append(-1, self.counts[:-1])[owner], above, -1)
+        new = (above < 0) | (self.starts[above] != self.starts) | (self.stops[above] != self.stops)
+        kept = np.flatnonzero(new | (owner % OUTLINE == 0))
+        return owner[kept], self.starts[kept], self.stops[kept]
 
 
 class Strip(NamedTuple):
@@ -132,12 +156,28 @@ def cut(
 def _cut(problem: Problem, costs: Costs, planes: int, sequences: int) -> tuple[list[Strip], float]:
     orders, price, even = by_runs(problem, costs, planes, sequences)
     if not even:
-        for height in sorted({*HEIGHTS, problem.rows}):
-            if height <= problem.rows:
-                other, cost = in_strips(problem, 0, problem.rows, height, costs, planes)
-                if cost < price:
-                    orders, price = other, cost
-    return [strip for order in orders if (strip := take(problem, order)) is not None], price
+        rough = _best_strips(problem, costs, planes)
+        if rough.price < price:
+            orders, price = rough.orders(), rough.price
+    return take(problem, orders), price
+
+
+def _best_strips(problem: Problem, costs: Costs, planes: int) -> Rough:
+    """Strips of the best height: from a middling one up or down, as long as that is cheaper."""
+    heights = [*(h for h in HEIGHTS if h < problem.rows), problem.rows]
+    tried: dict[int, Rough] = {}
+
+    def price(n: int) -> float:
+        if not 0 <= n < len(heights):
+            return float("inf")
+        if n not in tried:
+            tried[n] = in_strips(problem, 0, problem.rows, heights[n], costs, planes)
+        return tried[n].price
+
+    best = min(HEIGHTS.index(LIKELY), len(heights) - 1)
+    while (better := min((best, best - 1, best + 1), key=price)) != best:
+        best = better
+    return tried[best]
 
 
 # ── cutting by runs ───────────────────────────────────────────────────────────────────────────
@@ -171,7 +211,8 @@ def by_runs(
         return [], float("inf"), False
     for start, stop, tracks in runs:
         if tracks is None:
-            found, cost = in_strips(problem, start, stop, min(64, stop - start), costs, planes)
+            rough = in_strips(problem, start, stop, min(64, stop - start), costs, planes)
+            found, cost = rough.orders(), rough.price
             even = False
         elif not tracks:
             continue
@@ -208,6 +249,8 @@ def find_runs(problem: Problem) -> list[Run] | None:
     begins, ends = np.concatenate(([0], edges)), np.concatenate((edges, [pairs.size]))
     if begins.size > rows // 4 + 8 and rows > 4 * LEAST_RUN:
         return None
+    if owner.size > 2 * rows and begins.size >= rows // SHORT > 8:
+        return None  # short blocks of many intervals: strips of one height serve as well
     runs: list[Run] = []
     done = 0
     for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
@@ -353,9 +396,23 @@ def _orders(way: Way, start: int, stop: int, tracks: tuple[Track, ...]) -> list[
 # ── cutting rough rows ────────────────────────────────────────────────────────────────────────
 
 
+class Rough(NamedTuple):
+    """Strips of one height: where each begins and ends, whether it gathers its keys."""
+
+    tops: IntArray
+    ends: IntArray
+    gathers: BoolArray
+    price: float
+
+    def orders(self) -> list[Order]:
+        """What to cut."""
+        lists = (x.tolist() for x in (self.tops, self.ends, self.gathers))
+        return [Order(*order) for order in zip(*lists, strict=True)]
+
+
 def in_strips(
     problem: Problem, start: int, stop: int, height: int, costs: Costs, planes: int
-) -> tuple[list[Order], float]:
+) -> Rough:
     """Strips of one height; each reads its keys as they lie, or gathers them where that is cheaper."""
     tops = np.arange(start, stop, height)
     low = np.minimum.reduceat(problem.ends[0][start:stop], tops - start)
@@ -377,22 +434,22 @@ def in_strips(
         gathers = apart < lying
         price = np.minimum(lying, apart)
     ends = np.minimum(tops + height, stop)
-    orders = [
-        Order(top, end, gather)
-        for top, end, gather, width in zip(
-            tops.tolist(), ends.tolist(), gathers.tolist(), hull.tolist(), strict=True
-        )
-        if width
-    ]
-    return orders, float(price[hull > 0].sum())
+    real = hull > 0
+    return Rough(tops[real], ends[real], gathers[real], float(price[real].sum()))
 
 
 def _union_widths(problem: Problem, start: int, stop: int, height: int, strips: int) -> IntArray:
     """How many keys the rows of each strip see between them."""
-    part = slice(problem.offsets[start], problem.offsets[stop])
-    owner = np.repeat(np.arange(stop - start) // height, problem.counts[start:stop])
-    base = owner * (problem.kv_len + 1)
-    begin, end = sweep(base + problem.starts[part], base + problem.stops[part], covered)
+    if start == 0 and height % OUTLINE == 0:
+        rows, starts, stops = problem.outline
+        if stop < problem.rows:
+            rows, starts, stops = (x[rows < stop] for x in problem.outline)
+    else:
+        part = slice(problem.offsets[start], problem.offsets[stop])
+        starts, stops = problem.starts[part], problem.stops[part]
+        rows = np.repeat(np.arange(stop - start), problem.counts[start:stop])
+    base = rows // height * (problem.kv_len + 1)
+    begin, end = sweep(base + starts, base + stops, covered)
     widths = np.bincount(begin // (problem.kv_len + 1), end - begin, minlength=strips)
     return widths.astype(np.int64)
 
@@ -400,8 +457,38 @@ def _union_widths(problem: Problem, start: int, stop: int, height: int, strips: 
 # ── taking strips ─────────────────────────────────────────────────────────────────────────────
 
 
-def take(problem: Problem, order: Order) -> Strip | None:
-    """The strip that an order asks for; None where its rows see nothing."""
+def take(problem: Problem, orders: list[Order]) -> list[Strip]:
+    """The strips that are ordered, but those whose rows see nothing."""
+    closed = _close_up(problem, [order for order in orders if order.gather])
+    strips: list[Strip] = []
+    for order in orders:
+        if order.keys is not None:
+            first, stop = order.keys
+            rows = (order.start, order.stop - order.start, 1)
+            strips.append(Strip(rows, (first, stop - first, 1), None, order.causal, order.first))
+            continue
+        held = next(closed) if order.gather else _as_they_lie(problem, order)
+        if held is not None:
+            strips.append(_trimmed(order, *held))
+    return strips
+
+
+def _trimmed(order: Order, keys: Positions | IntArray, intervals: Intervals) -> Strip:
+    """A strip without the rows at its ends that see nothing."""
+    offsets, starts, stops = intervals
+    above, below = 0, order.stop - order.start
+    if offsets[1] == 0 or offsets[-2] == offsets[-1]:
+        real = np.flatnonzero(np.diff(offsets))
+        above, below = int(real[0]), int(real[-1]) + 1
+        offsets = offsets[above : below + 1]
+    rows = (order.start + above, below - above, 1)
+    width = keys[1] if isinstance(keys, tuple) else int(keys.size)
+    whole = int(stops.sum() - starts.sum()) == rows[1] * width
+    return Strip(rows, keys, None if whole else (offsets, starts, stops), first=order.first)
+
+
+def _as_they_lie(problem: Problem, order: Order) -> Held | None:
+    """All keys from the first to the last that the rows of an order see, and their intervals."""
     offsets = problem.offsets[order.start : order.stop + 1]
     if order.track is not None:
         at = offsets[:-1] + order.track
@@ -411,40 +498,50 @@ def take(problem: Problem, order: Order) -> Strip | None:
         part = slice(offsets[0], offsets[-1])
         starts, stops = problem.starts[part], problem.stops[part]
         offsets = offsets - offsets[0]
-    if order.keys is not None:
-        first, stop = order.keys
-        rows = (order.start, order.stop - order.start, 1)
-        return Strip(rows, (first, stop - first, 1), None, order.causal, order.first)
     if not starts.size:
         return None
-    real = np.flatnonzero(np.diff(offsets))
-    above, below = int(real[0]), int(real[-1]) + 1
-    offsets = offsets[above : below + 1]
-    rows = (order.start + above, below - above, 1)
-    keys: Positions | IntArray
-    if order.gather:
-        keys, starts, stops = _gathered(starts, stops)
-    else:
-        low = int(starts.min())
-        keys = (low, int(stops.max()) - low, 1)
-        starts, stops = starts - low, stops - low
-    width = keys[1] if isinstance(keys, tuple) else int(keys.size)
-    whole = int((stops - starts).sum()) == rows[1] * width
-    return Strip(rows, keys, None if whole else (offsets, starts, stops), first=order.first)
-
-
-def _gathered(starts: IntArray, stops: IntArray) -> tuple[Positions | IntArray, IntArray, IntArray]:
-    """The keys that are seen at all, closed up; and the intervals among them."""
     low = int(starts.min())
-    size = int(stops.max()) - low + 1
-    level = np.bincount(starts - low, minlength=size) - np.bincount(stops - low, minlength=size)
-    seen = np.cumsum(level) > 0
-    place: IntArray = np.cumsum(seen) - seen  # how many seen keys lie before each
-    keys = np.flatnonzero(seen) + low
-    starts, stops = place[starts - low], place[stops - low]
-    if keys.size == size - 1:
-        return (low, int(keys.size), 1), starts, stops
-    return keys, starts, stops
+    keys = (low, int(stops.max()) - low, 1)
+    return keys, (offsets, starts - low, stops - low)
+
+
+def _close_up(problem: Problem, orders: list[Order]) -> Iterator[Held | None]:
+    """For each order the keys that are seen at all, closed up, and the intervals among them.
+
+    All orders at once: the keys of the nth one are moved n lengths on, and then swept together.
+    """
+    if not orders:
+        return
+    starts_at = problem.offsets[[order.start for order in orders]]
+    sizes = problem.offsets[[order.stop for order in orders]] - starts_at
+    first = np.cumsum(sizes) - sizes
+    owner = np.repeat(np.arange(len(orders)), sizes)
+    at = np.arange(owner.size) + np.repeat(starts_at - first, sizes)
+    moved = owner * (problem.kv_len + 1)
+    starts, stops = problem.starts[at] + moved, problem.stops[at] + moved
+    begin, end = sweep(starts, stops, covered)
+    lengths = end - begin
+    before = np.cumsum(lengths) - lengths
+    # Where each union of keys, and so each strip, begins among all the keys that are seen.
+    strip = begin // (problem.kv_len + 1)
+    bounds = np.searchsorted(strip, np.arange(len(orders) + 1))
+    edges = np.append(before, lengths.sum())[bounds]
+    union = np.searchsorted(begin, starts, "right") - 1
+    places = before[union] + starts - begin[union] - edges[owner]
+    keys = np.arange(edges[-1]) + np.repeat(begin - strip * (problem.kv_len + 1) - before, lengths)
+    widths = stops - starts
+    for n, order in enumerate(orders):
+        if bounds[n] == bounds[n + 1]:
+            yield None
+            continue
+        part = slice(first[n], first[n] + sizes[n])
+        offsets = problem.offsets[order.start : order.stop + 1]
+        intervals = (offsets - offsets[0], places[part], places[part] + widths[part])
+        seen = keys[edges[n] : edges[n + 1]]
+        if bounds[n + 1] - bounds[n] == 1:
+            yield (int(seen[0]), int(seen.size), 1), intervals
+        else:
+            yield seen, intervals
 
 
 # ── masks with even gaps ──────────────────────────────────────────────────────────────────────
@@ -499,7 +596,7 @@ def _rejoined(offsets: IntArray, keys: IntArray) -> Intervals:
 def _spread(strip: Strip, row: int, key: int, step: int) -> Strip:
     """A strip of a thinned mask, at the rows and keys where it really lies."""
     start, count, by = strip.rows
-    rows = (row + start * step, count, by * step)
+    rows = (row + start * step, count, by * step if count > 1 else 1)
     if isinstance(strip.keys, tuple):
         first, width, apart = strip.keys
         return strip._replace(rows=rows, keys=(key + first * step, width, apart * step))

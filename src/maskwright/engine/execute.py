@@ -14,11 +14,13 @@ import torch
 from torch.nn.functional import pad
 
 from maskwright.engine import plain, strips
-from maskwright.engine.plan import Steps, plan_of
+from maskwright.engine.pieces import Steps
+from maskwright.engine.plan import plan_of
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
-    from maskwright.engine.plan import Piece, Plan
+    from maskwright.engine.pieces import Piece
+    from maskwright.engine.plan import Plan
 
 HALVES = (torch.float16, torch.bfloat16)
 LEAST_REUSE = 16  # rows a key is read by, from which on it pays to turn halves into float32
@@ -43,20 +45,29 @@ def forward(
     plan = plan_of(bound, "forward", (q.shape[0], q.shape[1]))
     piece = None if terms.dropout_p else plan.one_strip
     if piece is not None:
-        given = _prepared(plan, q, *_read_keys(piece, k, v))
+        given = _prepared(plan, q, *_read_keys(piece, k, v), late=True)
         out, lse = strips.one_strip(plan, piece, *given, terms.scale)
         return _as_given(out, q, v), lse
     drops = bool(terms.dropout_p)
-    given = _prepared(plan, q, *(_without_unseen(plan, k, v) if drops else (k, v)), drops)
+    late = not drops and plan.reads <= math.prod(plan.shape) // plan.shape[2]
+    given = _prepared(plan, q, *(_without_unseen(plan, k, v) if drops else (k, v)), drops, late)
     out, lse = strips.forward(plan, *given, terms.scale)
-    if plan.unseen is not None and not drops and not math.isfinite(out.sum()):
+    if plan.unseen is not None and not drops and _spoilt(plan, out, lse):
         # What no row sees mostly holds plain numbers, and then a weight of 0 hides it; else again.
-        given = _prepared(plan, q, *_without_unseen(plan, k, v))
+        given = _prepared(plan, q, *_without_unseen(plan, k, v), late=late)
         out, lse = strips.forward(plan, *given, terms.scale)
     if drops:
         plan = plan_of(bound, "plain", (q.shape[0], q.shape[1]))
         out = plain.forward(plan, *given, lse, *terms)
     return _as_given(out, q, v), lse
+
+
+def _spoilt(plan: Plan, out: torch.Tensor, lse: torch.Tensor) -> bool:
+    """Has a key that no row sees spread into the result, being no number?"""
+    row = plan.telling_row
+    if row is None:
+        return not math.isfinite(out.sum())
+    return math.isnan(lse.sum()) or not math.isfinite(out[:, :, row].sum())
 
 
 def _as_given(out: torch.Tensor, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -101,7 +112,7 @@ def backward(
         grad_lse = grad_lse.masked_fill(lse == -math.inf, 0.0)
     spare = grad_lse is not None and not terms.dropout_p
     k, v = _without_unseen(plan, k, v)
-    given = _prepared(plan, q, k, v, bool(terms.dropout_p), spare)
+    given = _prepared(plan, q, k, v, bool(terms.dropout_p), spare=spare)
     width = given[0].shape[-1]
     if q.dtype in HALVES and q.shape[-1] != v.shape[-1] and not terms.dropout_p:
         # Torch keeps more digits here than a half has, so the output is had again, unrounded.
@@ -129,12 +140,17 @@ def _prepared(
     k: torch.Tensor,
     v: torch.Tensor,
     drops: bool = False,
+    late: bool = False,
     spare: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The tensors as the kernel takes them, with a spare column of zeros where one is asked for."""
+    """The tensors as the kernel takes them, with a spare column of zeros where one is asked for.
+
+    With `late` keys and values keep their dtype, to be cast where they are read.
+    """
     dtype = computing_dtype(q.dtype, plan, even=q.shape[-1] == v.shape[-1] and not drops)
     width = max(q.shape[-1], v.shape[-1], 1) + spare
-    return _fitted(q, dtype, width), _fitted(k, dtype, width), _fitted(v, dtype, width)
+    own = k.dtype if late else dtype
+    return _fitted(q, dtype, width), _fitted(k, own, width), _fitted(v, own, width)
 
 
 def computing_dtype(dtype: torch.dtype, plan: Plan, even: bool = True) -> torch.dtype:

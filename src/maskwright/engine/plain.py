@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from maskwright.engine.plan import Piece
+from maskwright.engine.pieces import Piece
 from maskwright.engine.strips import parts
 
 if TYPE_CHECKING:

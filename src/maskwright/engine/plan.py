@@ -13,17 +13,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maskwright.engine.costs import Costs, causal_cells, table
+from maskwright.engine.costs import Costs, table
 from maskwright.engine.cutting import Problem, Strip, cut
+from maskwright.engine.pieces import Bundle, Piece, Planes, Stencil, Steps, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
     from maskwright.core.spans import Spans
 
@@ -31,174 +32,6 @@ MOST_TABLE: Final = 2**24  # cells of a mask that is taken as a whole
 LEAST_TABLE: Final = 16  # rows; fewer wait for memory, and are best off with just their own keys
 BUSY: Final = 0.7  # what a call of all planes costs, where calls of one leave threads waiting
 SHOWN: Final = 12  # pieces that a printed plan lists
-
-
-class Planes(NamedTuple):
-    """Batch rows `batch[0]` … `batch[1] - 1` and heads `heads[0]` … `heads[1] - 1`; None is all."""
-
-    batch: tuple[int, int] | None
-    heads: tuple[int, int] | None
-
-
-class Steps(NamedTuple):
-    """`size` positions from `start`, `step` apart."""
-
-    start: int
-    size: int
-    step: int = 1
-
-    @property
-    def stop(self) -> int:
-        """One past the last position."""
-        return self.start + (self.size - 1) * self.step + 1 if self.size else self.start
-
-    def __str__(self) -> str:
-        every = f" by {self.step}" if self.step != 1 else ""
-        return f"{self.start} … {self.stop - 1}{every}" if self.size else "none"
-
-
-@dataclass(frozen=True, eq=False)
-class Stencil:
-    """A small mask that strips share: each row's intervals of keys, counted from one end.
-
-    Where all rows see the strip's first key, the intervals are counted from its last one, and the
-    stencil serves strips of any width.
-    """
-
-    offsets: IntArray
-    starts: IntArray
-    stops: IntArray
-    from_right: bool
-
-    def paint(self, width: int) -> BoolArray:
-        """The mask, (rows, width)."""
-        shift = width if self.from_right else 0
-        rows = self.offsets.size - 1
-        edges = np.zeros((rows, width + 1), np.int8)
-        owner = np.repeat(np.arange(rows), np.diff(self.offsets))
-        edges[owner, np.maximum(self.starts + shift, 0)] = 1
-        edges[owner, self.stops + shift] -= 1
-        seen: BoolArray = np.cumsum(edges[:, :-1], axis=1, dtype=np.int8).view(np.bool_)
-        return seen
-
-    def cells(self, width: int) -> int:
-        """How many cells the mask has."""
-        return (int(self.offsets.size) - 1) * width
-
-    @cached_property
-    def empty(self) -> BoolArray:
-        """Which rows see nothing at all."""
-        return np.equal(np.diff(self.offsets), 0)
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """The mask of all planes at once, for small ones that all differ: a stencil of four axes."""
-
-    spans: Spans
-
-    def paint(self, width: int) -> BoolArray:
-        """The mask, (batch or 1, heads or 1, rows, width)."""
-        seen = np.empty((*self.spans.shape, width), np.bool_)
-        self.spans.paint(seen)
-        return seen
-
-    def cells(self, width: int) -> int:
-        """How many cells the mask has."""
-        return math.prod(self.spans.shape) * width
-
-    @cached_property
-    def empty(self) -> BoolArray:
-        """Which rows see nothing at all."""
-        return self.spans.empty_rows()
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """One call of a kernel: strips of one shape, `times` of them, each shifted from the one before.
-
-    `keys` are positions, or an array of them where they lie apart. With `causal` row i sees the
-    first i + 1 keys; else the stencil says what is seen, and all is where there is none. `first`
-    is False where these rows have been computed in part before, and the results are merged.
-    """
-
-    planes: Planes
-    rows: Steps
-    keys: Steps | IntArray
-    stencil: Stencil | Table | None = None
-    causal: bool = False
-    first: bool = True
-    times: int = 1
-    row_shift: int = 0
-    key_shift: int = 0
-
-    @property
-    def width(self) -> int:
-        """How many keys a strip has."""
-        return int(self.keys.size)
-
-    @cached_property
-    def ranges(self) -> list[tuple[int, int]]:
-        """Keys that lie apart, as ranges."""
-        assert not isinstance(self.keys, Steps)
-        edges = np.flatnonzero(np.diff(self.keys) != 1) + 1
-        starts, stops = np.append(0, edges), np.append(edges, self.keys.size)
-        first = self.keys[starts]
-        return list(zip(first.tolist(), (first + stops - starts).tolist(), strict=True))
-
-    def cells(self) -> int:
-        """How many cells are computed, in one plane; the causal mode skips about half."""
-        if self.causal:
-            return self.times * causal_cells(self.rows.size, self.width)
-        return self.times * self.rows.size * self.width
-
-    def __str__(self) -> str:
-        kind = "causal" if self.causal else "all seen" if self.stencil is None else "masked"
-        keys = str(self.keys) if isinstance(self.keys, Steps) else f"{self.keys.size} gathered"
-        more = f", {self.times} times, each {self.row_shift} on" if self.times > 1 else ""
-        merged = "" if self.first else ", merged"
-        where = "".join(
-            f", {name} {a} … {b - 1}"
-            for name, part in zip(("batch", "heads"), self.planes, strict=True)
-            if part is not None
-            for a, b in [part]
-        )
-        return f"rows {self.rows} × keys {keys}, {kind}{more}{merged}{where}"
-
-
-@dataclass(frozen=True, eq=False)
-class Bundle:
-    """Strips of one shape from many planes, whose keys lie apart: one call for many of them.
-
-    Strip n is of batch row `batch[n]` and head `heads[n]`, has `height` rows from `rows[n]`, `step`
-    apart, and the keys `keys[n]`.
-    """
-
-    batch: IntArray
-    heads: IntArray
-    rows: IntArray
-    height: int
-    step: int
-    keys: IntArray
-    stencil: Stencil | Table | None
-    first: bool
-
-    @property
-    def width(self) -> int:
-        """How many keys a strip has."""
-        return int(self.keys.shape[1])
-
-    def cells(self) -> int:
-        """How many cells are computed, over all planes."""
-        return int(self.keys.size) * self.height
-
-    def __str__(self) -> str:
-        kind = "all seen" if self.stencil is None else "masked"
-        merged = "" if self.first else ", merged"
-        return (
-            f"{self.rows.size} strips of {self.height} rows × {self.width} keys gathered, "
-            f"{kind}{merged}, each of one plane"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,15 +57,19 @@ class Plan:
         """How many cells are computed, over all batch rows and heads."""
         return sum(piece.cells() * self.planes(piece) for piece in self.pieces)
 
+    @cached_property
+    def reads(self) -> int:
+        """How many keys are read, over all strips, batch rows and heads."""
+        return sum(
+            piece.keys.size
+            if isinstance(piece, Bundle)
+            else piece.width * piece.times * self.planes(piece)
+            for piece in self.pieces
+        )
+
     def planes(self, piece: Piece | Bundle) -> int:
         """How many batch rows times heads a piece is computed for; a bundle counts its own."""
-        if isinstance(piece, Bundle):
-            return 1
-        sizes = [
-            whole if part is None else part[1] - part[0]
-            for whole, part in zip(self.shape, piece.planes, strict=False)
-        ]
-        return sizes[0] * sizes[1]
+        return 1 if isinstance(piece, Bundle) else piece.planes.number(*self.shape[:2])
 
     @cached_property
     def covers(self) -> bool:
@@ -257,6 +94,16 @@ class Plan:
             return None
         blank = piece.stencil is not None and bool(piece.stencil.empty.any())
         return None if blank or self.unseen is not None else piece
+
+    @cached_property
+    def telling_row(self) -> int | None:
+        """A row that reads every key that is read at all, and sees some, in all planes."""
+        (piece, *_) = self.pieces or (None,)
+        if not self.covers or not self.single or piece is None or piece.stencil is None:
+            return None
+        empty = piece.stencil.empty
+        seeing = ~empty.reshape(-1, empty.shape[-1]).any(0)
+        return int(seeing.argmax()) if seeing.any() else None
 
     @cached_property
     def merges(self) -> bool:
@@ -301,8 +148,8 @@ def make_plan(spans: Spans, batch: int, heads: int, costs: Costs) -> Plan:
     cost = 0.0
     useful = 0
     for planes, problem in distinct_planes(spans):
-        sequences = batch if planes.batch is None else planes.batch[1] - planes.batch[0]
-        shared = sequences * (heads if planes.heads is None else planes.heads[1] - planes.heads[0])
+        sequences = planes.number(batch, 1)
+        shared = planes.number(batch, heads)
         strips, price = cut(problem, costs, shared, sequences)
         pieces += fold(planes, strips, stencils)
         cost += price
@@ -319,7 +166,7 @@ def make_plan(spans: Spans, batch: int, heads: int, costs: Costs) -> Plan:
 
 
 def distinct_planes(spans: Spans) -> Iterator[tuple[Planes, Problem]]:
-    """Planes that are alike and side by side are planned once."""
+    """Planes that are alike and evenly spaced are planned once."""
     batch, heads, rows = spans.shape
     offsets, starts, stops = spans.flat
     problems: list[list[Problem]] = []
@@ -335,18 +182,26 @@ def distinct_planes(spans: Spans) -> Iterator[tuple[Planes, Problem]]:
         same = b + 1
         while same < batch and problems[same] == problems[b]:
             same += 1
-        h = 0
-        while h < heads:
-            alike = h + 1
-            while alike < heads and problems[b][alike] == problems[b][h]:
-                alike += 1
-            planes = Planes(
-                None if (b, same) == (0, batch) else (b, same),
-                None if (h, alike) == (0, heads) else (h, alike),
-            )
-            yield planes, problems[b][h]
-            h = alike
+        sequences = None if (b, same) == (0, batch) else range(b, same)
+        for alike in _evenly_alike(problems[b]):
+            own_heads = None if len(alike) == heads else alike
+            yield Planes(sequences, own_heads), problems[b][alike.start]
         b = same
+
+
+def _evenly_alike(problems: list[Problem]) -> Iterator[range]:
+    """The indices of equal problems, as ranges; every index is in one of them."""
+    left = list(range(len(problems)))
+    while left:
+        first = left[0]
+        alike = [n for n in left if problems[n] == problems[first]]
+        step = alike[1] - first if len(alike) > 1 else 1
+        size = 1
+        while size < len(alike) and alike[size] == first + size * step:
+            size += 1
+        found = range(first, first + (size - 1) * step + 1, step)
+        yield found
+        left = [n for n in left if n not in found]
 
 
 def bundled(plan: Plan) -> Plan:
@@ -369,7 +224,7 @@ def bundled(plan: Plan) -> Plan:
 
 def _bundle(pieces: list[Piece]) -> Bundle:
     batch, heads = (
-        np.array([0 if part is None else part[0] for part in axis])
+        np.array([0 if part is None else part.start for part in axis])
         for axis in zip(*(piece.planes for piece in pieces), strict=True)
     )
     one = pieces[0]
@@ -406,9 +261,9 @@ def _stencil(strip: Strip) -> tuple[Any, Stencil]:
     """The strip's mask and what names it: two strips of like shape have one name."""
     assert strip.intervals is not None
     offsets, starts, stops = strip.intervals
-    counts = np.diff(offsets)
-    first = offsets[:-1][counts > 0]
-    if first.size == counts.size and not starts[first].any():
+    first = offsets[:-1]
+    lying = isinstance(strip.keys, tuple)
+    if lying and bool((np.diff(offsets) > 0).all()) and not starts[first].any():
         width = strip.width
         starts, stops = starts - width, stops - width
         starts[first] = -(2**31)
@@ -452,7 +307,7 @@ def unseen_but_read(spans: Spans, pieces: list[Piece]) -> BoolArray | None:
     for piece in pieces:
         if not isinstance(piece.keys, Steps) or piece.stencil is None:
             continue
-        part = tuple(slice(None) if p is None else slice(*p) for p in piece.planes)
+        part = piece.planes.slices
         for n in range(piece.times):
             first = n * piece.key_shift
             steps = slice(piece.keys.start + first, piece.keys.stop + first, piece.keys.step)

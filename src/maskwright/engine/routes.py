@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from maskwright.core.arrays import read_choice
 from maskwright.engine.costs import table
-from maskwright.engine.plan import Piece, plan_of
+from maskwright.engine.pieces import Piece
+from maskwright.engine.plan import plan_of
 from maskwright.errors import Unsupported
 from maskwright.targets.facts import is_upper_left_causal, sees_everything
 

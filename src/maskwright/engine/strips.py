@@ -8,23 +8,24 @@ the rows are cut; so it has a plan of its own.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from maskwright.engine.plan import Bundle, Piece, Steps
+from maskwright.engine.pieces import Bundle, Piece, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.engine.plan import Plan, Stencil, Table
+    from maskwright.engine.pieces import Stencil, Table
+    from maskwright.engine.plan import Plan
 
 MOST_KEPT = 2**29  # bytes of stencils that a plan keeps as tensors
-MOST_GATHERED = 2**22  # bytes of keys that a bundle gathers at a time: they stay in the cache
+MOST_COPIED = 2**22  # bytes of keys that are gathered or cast at a time: they stay in the cache
 FEW_ROWS = 4  # so few rows read every key once: memory is what they wait for
 CHUNK = 512  # keys that such rows read at a time
-FEW_RANGES = 3  # of keys, that are quicker joined than picked one by one
 LEAST_RANGE = 16  # keys in a row that are worth being added as one
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -90,7 +91,10 @@ class Part(NamedTuple):
 def forward(
     plan: Plan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and logsumexp. q, k, v have one dtype and head_dim, and a last axis without gaps."""
+    """Output and logsumexp. q, k, v have one head_dim, and a last axis without gaps.
+
+    It is computed in the dtype of q: keys and values of another are cast where they are read.
+    """
     batch, heads, q_len, width = q.shape
     if plan.covers and not plan.single and batch == 1:
         (piece,) = plan.pieces
@@ -140,7 +144,7 @@ def kernel(
         single = [slice(n, n + 1) for n in range(q.shape[0])]
         each = [_in_chunks(q[n], k[n], v[n], scale) for n in single]
         return torch.cat([out for out, _ in each]), torch.cat([lse for _, lse in each])
-    out, lse = _forward(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    out, lse = _forward(q, k.to(q.dtype), v.to(q.dtype), 0.0, causal, attn_mask=mask, scale=scale)
     return out, lse
 
 
@@ -148,23 +152,35 @@ def _in_chunks(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The keys some at a time, all heads of each: they are read in the order in which they lie."""
-    count = k.shape[2] // CHUNK
-    whole = count * CHUNK
-    chunks = (
-        x.as_strided(
-            (count, x.shape[1], CHUNK, x.shape[3]),
-            (CHUNK * x.stride(2), *x.stride()[1:]),
-        )
-        for x in (k, v)
-    )
+    length = k.shape[2]
+    whole = length - length % CHUNK
+    at_once = whole
+    if k.dtype != q.dtype:
+        at_once = MOST_COPIED // (CHUNK * k.shape[1] * k.shape[3] * q.element_size()) * CHUNK
+    bounds = [*range(0, whole, max(at_once, CHUNK)), whole]
+    found = [_chunks(q, k, v, *ends, scale) for ends in itertools.pairwise(bounds)]
+    if whole < length:
+        rest = (x[:, :, whole:].to(q.dtype) for x in (k, v))
+        found.append(_forward(q, *rest, 0.0, False, scale=scale))
+    out, lse = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+    weights = lse.softmax(0)
+    # The largest weight is exp(its logsumexp - the total's).
+    total = lse.amax(0, keepdim=True) - weights.amax(0, keepdim=True).log_()
+    return out.mul_(weights.unsqueeze(-1).to(out.dtype)).sum(0, keepdim=True), total
+
+
+def _chunks(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, stop: int, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each chunk of some keys by itself, the chunks side by side as a batch."""
+    count = (stop - start) // CHUNK
+    chunks = []
+    for x in (k, v):
+        own = x[:, :, start:stop].to(q.dtype)
+        shape = (count, own.shape[1], CHUNK, own.shape[3])
+        chunks.append(own.as_strided(shape, (CHUNK * own.stride(2), *own.stride()[1:])))
     out, lse = _forward(q.expand(count, -1, -1, -1), *chunks, 0.0, False, scale=scale)
-    if whole < k.shape[2]:
-        rest = (x[:, :, whole:] for x in (k, v))
-        last, last_lse = _forward(q, *rest, 0.0, False, scale=scale)
-        out, lse = torch.cat([out, last]), torch.cat([lse, last_lse])
-    total = lse.logsumexp(0, keepdim=True)
-    weights = (lse - total).exp_().unsqueeze(-1).to(out.dtype)
-    return (out * weights).sum(0, keepdim=True), total
+    return out, lse
 
 
 def backward(
@@ -205,7 +221,7 @@ def parts(
 
     With `apart` no two strips of one call share a key, so that gradients can be added by views.
     """
-    batch = slice(0, q.shape[0]) if piece.planes.batch is None else slice(*piece.planes.batch)
+    batch = slice(*piece.planes.slices[0].indices(q.shape[0]))
     mask = None if piece.stencil is None else _mask(plan, piece.stencil, piece.width, q)
     empty = None if piece.stencil is None else _empty(plan, piece.stencil, q.device)
     rows, folds = [batch], piece.times > 1
@@ -242,14 +258,15 @@ def run_bundle(
     rows, keys = torch.from_numpy(bundle.rows)[:, None] + steps, torch.from_numpy(bundle.keys)
     kv_heads = heads // (q.shape[1] // k.shape[1])
     flat = [_Flat(x) for x in given]
-    count = max(1, MOST_GATHERED // (bundle.width * q.shape[-1] * q.element_size()))
+    count = max(1, MOST_COPIED // (bundle.width * q.shape[-1] * q.element_size()))
     for n in range(0, rows.shape[0], count):
         part = slice(n, n + count)
         at = (batch[part], heads[part], rows[part])
         queries = flat[0].take(*at)
         if empty is not None:
             queries = queries.masked_fill(empty, 0.0)
-        found = (flat[i].take(batch[part], kv_heads[part], keys[part]) for i in (1, 2))
+        at_keys = (batch[part], kv_heads[part], keys[part])
+        found = (flat[i].take(*at_keys).to(q.dtype) for i in (1, 2))
         own, own_lse = _forward(queries, *found, 0.0, False, attn_mask=mask, scale=scale)
         if empty is not None:
             own = own.masked_fill(empty, 0.0)
@@ -327,14 +344,22 @@ def _add_gradients(
 
 def _head_groups(piece: Piece, heads: int, kv_heads: int) -> Iterator[tuple[slice, slice]]:
     """Query heads and the key heads that they read, in groups that the kernel can take at once."""
-    first, stop = piece.planes.heads or (0, heads)
+    own = piece.planes.heads or range(heads)
     shared = heads // kv_heads
-    if first % shared == 0 and stop % shared == 0:
-        yield slice(first, stop), slice(first // shared, stop // shared)
-        return
-    for key_head in range(first // shared, -(-stop // shared)):
-        own = slice(max(first, key_head * shared), min(stop, (key_head + 1) * shared))
-        yield own, slice(key_head, key_head + 1)
+    step = own.step // shared
+    if own.step > 1 and own.step % shared == 0:  # each of them has a key head to itself
+        first, last = own.start // shared, own[-1] // shared
+        yield slice(own.start, own.stop, own.step), slice(first, last + 1, step)
+    elif own.step > 1:
+        for head in own:
+            yield slice(head, head + 1), slice(head // shared, head // shared + 1)
+    elif own.start % shared == 0 and own.stop % shared == 0:
+        yield slice(own.start, own.stop), slice(own.start // shared, own.stop // shared)
+    else:
+        for key_head in range(own.start // shared, -(-own.stop // shared)):
+            group = range(key_head * shared, (key_head + 1) * shared)
+            part = slice(max(own.start, group.start), min(own.stop, group.stop))
+            yield part, slice(key_head, key_head + 1)
 
 
 def _every_row_written(plan: Plan) -> bool:
@@ -352,8 +377,9 @@ def _lse_dtype(q: torch.Tensor) -> torch.dtype:
 
 def gathered(piece: Piece, x: torch.Tensor) -> torch.Tensor:
     """Keys that lie apart, side by side."""
-    if len(piece.ranges) <= FEW_RANGES:
-        return torch.cat([x[:, :, start:stop] for start, stop in piece.ranges], 2)
+    by_position = x.transpose(1, 2)
+    if by_position.is_contiguous():  # then all heads of a key are copied at once
+        return by_position.index_select(1, _index(piece)).transpose(1, 2)
     return x.index_select(2, _index(piece))
 
 
