@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 MOST_TABLE: Final = 2**24  # cells of a mask that is taken as a whole
 LEAST_TABLE: Final = 16  # rows; fewer wait for memory, and are best off with just their own keys
-BUSY: Final = 0.7  # what a call of all planes costs, where calls of one leave threads waiting
+MANY_ROWS: Final = 768  # from which on a call keeps all threads at work
+BUSY: Final = 0.75  # what one call of fewer rows costs, beside several that leave threads waiting
 SHOWN: Final = 12  # pieces that a printed plan lists
 
 
@@ -158,8 +159,9 @@ def make_plan(spans: Spans, batch: int, heads: int, costs: Costs) -> Plan:
     small = math.prod(spans.shape) * spans.kv_len <= MOST_TABLE
     if len(pieces) > 1 and small and shape[2] >= LEAST_TABLE:
         at_once = costs.strip(shape[2], shape[3], masked=True, planes=batch * heads)
-        at_once *= BUSY if spans.shape[0] * spans.shape[1] > 1 else 1.0
-        if at_once < cost:
+        at_once *= BUSY if shape[2] < MANY_ROWS else 1.0
+        copied = costs.merge * shape[2] * batch * heads  # what pieces give, into one output
+        if at_once < cost + copied:
             rows, keys = Steps(0, shape[2]), Steps(0, shape[3])
             pieces, cost = [Piece(Planes(None, None), rows, keys, Table(spans))], at_once
     return Plan(shape, tuple(pieces), useful, unseen_but_read(spans, pieces), cost)

@@ -96,11 +96,13 @@ def forward(
     It is computed in the dtype of q: keys and values of another are cast where they are read.
     """
     batch, heads, q_len, width = q.shape
-    if plan.covers and not plan.single and batch == 1:
+    if plan.covers and (plan.single or batch == 1):
         (piece,) = plan.pieces
         assert isinstance(piece, Piece)
         (part,) = parts(plan, piece, q, k)
         out, lse = _run(part, q, k, v, scale)
+        if plan.single:
+            return out, lse
         # The kernel's output lies in the order (strip, row, head, value): one long row order.
         out = out.transpose(1, 2).reshape(batch, q_len, heads, width).transpose(1, 2)
         return out, lse.transpose(1, 2).reshape(batch, q_len, heads).transpose(1, 2).contiguous()
