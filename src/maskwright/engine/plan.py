@@ -32,6 +32,7 @@ MOST_TABLE: Final = 2**24  # cells of a mask that is taken as a whole
 LEAST_TABLE: Final = 16  # rows; fewer wait for memory, and are best off with just their own keys
 MANY_ROWS: Final = 768  # from which on a call keeps all threads at work
 BUSY: Final = 0.75  # what one call of fewer rows costs, beside several that leave threads waiting
+FEW_PLANES: Final = 2  # up to which gathered strips are better off with others than by themselves
 SHOWN: Final = 12  # pieces that a printed plan lists
 
 
@@ -79,7 +80,8 @@ class Plan:
         if not isinstance(piece, Piece) or more or piece.planes != (None, None):
             return False
         rows = piece.rows
-        return rows.start == 0 and rows.step == 1 and rows.size * piece.times == self.shape[2]
+        closely = rows.step == 1 and piece.row_shift in (0, rows.size)
+        return closely and rows.start == 0 and rows.size * piece.times == self.shape[2]
 
     @cached_property
     def single(self) -> bool:
@@ -95,6 +97,14 @@ class Plan:
             return None
         blank = piece.stencil is not None and bool(piece.stencil.empty.any())
         return None if blank or self.unseen is not None else piece
+
+    @cached_property
+    def whole(self) -> Piece | None:
+        """The piece, where there is just one: a strip of all rows and all keys."""
+        (piece, *_) = self.pieces or (None,)
+        if not isinstance(piece, Piece) or not self.covers or not self.single:
+            return None
+        return piece if piece.keys == Steps(0, self.shape[3]) else None
 
     @cached_property
     def telling_row(self) -> int | None:
@@ -207,47 +217,57 @@ def _evenly_alike(problems: list[Problem]) -> Iterator[range]:
 
 
 def bundled(plan: Plan) -> Plan:
-    """The same plan, with gathered strips of single planes put together by their shape."""
+    """The same plan, with gathered strips of few planes put together by their shape."""
     alike: dict[Any, list[Piece]] = {}
     rest: list[Piece | Bundle] = []
     for piece in plan.pieces:
         single = isinstance(piece, Piece) and not isinstance(piece.keys, Steps)
-        if not single or plan.planes(piece) != 1:
+        if not single or plan.planes(piece) > FEW_PLANES:
             rest.append(piece)
             continue
         assert isinstance(piece, Piece)
         shape = (piece.rows[1:], piece.width, id(piece.stencil), piece.first)
         alike.setdefault(shape, []).append(piece)
     for same in alike.values():
-        rest += [_bundle(same)] if len(same) > 1 else same
+        rest += [_bundle(same, plan.shape)] if len(same) > 1 else same
     rest.sort(key=lambda piece: not piece.first)  # what is merged comes after what it joins
     return replace(plan, pieces=tuple(rest), made={})
 
 
-def _bundle(pieces: list[Piece]) -> Bundle:
-    batch, heads = (
-        np.array([0 if part is None else part.start for part in axis])
-        for axis in zip(*(piece.planes for piece in pieces), strict=True)
-    )
+def _bundle(pieces: list[Piece], shape: tuple[int, int, int, int]) -> Bundle:
+    each = [
+        (b, h, piece.rows.start, piece.keys)
+        for piece in pieces
+        for b in piece.planes.batch or range(shape[0])
+        for h in piece.planes.heads or range(shape[1])
+    ]
+    batch, heads, rows, keys = (np.asarray(column) for column in zip(*each, strict=True))
     one = pieces[0]
-    rows = np.array([piece.rows.start for piece in pieces])
-    keys = np.stack([np.asarray(piece.keys) for piece in pieces])
     return Bundle(batch, heads, rows, one.rows.size, one.rows.step, keys, one.stencil, one.first)
 
 
-def fold(planes: Planes, strips: list[Strip], stencils: dict[Any, Stencil]) -> Iterator[Piece]:
+def fold(planes: Planes, strips: list[Strip], stencils: dict[Any, Stencil]) -> list[Piece]:
     """Strips as pieces; those of one shape that follow each other evenly become one piece."""
-    held: Piece | None = None
-    for strip in strips:
+    alike: dict[Any, list[Piece]] = {}
+    for n, strip in enumerate(strips):
         piece = _piece(planes, strip, stencils)
-        if held is not None and (joined := _join(held, piece)) is not None:
-            held = joined
-            continue
-        if held is not None:
+        shape: Any = n  # what is gathered stays by itself
+        if isinstance(piece.keys, Steps):
+            shape = (piece.rows[1:], piece.keys[1:], id(piece.stencil), piece.causal, piece.first)
+        alike.setdefault(shape, []).append(piece)
+    folded = [piece for same in alike.values() for piece in _folded(same)]
+    return sorted(folded, key=lambda piece: (not piece.first, piece.rows.start))
+
+
+def _folded(pieces: list[Piece]) -> Iterator[Piece]:
+    """Pieces of one shape, those that are evenly spaced as one."""
+    held = pieces[0]
+    for piece in pieces[1:]:
+        joined = _join(held, piece)
+        if joined is None:
             yield held
-        held = piece
-    if held is not None:
-        yield held
+        held = piece if joined is None else joined
+    yield held
 
 
 def _piece(planes: Planes, strip: Strip, stencils: dict[Any, Stencil]) -> Piece:
@@ -277,25 +297,15 @@ def _stencil(strip: Strip) -> tuple[Any, Stencil]:
 
 def _join(held: Piece, piece: Piece) -> Piece | None:
     """Both as one piece, where the second is the next of the first's strips."""
-    same = (
-        held.stencil is piece.stencil
-        and held.causal == piece.causal
-        and held.first == piece.first
-        and isinstance(held.keys, Steps)
-        and isinstance(piece.keys, Steps)
-        and held.rows[1:] == piece.rows[1:]
-        and held.keys[1:] == piece.keys[1:]
-    )
-    if not same or piece.row_shift:
+    if not isinstance(held.keys, Steps) or not isinstance(piece.keys, Steps):
         return None
-    assert isinstance(held.keys, Steps)
-    assert isinstance(piece.keys, Steps)
     rows = piece.rows.start - held.rows.start
     keys = piece.keys.start - held.keys.start
     if held.times == 1:
-        if rows != held.rows.size * held.rows.step or keys < 0:
-            return None
-        return replace(held, times=2, row_shift=rows, key_shift=keys)
+        apart = rows % held.rows.step == 0 and rows >= held.rows.size * held.rows.step
+        return (
+            replace(held, times=2, row_shift=rows, key_shift=keys) if apart and keys >= 0 else None
+        )
     if rows == held.times * held.row_shift and keys == held.times * held.key_shift:
         return replace(held, times=held.times + 1)
     return None

@@ -196,8 +196,12 @@ def backward(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v; `out` and `lse` are the forward pass's."""
-    grads = tuple(torch.zeros_like(x) for x in (q, k, v))
     lse = lse.masked_fill(lse == -math.inf, 0.0)  # of a row whose weights are zero anyway
+    whole = plan.whole
+    if whole is not None:
+        (part,) = parts(plan, whole, q, k)
+        return _gradients(part, (grad, q, k, v, out, lse), scale)
+    grads = tuple(torch.zeros_like(x) for x in (q, k, v))
     for piece in plan.pieces:
         assert isinstance(piece, Piece)
         for part in parts(plan, piece, q, k, apart=True):
@@ -312,12 +316,10 @@ def _run(
     return out, lse
 
 
-def _add_gradients(
-    part: Part,
-    grads: tuple[torch.Tensor, ...],
-    given: tuple[torch.Tensor, ...],
-    scale: float,
-) -> None:
+def _gradients(
+    part: Part, given: tuple[torch.Tensor, ...], scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of a part's own queries, keys and values."""
     grad, rows, out = (part.queries(given[i]) for i in (0, 1, 4))
     k, v = part.keys(given[2]), part.keys(given[3])
     if part.empty is not None:
@@ -337,11 +339,21 @@ def _add_gradients(
         attn_mask=part.mask,
         scale=scale,
     )
+    if shared > 1:
+        dk, dv = (x.unflatten(1, (-1, shared)).sum(2) for x in (dk, dv))
+    return dq, dk, dv
+
+
+def _add_gradients(
+    part: Part,
+    grads: tuple[torch.Tensor, ...],
+    given: tuple[torch.Tensor, ...],
+    scale: float,
+) -> None:
+    dq, dk, dv = _gradients(part, given, scale)
     part.queries(grads[0]).add_(dq)
-    for total, own in ((grads[1], dk), (grads[2], dv)):
-        if shared > 1:
-            own = own.unflatten(1, (-1, shared)).sum(2)
-        part.add_to_keys(total, own)
+    part.add_to_keys(grads[1], dk)
+    part.add_to_keys(grads[2], dv)
 
 
 def _head_groups(piece: Piece, heads: int, kv_heads: int) -> Iterator[tuple[slice, slice]]:
