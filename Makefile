@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 TEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-tf check fuzz bench docs format clean
+.PHONY: help setup tour test test-tf check fuzz audit-zoo bench docs format clean
 
 help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ fuzz: $(VENV)/.peers ## Compare 100,000 random masks with the oracle, 20,000 low
 	MASKWRIGHT_FUZZ=$(or $(CASES),100000) $(TEST) tests/core/test_truth.py
 	MASKWRIGHT_TARGET_CASES=$(or $(TARGET_CASES),20000) $(TEST) tests/targets/test_lowering.py
 	MASKWRIGHT_ENGINE_CASES=$(or $(ENGINE_CASES),10000) $(TEST) tests/engine/test_attention.py
+
+audit-zoo: $(VENV)/.peers ## Audit models with planted mistakes, and their healthy twins
+	$(BIN)/python -m tests.zoo
 
 bench: $(VENV)/.peers ## Measure, beside PyTorch in the same run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import maskwright as mw
 from maskwright.checks.findings import CODES
+from maskwright.checks.mistakes import CAUSES, FIXES
 from maskwright.core.atoms import ATOMS
 
 HERE = Path(__file__).parent
@@ -23,7 +24,14 @@ def pages() -> dict[Path, str]:
     text = filled(text, "recipes", table(recipes, prefix="recipes."))
     targets = HERE / "targets.md"
     other = filled(targets.read_text(), "targets", targets_table())
-    return {path: text, targets: filled(other, "codes", codes_table())}
+    audit = HERE / "audit.md"
+    causes = [f"| `{code}` | {meaning} | {FIXES[code]} |" for code, meaning in CAUSES.items()]
+    causes = ["| cause | what is wrong | what to do |", "|---|---|---|", *causes]
+    return {
+        path: text,
+        targets: filled(other, "codes", codes_table()),
+        audit: filled(audit.read_text(), "causes", "\n".join(causes)),
+    }
 
 
 def codes_table() -> str:

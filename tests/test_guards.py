@@ -26,16 +26,19 @@ ROOMS = {
     "core": {"errors"},
     "recipes": {"errors", "core"},
     "targets": {"errors", "core"},
-    "checks": {"errors", "core", "targets"},
+    "checks": {"_version", "errors", "core", "targets", "engine"},
     "engine": {"errors", "core", "targets"},
     "integrations": {"errors", "core", "targets", "engine"},
     "tour": {"errors"},  # its chapters run code as a user would, and import maskwright there
-    "cli": {"_version", "tour", "root", "engine"},
+    "cli": {"_version", "tour", "root", "engine", "checks"},
     "__main__": {"errors", "cli"},
     # __init__.py, the flat public API
     "root": {"_version", "errors", "core", "recipes", "targets", "checks", "engine"},
 }
 OUTSIDE = {"cli": {"typer"}, "engine": {"torch"}, "integrations": {"torch"}}
+MODEL_CHECKS = (  # these meet models
+    *("audit.py", "case.py", "explain.py", "loading.py", "trace*.py", "probes/*.py"),
+)
 NUMPY_ONLY = {"plan.py", "pieces.py", "cutting.py", "costs.py", "routes.py"}  # of the engine
 
 
@@ -72,6 +75,8 @@ def test_imports_go_one_way(path: Path) -> None:
             if room == "engine" and path.name in NUMPY_ONLY:
                 assert free, f"{room}/{path.name} may not import {name}"
             allowed = free or own or top in OUTSIDE.get(room, ())
+            if room == "checks" and any(path.match(f"checks/{name}") for name in MODEL_CHECKS):
+                allowed |= top == "torch" or (top == "transformers" and path.stem == "loading")
             assert allowed, f"{room}/{path.name} may not import {name}"
             continue
         target = rest[0] if rest and rest[0] in ROOMS else "root"
@@ -91,6 +96,13 @@ def test_importing_maskwright_loads_no_framework() -> None:
     assert not loaded & (FRAMEWORKS | {"typer", "rich", "hypothesis", "matplotlib"})
 
 
+def test_the_pytest_plugin_loads_nothing_until_it_is_used() -> None:
+    code = "import sys, pytest, _maskwright_pytest; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert not loaded & (FRAMEWORKS | {"numpy", "maskwright"})
+
+
 @pytest.mark.parametrize("module", [maskwright, maskwright.recipes, maskwright.errors])
 def test_exports_are_sorted_and_complete(module: Any) -> None:
     assert list(module.__all__) == sorted(module.__all__)
@@ -98,7 +110,7 @@ def test_exports_are_sorted_and_complete(module: Any) -> None:
     visible = {
         name
         for name in dir(module)
-        if not name.startswith("_")
+        if not name.startswith(("_", "@"))
         and not (inspect.ismodule(getattr(module, name)) and name in rooms)
     }
     visible -= {"TYPE_CHECKING", "annotations", "drafts", "importlib", "local", "models", "vision"}

@@ -51,6 +51,7 @@ from maskwright.core.tiles import Tiles
 from maskwright.core.why import Why
 from maskwright.errors import (
     ArgumentError,
+    AuditError,
     FrameError,
     MaskError,
     MissingError,
@@ -61,8 +62,12 @@ from maskwright.errors import (
 )
 
 if TYPE_CHECKING:
+    from maskwright.checks.audit import audit
     from maskwright.checks.findings import Finding, LintReport
     from maskwright.checks.lint import lint
+    from maskwright.checks.probes.influence import Influence, influence
+    from maskwright.checks.report import AuditFinding, AuditReport
+    from maskwright.checks.trace import AttentionCall, Trace, trace
     from maskwright.core.convention import Convention
     from maskwright.core.recognize import Recognized, recognize
     from maskwright.engine.attention import attention, explain_route
@@ -73,30 +78,43 @@ if TYPE_CHECKING:
 
 # What not everybody needs is loaded when it is first asked for, so that importing stays quick.
 _LATER = {
+    "AttentionCall": "checks.trace",
+    "AuditFinding": "checks.report",
+    "AuditReport": "checks.report",
     "Convention": "core.convention",
     "Finding": "checks.findings",
+    "Influence": "checks.probes.influence",
     "LintReport": "checks.findings",
     "Recognized": "core.recognize",
     "Route": "engine.routes",
     "Target": "targets.target",
+    "Trace": "checks.trace",
     "attention": "engine.attention",
+    "audit": "checks.audit",
     "capabilities": "targets.lowering",
     "explain_lowering": "targets.lowering",
     "explain_route": "engine.attention",
+    "influence": "checks.probes.influence",
     "lint": "checks.lint",
     "lower": "targets.lowering",
     "recognize": "core.recognize",
     "top_blocks": "engine.top_blocks",
+    "trace": "checks.trace",
 }
 
 __all__ = [
     "ArgumentError",
+    "AttentionCall",
+    "AuditError",
+    "AuditFinding",
+    "AuditReport",
     "BoundMask",
     "Comparison",
     "Convention",
     "Finding",
     "Frame",
     "FrameError",
+    "Influence",
     "LintReport",
     "Mask",
     "MaskError",
@@ -110,11 +128,13 @@ __all__ = [
     "Target",
     "TextError",
     "Tiles",
+    "Trace",
     "TruthError",
     "Unsupported",
     "Why",
     "__version__",
     "attention",
+    "audit",
     "blocks",
     "by_batch",
     "by_head",
@@ -129,6 +149,7 @@ __all__ = [
     "from_json",
     "graph",
     "image",
+    "influence",
     "keys",
     "lint",
     "lower",
@@ -145,6 +166,7 @@ __all__ = [
     "stride",
     "to_json",
     "top_blocks",
+    "trace",
     "tree",
     "where",
     "window",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from contextlib import contextmanager
+from pathlib import Path  # noqa: TC003 - typer reads it
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 HELP = """Attention masks for Transformers, said in one line and known exactly.
 
@@ -19,6 +20,11 @@ Every query's row of it is a few intervals of keys.
 """
 
 FLAGS = {"q_len": "--size", "kv_len": "--keys", "q_start": "--q-start"}
+MODEL_FLAGS = {
+    **dict.fromkeys(("q_len", "kv_len", "length"), "--length"),
+    **{name: f"--{name}" for name in ("batch", "vocabulary", "layers")},
+    "pad_id": "--pad-id",
+}
 
 Expression = Annotated[
     str, typer.Argument(help="A mask: atoms joined by & (and), | (or), ~ (not), - (and not).")
@@ -34,6 +40,27 @@ QStart = Annotated[
     int | None,
     typer.Option(help="Position of the first query; by default the last sits at the last key."),
 ]
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="module:attribute, a model or what builds one (or a model with its inputs); "
+        "or hf:PATH, a local checkpoint of transformers, or a config alone.",
+    ),
+]
+Length = Annotated[
+    int | None, typer.Option("--length", "-n", help="How many positions; 24 if not given.")
+]
+Sequences = Annotated[
+    int | None, typer.Option("--batch", help="How many sequences; taken from the mask, or 2.")
+]
+Vocabulary = Annotated[
+    int | None, typer.Option(help="How many ids there are; asked of the model's embedding.")
+]
+PadId = Annotated[int | None, typer.Option(help="The id of padding, if ids tell what is padding.")]
+Seed = Annotated[int, typer.Option(help="Of all random numbers.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -226,21 +253,140 @@ def _calibrate() -> None:
     typer.echo(f"kept in {write_costs(table, machine())}")
 
 
+@app.command(
+    epilog="""Examples:
+
+    maskwright audit mypkg.models:build --expects "causal()" --length 64
+
+    maskwright audit mypkg.models:build --expects "causal() & padding(lengths=[5, 9])" -n 9 --pad-id 0
+
+    maskwright audit hf:./my-checkpoint --html report.html"""
+)
+def audit(
+    target: Model,
+    expects: Annotated[
+        str,
+        typer.Option(
+            help="What one layer may see: a mask, causal, bidirectional, encoder-decoder; or auto, "
+            "which asks the config of a model of transformers."
+        ),
+    ] = "auto",
+    length: Length = None,
+    batch: Sequences = None,
+    vocabulary: Vocabulary = None,
+    pad_id: PadId = None,
+    layers: Annotated[
+        int | None, typer.Option(help="How many layers of attention; counted if not given.")
+    ] = None,
+    probes: Annotated[
+        str | None,
+        typer.Option(
+            help="Only these, by commas: leak, reach, gradient, padding, batch, steps, numbers, "
+            "paths, dtype."
+        ),
+    ] = None,
+    as_json: Json = False,
+    html: Annotated[Path | None, typer.Option(help="Write the report as a page, too.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Run a model, and say whether it obeys its mask: code 0 if so, 1 if not, 2 for a wrong call.
+
+    It is run on random ids, unless the target gives its inputs.
+    """
+    with _model_errors():
+        import maskwright
+        from maskwright.checks.loading import load, make_inputs
+
+        model, inputs = load(target, seed)
+        if inputs is None:
+            sizes = {"length": length, "batch": batch, "vocabulary": vocabulary, "pad_id": pad_id}
+            inputs = make_inputs(model, expects, **sizes, seed=seed)
+        chosen = None if probes is None else [probe.strip() for probe in probes.split(",")]
+        report = maskwright.audit(
+            model,
+            inputs,
+            expects=expects,
+            layers=layers,
+            pad_id=pad_id,
+            probes=chosen,
+            seed=seed,
+        )
+    typer.echo(report.to_json() if as_json else str(report))
+    if html is not None:
+        from maskwright.checks.report_html import html_of
+
+        _write(html, html_of(report))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command(
+    epilog="""Examples:
+
+    maskwright trace mypkg.models:build --length 64
+
+    maskwright trace hf:./my-checkpoint --json"""
+)
+def trace(
+    target: Model,
+    length: Length = None,
+    batch: Sequences = None,
+    vocabulary: Vocabulary = None,
+    as_json: Json = False,
+    seed: Seed = 0,
+) -> None:
+    """Run a model once, and list every attention call with the mask that it really had."""
+    with _model_errors():
+        from maskwright.checks.loading import load, make_inputs, run_trace
+
+        model, inputs = load(target, seed)
+        if inputs is None:
+            sizes = {"length": length, "batch": batch, "vocabulary": vocabulary}
+            inputs = make_inputs(model, "auto", **sizes, seed=seed)
+        found = run_trace(model, inputs)
+    typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
+
+
+def _write(path: Path, text: str) -> None:
+    from maskwright import ArgumentError
+    from maskwright.checks.report_html import write_whole
+
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise ArgumentError(f"{path} can't be written: {error.strerror}.") from error
+
+
 @contextmanager
-def _flags_in_errors() -> Iterator[None]:
+def _model_errors() -> Iterator[None]:
+    """Errors about a model, with arguments named as the command line does, and the missing extra."""
+    from maskwright import MissingError
+
+    try:
+        with _flags_in_errors(MODEL_FLAGS, after="="):
+            yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        fix = "Run: pip install 'maskwright[torch]'"
+        raise MissingError(f"torch is not installed. {fix}") from error
+
+
+@contextmanager
+def _flags_in_errors(flags: Mapping[str, str] = FLAGS, after: str = "= ") -> Iterator[None]:
     """Errors that name arguments as the command line does."""
     from maskwright import MaskError
 
     try:
         yield
     except MaskError as error:
-        raise type(error)(_with_flags(str(error))) from None
+        raise type(error)(_with_flags(str(error), flags, after)) from None
 
 
-def _with_flags(message: str) -> str:
+def _with_flags(message: str, flags: Mapping[str, str], after: str) -> str:
     """The library's message, with its arguments named as the command line names them."""
-    for argument, flag in FLAGS.items():
-        message = re.sub(rf"\b(?:on: )?{argument}(=| )", rf"{flag} ", message)
+    for argument, flag in flags.items():
+        message = re.sub(rf"\b(?:on: )?{argument}[{after}]", f"{flag} ", message)
     return message
 
 

@@ -2,6 +2,7 @@
 
     MaskError (ValueError)
     ├── ArgumentError    an atom, operator or helper was given something it can't take
+    ├── AuditError       a model does not obey its mask (an AssertionError too)
     ├── FrameError       the sizes asked for do not fit the mask, or a cell lies outside them
     ├── MissingError     a framework that the target needs is not installed (an ImportError too)
     ├── SizeError        the answer would be too large to build; the message names the way around
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 __all__ = [
     "ArgumentError",
+    "AuditError",
     "FrameError",
     "MaskError",
     "MissingError",
@@ -45,6 +47,19 @@ class ArgumentError(MaskError):
     >>> mw.stride(0)
     Traceback (most recent call last):
     maskwright.errors.ArgumentError: stride: step=0 is less than 1. Give a whole number of 1 or more.
+    """
+
+
+class AuditError(MaskError, AssertionError):
+    """A model does not obey its mask; the message is the report.
+
+    >>> import torch, maskwright as mw
+    >>> report = mw.audit(lambda x: x.flip(1), torch.randn(1, 4, 2), expects="causal")
+    >>> try:
+    ...     report.assert_ok()
+    ... except mw.AuditError as error:
+    ...     print(str(error).split(" (")[0])
+    model does not obey causal()
     """
 
 

@@ -1,0 +1,216 @@
+"""Paths: the same model, run another way, gives the same."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from maskwright.checks.probes.answer import Answer, Trouble, brief
+from maskwright.checks.probes.leaks import clear_of, hidden_from, hidden_pairs
+from maskwright.checks.probes.measure import RESHAPED
+from maskwright.checks.probes.subject import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from maskwright.checks.expectations import Expectation
+    from maskwright.checks.probes.measure import Meter
+    from maskwright.checks.probes.subject import Subject
+
+    Path = Callable[..., Any]
+
+IMPLEMENTATIONS = ("eager", "sdpa")
+
+
+def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -> Answer:
+    """Run every path that there is, and compare with the model at rest."""
+    answer = Answer("paths")
+    judged = torch.from_numpy(expected.judged)
+    tried = []
+    for name, by in {**_built_in(meter.subject), **(own or {})}.items():
+        try:
+            out = run_path(meter.subject, by)
+        except Exception as error:
+            answer.notes.append(f"{name}: not run, {brief(error)}")
+            continue
+        tried.append(name)
+        if out.shape != meter.rest.shape:
+            answer.notes.append(f"{name}: an output of shape {tuple(out.shape)} is not compared")
+            continue
+        far = torch.where(judged, meter.apart(out, meter.rest, RESHAPED), 0.0)
+        answer.worst = max(answer.worst, float(far.max()) if far.numel() else 0.0)
+        if not bool((far > 0).any()):
+            continue
+        b, i = (int(x) for x in np.unravel_index(int(far.argmax()), far.shape))
+
+        def again(other: Meter, by: Path = by) -> float:
+            found = run_path(other.subject, by)
+            return float(torch.where(judged, other.apart(found, other.rest, RESHAPED), 0.0).max())
+
+        if meter.confirmed(float(far.max()), again):
+            answer.troubles.append(
+                Trouble(
+                    "paths",
+                    f"path {name}",
+                    f"{name}: position {i} differs by {float(far[b, i]):.2g} (batch {b})",
+                    float(far[b, i]),
+                    b,
+                    i,
+                    by=lambda subject, by=by: run_path(subject, by),
+                )
+            )
+    trouble = _leak_in_training(meter, expected)
+    if trouble is not None:
+        answer.troubles.append(trouble)
+    answer.tried = ", ".join(tried)
+    return answer
+
+
+def _leak_in_training(meter: Meter, expected: Expectation) -> Trouble | None:
+    """Training with dropout as it is: drawn alike in every run, it leaves what is hidden hidden."""
+    subject = meter.subject
+    module, name = subject.module, subject.main
+    if module is None or not any(_rates(module)) or expected.whole:
+        return None
+    hidden = hidden_pairs(meter, expected, name)
+    rows = np.flatnonzero(hidden.any((0, 2)))
+    if not rows.size:
+        return None
+    module.train()
+    try:
+        rest = subject.run()
+        if not torch.equal(rest, subject.run()):
+            return None  # a state that changes while it trains
+        for n, row in enumerate(rows[[0, rows.size // 2, -1]]):
+            where = hidden_from(hidden, expected.judged, int(row))
+            clear = clear_of(expected, where)
+            change = Change(name, torch.from_numpy(where), "noise", seed=n)
+            moved = meter.apart(subject.run(change=change), rest)
+            moved = torch.where(torch.from_numpy(clear), moved, 0.0)
+            if meter.certain(float(moved.max())):
+                b, i = (int(x) for x in np.unravel_index(int(moved.argmax()), moved.shape))
+                message = f"in training, position {i} depends on what is hidden from it (batch {b})"
+                far = float(moved.max())
+                return Trouble("paths", "path training", message, far, b, i, by=_train)
+    except Exception:  # a model that can't be trained as it is
+        return None
+    finally:
+        module.eval()
+    return None
+
+
+def _train(subject: Subject) -> Any:
+    assert subject.module is not None
+    subject.module.train()
+    try:
+        return subject.run()
+    finally:
+        subject.module.eval()
+
+
+def _rates(model: nn.Module) -> Iterator[float]:
+    """Every probability of dropout."""
+    for part in model.modules():
+        for name, value in vars(part).items():
+            own = isinstance(part, nn.modules.dropout._DropoutNd) and name == "p"
+            if isinstance(value, float) and (own or "drop" in name.lower()):
+                yield value
+
+
+def run_path(subject: Subject, by: Path) -> torch.Tensor:
+    """The output, had another way."""
+    with torch.no_grad():
+        return subject.read(subject.call(by=by))
+
+
+def _built_in(subject: Subject) -> dict[str, Path]:
+    module = subject.module
+    if module is None:
+        return {}
+    found: dict[str, Path] = {"with gradients": _with_gradients}
+    if not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+        found["training, without dropout"] = _in_training
+    if any(isinstance(part, nn.MultiheadAttention) for part in module.modules()):
+        found["with weights"] = _weighing(True)
+        found["without weights"] = _weighing(False)
+    config = getattr(module, "config", None)
+    own = getattr(config, "_attn_implementation", None)
+    if own in IMPLEMENTATIONS and hasattr(module, "set_attn_implementation"):
+        for name in IMPLEMENTATIONS:
+            if name != own:
+                found[f"{name} attention"] = _implemented(name, own)
+    return found
+
+
+def _with_gradients(model: Any, *args: Any, **given: Any) -> Any:
+    with torch.enable_grad():
+        return model(*args, **given)
+
+
+def _in_training(model: Any, *args: Any, **given: Any) -> Any:
+    with without_dropout(model):
+        model.train()
+        try:
+            with torch.enable_grad():
+                return model(*args, **given)
+        finally:
+            model.eval()
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Every probability of dropout 0, whatever attribute it is kept in."""
+    kept: list[tuple[Any, str, Any]] = []
+    parts = [*model.modules()]
+    configs = {id(c): c for part in parts if (c := vars(part).get("config")) is not None}
+    for part in [*parts, *configs.values()]:
+        for name, value in list(getattr(part, "__dict__", {}).items()):
+            own = isinstance(part, nn.modules.dropout._DropoutNd) and name == "p"
+            if isinstance(value, float) and (own or "drop" in name.lower()):
+                kept.append((part, name, value))
+                setattr(part, name, 0.0)
+    try:
+        yield
+    finally:
+        for part, name, value in kept:
+            setattr(part, name, value)
+
+
+def _weighing(wanted: bool) -> Path:
+    def run(model: Any, *args: Any, **given: Any) -> Any:
+        real = nn.MultiheadAttention.forward
+
+        def forward(self: Any, *inner: Any, **options: Any) -> Any:
+            if len(inner) < 5:
+                options["need_weights"] = wanted
+            return real(self, *inner, **options)
+
+        with _replaced(nn.MultiheadAttention, "forward", forward), torch.enable_grad():
+            return model(*args, **given)
+
+    return run
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    kept = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, kept)
+
+
+def _implemented(name: str, own: str) -> Path:
+    def run(model: Any, *args: Any, **given: Any) -> Any:
+        model.set_attn_implementation(name)
+        try:
+            return model(*args, **given)
+        finally:
+            model.set_attn_implementation(own)
+
+    return run

@@ -1,0 +1,1 @@
+"""Small models with a mask fault planted in each, and their healthy twins."""

@@ -1,0 +1,42 @@
+"""Faults of which the audit says another cause or layer than was planted."""
+
+OTHERWISE_NAMED = {
+    "arithmetic on an integer mask: int16 made from ids: half's lowest number becomes 32",
+    "arithmetic on an integer mask: int64 from the tokenizer, inverted by ~",
+    "arithmetic on an integer mask: int8 in one layer of three: -32768 becomes 0",
+    "arithmetic on an integer mask: uint8 from the tokenizer: -10000 becomes 240",
+    "attention across the batch: decoder layer without batch_first behind an encoder with it",
+    "bias longer than the keys: padding of a rolling cache is cut at the wrong end, one layer",
+    "fast path without padding: a decoder that is not causal there",
+    "fast path without padding: padding is put back on the other side",
+    "fast path without padding: sequences come back in another order",
+    "mask added as 0 and 1: padding truth values by hand, last layer of three",
+    "mask gives NaN in half precision: a running maximum that starts at −1e9, a window",
+    "mask read at a wrong offset: no step along the batch, outside of training",
+    "padding mask not reordered along: beams of a cache, whose keys and values are moved",
+    "padding mask not reordered along: beams of an encoder and a decoder, the source's mask",
+    "padding mask not reordered along: sorted by length and back, in both directions",
+    "padding mask not reordered along: two beams a sequence, the mask copied in one block",
+    "padding mask on the query axis: SDPA, second layer of two",
+    "padding mask on the query axis: filled with -10000, all layers",
+    "padding mask on the query axis: under a causal mask, left padding",
+    "ring attention over packed documents: an earlier shard is seen as a whole",
+    "ring attention over packed documents: each shard counts positions from 0",
+    "ring attention over packed documents: each shard numbers its documents anew",
+    "ring attention over packed documents: tokens go zigzag and documents do not, one layer",
+    "row filled with the lowest number: float32's, in a mask that the fused route keeps in bfloat16",
+    "row filled with the lowest number: the fused route computes in base two",
+    "row filled with the lowest number: the fused route sums what is above it",
+    "varlen without its causal flag: the flag is given in the place of the scale",
+}
+
+OTHERWISE_PLACED = {
+    "attention across the batch: decoder layer without batch_first behind an encoder with it",
+    "bias longer than the keys: padding of a rolling cache is cut at the wrong end, one layer",
+    "gradient of the last block: empty rows are guarded too late",
+    "left padding without position ids: rotary, queries numbered and keys counted, second layer of two",
+    "lowest number added twice: added in place to a bias that the layers share",
+    "mask gives NaN in half precision: a running maximum that starts at −1e9, a window",
+    "mask lost in a static cache: no mask for a single query in one layer",
+    "row filled with the lowest number: float32's, in a mask that the fused route keeps in bfloat16",
+}
