@@ -104,7 +104,8 @@ class Plan:
         (piece, *_) = self.pieces or (None,)
         if not isinstance(piece, Piece) or not self.covers or not self.single:
             return None
-        return piece if piece.keys == Steps(0, self.shape[3]) else None
+        lying = isinstance(piece.keys, Steps)
+        return piece if lying and piece.keys == Steps(0, self.shape[3]) else None
 
     @cached_property
     def telling_row(self) -> int | None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from maskwright.checks.probes.answer import Answer, Trouble, brief
 from maskwright.checks.probes.leaks import clear_of, hidden_from, hidden_pairs
@@ -46,6 +48,9 @@ def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -
         if not bool((far > 0).any()):
             continue
         b, i = (int(x) for x in np.unravel_index(int(far.argmax()), far.shape))
+        if float(far.max()) <= 4 * _chance(meter.subject, by, out):
+            answer.notes.append(f"{name}: not compared, it is random by more than dropout")
+            continue
 
         def again(other: Meter, by: Path = by) -> float:
             found = run_path(other.subject, by)
@@ -70,6 +75,14 @@ def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -
     return answer
 
 
+def _chance(subject: Subject, by: Path, out: torch.Tensor) -> float:
+    """How far the output goes with other random numbers: a router may add noise in training."""
+    other = subject.of(seed=subject.seed + 1)
+    found = run_path(other, by)
+    subject.passes += other.passes
+    return float((found - out).abs().max()) if found.shape == out.shape else 0.0
+
+
 def _leak_in_training(meter: Meter, expected: Expectation) -> Trouble | None:
     """Training with dropout as it is: drawn alike in every run, it leaves what is hidden hidden."""
     subject = meter.subject
@@ -80,27 +93,52 @@ def _leak_in_training(meter: Meter, expected: Expectation) -> Trouble | None:
     rows = np.flatnonzero(hidden.any((0, 2)))
     if not rows.size:
         return None
+    found: Trouble | None = None
     module.train()
     try:
-        rest = subject.run()
+        with _Dropped() as dropped:
+            rest = subject.run()
         if not torch.equal(rest, subject.run()):
             return None  # a state that changes while it trains
         for n, row in enumerate(rows[[0, rows.size // 2, -1]]):
             where = hidden_from(hidden, expected.judged, int(row))
             clear = clear_of(expected, where)
             change = Change(name, torch.from_numpy(where), "noise", seed=n)
-            moved = meter.apart(subject.run(change=change), rest)
-            moved = torch.where(torch.from_numpy(clear), moved, 0.0)
-            if meter.certain(float(moved.max())):
+            with _Dropped() as otherwise:
+                out = subject.run(change=change)
+            if otherwise.shapes != dropped.shapes:
+                return None  # experts that drop among their own tokens: drawn otherwise
+            moved = torch.where(torch.from_numpy(clear), meter.apart(out, rest), 0.0)
+            if found is None and meter.certain(float(moved.max())):
                 b, i = (int(x) for x in np.unravel_index(int(moved.argmax()), moved.shape))
                 message = f"in training, position {i} depends on what is hidden from it (batch {b})"
                 far = float(moved.max())
-                return Trouble("paths", "path training", message, far, b, i, by=_train)
+                found = Trouble("paths", "path training", message, far, b, i, by=_train)
     except Exception:  # a model that can't be trained as it is
         return None
     finally:
         module.eval()
-    return None
+    return found
+
+
+class _Dropped(TorchFunctionMode):  # type: ignore[misc]
+    """The shapes of all that dropout is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,  # noqa: ARG002 - torch's signature
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run it, and take note of what is dropped."""
+        if func is F.dropout and args:
+            self.shapes.append(tuple(args[0].shape))
+        return func(*args, **(kwargs or {}))
 
 
 def _train(subject: Subject) -> Any:
