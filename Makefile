@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-TEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Two workers of one thread each: most tests are too small for more.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tour test test-tf check fuzz audit-zoo bench docs format clean

@@ -69,9 +69,9 @@ def default(parameter: inspect.Parameter) -> str:
     return "…" if parameter.default is None else repr(parameter.default)
 
 
-def filled(text: str, name: str, content: str) -> str:
-    """The text with the part between its two markers replaced."""
-    begin, end = f"<!-- {name}: made by `make docs` -->", f"<!-- end of {name} -->"
+def filled(text: str, name: str, content: str, by: str = "docs") -> str:
+    """The text with the part between its two markers replaced; `by` is the target that makes it."""
+    begin, end = f"<!-- {name}: made by `make {by}` -->", f"<!-- end of {name} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     assert pattern.search(text), f"the markers of {name} are missing"
     return pattern.sub(lambda _: f"{begin}\n{content}\n{end}", text)

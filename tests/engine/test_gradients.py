@@ -127,8 +127,11 @@ def test_the_reference_has_a_second_derivative() -> None:
 def deterministic(request: pytest.FixtureRequest) -> Iterator[None]:
     # Torch then fills what is allocated but not written with NaN, too.
     torch.use_deterministic_algorithms(request.param)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(threads, 2))
     yield
     torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.usefixtures("deterministic")

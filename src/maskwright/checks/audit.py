@@ -85,7 +85,7 @@ def audit(
     case = Case(subject, expected, layers)
     with still(model):
         answers = case.ask(wanted, step, paths)
-    return case.report(answers, time.perf_counter() - began)
+        return case.report(answers, lambda: time.perf_counter() - began)
 
 
 def _read_probes(probes: Sequence[str] | None) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from maskwright.checks.mistakes import terms_of
 from maskwright.checks.probes import leaks, numbers, paths, sequences, steps
 from maskwright.checks.probes.answer import Answer, Trouble, brief
 from maskwright.checks.probes.measure import Meter, make_meter
-from maskwright.checks.probes.subject import Key, Subject, find_seats
+from maskwright.checks.probes.subject import Key, Subject, find_seats, first_tensor
 from maskwright.checks.report import AuditFinding, AuditReport
 from maskwright.checks.trace import Trace, recording
 from maskwright.core.mask import Mask
@@ -83,15 +83,17 @@ class Case:
         """The model at rest: its output, its noise, its attention."""
         try:
             with torch.no_grad():
+                given = first_tensor(self.subject.call())
+            if given is not None and given.device.type == "meta":
+                raise RuntimeError("the output lies on the device meta, which holds no numbers")
+            with recording(self.subject.model) as recorder, torch.no_grad():
                 self.subject.call()
         except Exception as error:
             message = f"the model raises on these inputs: {brief(error)}"
             return Answer("run", "one pass", [Trouble("run", "raises", message)])
+        self.calls = list(recorder.calls)
         find_seats(self.subject)
         self.meter = make_meter(self.subject)
-        with recording(self.subject.model) as recorder:
-            self.subject.run()
-        self.calls = list(recorder.calls)
         noise, size = float(self.meter.noise.max()), self.meter.size
         if noise > WILD * max(size, 1e-30) and noise > 0:
             message = (
@@ -154,7 +156,7 @@ class Case:
             message = f"no layer lets position {i} see position {j} (batch {b}), as it should"
             reach.troubles.append(Trouble("reach", "over", message, 0.0, b, i, j))
 
-    def report(self, answers: list[Answer], seconds: float) -> AuditReport:
+    def report(self, answers: list[Answer], seconds: Callable[[], float]) -> AuditReport:
         """The report, with every trouble diagnosed."""
         found = []
         explainer = Explainer(self.subject, self.expected, self.calls)
@@ -182,7 +184,7 @@ class Case:
             tuple(answers),
             _said(self.expects),
             self.subject.passes,
-            seconds,
+            seconds(),
             _called(self.subject.model),
             Trace(tuple(self.calls)) if self.calls else None,
             None if own is None else own.closure,

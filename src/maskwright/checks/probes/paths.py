@@ -39,16 +39,17 @@ def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -
         except Exception as error:
             answer.notes.append(f"{name}: not run, {brief(error)}")
             continue
-        tried.append(name)
         if out.shape != meter.rest.shape:
             answer.notes.append(f"{name}: an output of shape {tuple(out.shape)} is not compared")
             continue
+        tried.append(name)
         far = torch.where(judged, meter.apart(out, meter.rest, RESHAPED), 0.0)
         answer.worst = max(answer.worst, float(far.max()) if far.numel() else 0.0)
         if not bool((far > 0).any()):
             continue
         b, i = (int(x) for x in np.unravel_index(int(far.argmax()), far.shape))
         if float(far.max()) <= 4 * _chance(meter.subject, by, out):
+            tried.pop()
             answer.notes.append(f"{name}: not compared, it is random by more than dropout")
             continue
 
@@ -98,6 +99,9 @@ def _leak_in_training(meter: Meter, expected: Expectation) -> Trouble | None:
     try:
         with _Dropped() as dropped:
             rest = subject.run()
+        tokens = {subject.batch * subject.length(key) for key in subject.seats}
+        if any(len(shape) == 2 and shape[0] not in tokens for shape in dropped.shapes):
+            return None  # experts, each with tokens of its own: dropout goes by who gets which
         if not torch.equal(rest, subject.run()):
             return None  # a state that changes while it trains
         for n, row in enumerate(rows[[0, rows.size // 2, -1]]):
@@ -107,7 +111,7 @@ def _leak_in_training(meter: Meter, expected: Expectation) -> Trouble | None:
             with _Dropped() as otherwise:
                 out = subject.run(change=change)
             if otherwise.shapes != dropped.shapes:
-                return None  # experts that drop among their own tokens: drawn otherwise
+                return None  # drawn otherwise
             moved = torch.where(torch.from_numpy(clear), meter.apart(out, rest), 0.0)
             if found is None and meter.certain(float(moved.max())):
                 b, i = (int(x) for x in np.unravel_index(int(moved.argmax()), moved.shape))
@@ -131,7 +135,7 @@ class _Dropped(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self,
         func: Any,
-        types: Any,  # noqa: ARG002 - torch's signature
+        types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
