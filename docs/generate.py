@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import maskwright as mw
+from maskwright.checks.auditing.mistakes import CAUSES, FIXES
 from maskwright.checks.findings import CODES
-from maskwright.checks.mistakes import CAUSES, FIXES
 from maskwright.core.atoms import ATOMS
 
 HERE = Path(__file__).parent

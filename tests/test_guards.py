@@ -37,7 +37,7 @@ ROOMS = {
 }
 OUTSIDE = {"cli": {"typer"}, "engine": {"torch"}, "integrations": {"torch"}}
 MODEL_CHECKS = (  # these meet models
-    *("audit.py", "case.py", "explain.py", "loading.py", "trace*.py", "probes/*.py"),
+    *("audit.py", "loading.py", "trace.py", "auditing/*.py", "probes/*.py", "tracing/*.py"),
 )
 NUMPY_ONLY = {"plan.py", "pieces.py", "cutting.py", "costs.py", "routes.py"}  # of the engine
 

@@ -82,7 +82,7 @@ def summary(entries: list[Entry]) -> dict[str, tuple[int, int]]:
     layered = [e for e in entries if e.placed is not None]
     return {
         "found": (sum(e.found for e in entries), len(entries)),
-        "found, of those that must be": (sum(e.found for e in sure), len(sure)),
+        "found, of leaks, padding, batches, steps and NaN": (sum(e.found for e in sure), len(sure)),
         "cause named": (sum(e.named for e in entries), len(entries)),
         "layer named": (sum(bool(e.placed) for e in layered), len(layered)),
     }

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright.checks.case import PROBES, Case
-from maskwright.checks.expectations import read_expects
+from maskwright.checks.auditing.case import PROBES, Case
+from maskwright.checks.auditing.expectations import read_expects
 from maskwright.checks.probes.subject import Key, make_subject, still
 from maskwright.core.arrays import kind_of
 from maskwright.core.atoms import causal, everything

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maskwright.checks import causes
-from maskwright.checks import values as numbers
-from maskwright.checks.causes import Reading
-from maskwright.checks.cells import View, empty_rows
-from maskwright.checks.facts import Facts, read_facts, sizes_in
 from maskwright.checks.findings import Finding, LintReport
-from maskwright.checks.shapes import AXES, Sizes, place
+from maskwright.checks.linting import causes
+from maskwright.checks.linting import values as numbers
+from maskwright.checks.linting.causes import Reading
+from maskwright.checks.linting.cells import View, empty_rows
+from maskwright.checks.linting.facts import Facts, read_facts, sizes_in
+from maskwright.checks.linting.shapes import AXES, Sizes, place
 from maskwright.core.arrays import read_choice, read_number, read_whole
 from maskwright.core.bound import BoundMask
 from maskwright.core.convention import read_values

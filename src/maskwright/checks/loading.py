@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import nn
 
-from maskwright.checks.expectations import expect, read_expects
+from maskwright.checks.auditing.expectations import expect, read_expects
 from maskwright.checks.probes.answer import brief
 from maskwright.checks.probes.subject import takes
 from maskwright.checks.probes.transformers import LENGTH, inputs_of, is_one

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from maskwright.checks.mistakes import CAUSES
+from maskwright.checks.auditing.mistakes import CAUSES
 from maskwright.errors import AuditError, TruthError
 
 if TYPE_CHECKING:
@@ -106,6 +106,14 @@ class AuditReport:
         own = [f for f in self.findings if f.cause == self.cause and f.layer]
         return own[0].layer if own else None
 
+    @property
+    def by_cause(self) -> tuple[tuple[AuditFinding, ...], ...]:
+        """The findings, those of one cause in one layer together."""
+        together: dict[tuple[str, str | None], list[AuditFinding]] = {}
+        for finding in self.findings:
+            together.setdefault((finding.cause, finding.layer), []).append(finding)
+        return tuple(map(tuple, together.values()))
+
     def assert_ok(self) -> None:
         """Raise if anything is wrong, with the whole report as the message."""
         if not self.ok:
@@ -154,10 +162,7 @@ class AuditReport:
         lines = [
             f"{self.subject} {verdict} {self.expects} ({self.passes} passes, {self.seconds:.1f} s)"
         ]
-        told: dict[tuple[str, str | None], list[AuditFinding]] = {}
-        for finding in self.findings:
-            told.setdefault((finding.cause, finding.layer), []).append(finding)
-        for first, *others in told.values():
+        for first, *others in self.by_cause:
             lines.append(str(first))
             if others:
                 also = dict.fromkeys(other.probe for other in others)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from maskwright._version import __version__
-from maskwright.checks.mistakes import CAUSES
+from maskwright.checks.auditing.mistakes import CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -198,7 +198,7 @@ def _body(report: AuditReport, level: int, anchor: str, name: str = "") -> str:
     inner = f"h{level + 1}"
     if report.findings:
         parts.append(f"<{inner}>What is wrong</{inner}>")
-        parts += [_finding(finding, level + 2) for finding in report.findings]
+        parts += [_finding(alike, level + 2) for alike in report.by_cause]
     parts.append(f"<{inner}>What was tried</{inner}>")
     parts.append(_answers(report.answers))
     parts.append(f"<{inner}>Expected and measured</{inner}>")
@@ -218,7 +218,9 @@ def _sign(ok: bool) -> str:
     return f'<span class="{kind}" role="img" aria-label="{word}">{sign}</span>'
 
 
-def _finding(finding: AuditFinding, level: int) -> str:
+def _finding(alike: Sequence[AuditFinding], level: int) -> str:
+    """Findings of one cause: the first in full, and what else it was met as."""
+    finding, *others = alike
     facts = [
         ("Cause", f"<code>{_text(finding.cause)}</code>: {_text(CAUSES.get(finding.cause, ''))}"),
         ("Fix", _text(finding.fix)),
@@ -232,8 +234,16 @@ def _finding(finding: AuditFinding, level: int) -> str:
     return (
         f'<article class="finding"><h{level}>{_text(finding.message)}</h{level}>'
         f"<dl>{listed}</dl><p>To see it again:</p>"
-        f'<pre tabindex="0"><code>{_text(finding.reproduce or _again(finding))}</code></pre></article>'
+        f'<pre tabindex="0"><code>{_text(finding.reproduce or _again(finding))}</code></pre>'
+        f"{_also(others)}</article>"
     )
+
+
+def _also(others: Sequence[AuditFinding]) -> str:
+    if not others:
+        return ""
+    told = "".join(f"<li>{_text(other.probe)}: {_text(other.message)}</li>" for other in others)
+    return f"<p>Also met as:</p><ul>{told}</ul>"
 
 
 def _where(finding: AuditFinding) -> str:

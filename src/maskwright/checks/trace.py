@@ -1,7 +1,7 @@
 """`trace`: every attention call of one real forward pass, and the mask that each really had.
 
-What may enter here: running a model once, as it is. How it is watched is for `trace_record`, what
-the kernels hide for `trace_kernels`, attention that is written by hand for `trace_flow`.
+What may enter here: running a model once, as it is. How it is watched is for `tracing.record`, what
+the kernels hide for `tracing.kernels`, attention that is written by hand for `tracing.flow`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright.checks.trace_calls import AttentionCall, Trace
-from maskwright.checks.trace_record import Recorder, recording
+from maskwright.checks.tracing.calls import AttentionCall, Trace
+from maskwright.checks.tracing.record import Recorder, recording
 from maskwright.core.arrays import kind_of
 from maskwright.errors import ArgumentError
 

@@ -17,7 +17,7 @@ from maskwright.checks.probes.influence import by_change, gradient_of
 from maskwright.checks.probes.subject import Change
 
 if TYPE_CHECKING:
-    from maskwright.checks.expectations import Expectation
+    from maskwright.checks.auditing.expectations import Expectation
     from maskwright.checks.probes.measure import Meter
     from maskwright.checks.probes.subject import Key
     from maskwright.core.arrays import BoolArray

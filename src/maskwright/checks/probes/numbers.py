@@ -14,7 +14,7 @@ from maskwright.checks.probes.measure import make_meter
 from maskwright.checks.probes.subject import Change, recast
 
 if TYPE_CHECKING:
-    from maskwright.checks.expectations import Expectation
+    from maskwright.checks.auditing.expectations import Expectation
     from maskwright.checks.probes.measure import Meter
     from maskwright.checks.probes.subject import Key
 

@@ -19,7 +19,7 @@ from maskwright.checks.probes.subject import Change
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from maskwright.checks.expectations import Expectation
+    from maskwright.checks.auditing.expectations import Expectation
     from maskwright.checks.probes.measure import Meter
     from maskwright.checks.probes.subject import Subject
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import torch
 
-from maskwright.checks.mistakes import terms_of
+from maskwright.checks.auditing.mistakes import terms_of
 from maskwright.checks.probes.answer import Answer, Trouble, brief, skip
 from maskwright.checks.probes.measure import RESHAPED, rerun
 from maskwright.checks.probes.subject import Change, Inputs
@@ -17,7 +17,7 @@ from maskwright.core.atoms_tokens import Documents
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskwright.checks.expectations import Expectation
+    from maskwright.checks.auditing.expectations import Expectation
     from maskwright.checks.probes.measure import Meter
     from maskwright.checks.probes.subject import Key
 

@@ -14,7 +14,7 @@ from maskwright.checks.probes.subject import takes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskwright.checks.expectations import Expectation
+    from maskwright.checks.auditing.expectations import Expectation
     from maskwright.checks.probes.measure import Meter
     from maskwright.checks.probes.subject import Subject
 

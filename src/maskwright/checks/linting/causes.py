@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from maskwright.checks.cells import (
+from maskwright.checks.findings import Finding
+from maskwright.checks.linting.cells import (
     INVERT,
     ON_KEYS,
     View,
@@ -21,7 +22,6 @@ from maskwright.checks.cells import (
     own_hidden,
     own_positions,
 )
-from maskwright.checks.findings import Finding
 from maskwright.core.atoms import causal, window
 from maskwright.core.mask import Cell
 from maskwright.core.why import brief
@@ -30,7 +30,7 @@ from maskwright.errors import FrameError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maskwright.checks.facts import Facts
+    from maskwright.checks.linting.facts import Facts
 
 CAUSES: Final = (
     "aligned-lower-right",

@@ -22,7 +22,7 @@ from maskwright.errors import FrameError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.checks.facts import Facts
+    from maskwright.checks.linting.facts import Facts
     from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
     from maskwright.core.frame import Frame

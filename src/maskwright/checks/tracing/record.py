@@ -24,9 +24,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from maskwright.checks.trace_calls import AttentionCall, Shape, shrink
-from maskwright.checks.trace_flow import Flow, Found, Step, is_plain
-from maskwright.checks.trace_kernels import by_flex, by_lengths, by_native, by_sdpa
+from maskwright.checks.tracing.calls import AttentionCall, Shape, shrink
+from maskwright.checks.tracing.flow import Flow, Found, Step, is_plain
+from maskwright.checks.tracing.kernels import by_flex, by_lengths, by_native, by_sdpa
 from maskwright.core.arrays import kind_of
 from maskwright.engine import attention as engine
 from maskwright.engine.inputs import bind

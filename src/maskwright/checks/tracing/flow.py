@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from maskwright.checks.trace_kernels import drops
+from maskwright.checks.tracing.kernels import drops
 from maskwright.core.convention import LEAST_FILL
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maskwright.checks.auditing.mistakes import FIXES, missing, mistakes, terms_of
 from maskwright.checks.lint import lint
-from maskwright.checks.mistakes import FIXES, missing, mistakes, terms_of
 from maskwright.errors import MaskError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maskwright.checks.expectations import Expectation
+    from maskwright.checks.auditing.expectations import Expectation
     from maskwright.checks.trace import AttentionCall
     from maskwright.core.arrays import BoolArray
     from maskwright.core.mask import Mask

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from maskwright.checks.expectations import Expectation, expect
-from maskwright.checks.explain import Explainer
-from maskwright.checks.mistakes import terms_of
+from maskwright.checks.auditing.expectations import Expectation, expect
+from maskwright.checks.auditing.explain import Explainer
+from maskwright.checks.auditing.mistakes import terms_of
 from maskwright.checks.probes import leaks, numbers, paths, sequences, steps
 from maskwright.checks.probes.answer import Answer, Trouble, brief
 from maskwright.checks.probes.measure import Meter, make_meter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from maskwright.checks.diagnosis import (
+from maskwright.checks.auditing.diagnosis import (
     TOO_STRONG,
     TOO_WEAK,
     Diagnosis,
@@ -16,12 +16,12 @@ from maskwright.checks.diagnosis import (
     by_numbers,
     diagnosis,
 )
-from maskwright.checks.expectations import Expectation
-from maskwright.checks.mistakes import missing, terms_of
+from maskwright.checks.auditing.expectations import Expectation
+from maskwright.checks.auditing.mistakes import missing, terms_of
 from maskwright.checks.trace import recording
 
 if TYPE_CHECKING:
-    from maskwright.checks.diagnosis import Wrong
+    from maskwright.checks.auditing.diagnosis import Wrong
     from maskwright.checks.probes.answer import Trouble
     from maskwright.checks.probes.subject import Key, Subject
     from maskwright.checks.trace import AttentionCall
