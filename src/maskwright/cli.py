@@ -281,8 +281,8 @@ def audit(
     probes: Annotated[
         str | None,
         typer.Option(
-            help="Only these, by commas: leak, reach, gradient, padding, batch, steps, numbers, "
-            "paths, dtype."
+            help="Only these, by commas: leak, reach, gradient, padding, documents, batch, "
+            "steps, numbers, paths, dtype."
         ),
     ] = None,
     as_json: Json = False,
