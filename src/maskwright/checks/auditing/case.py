@@ -123,7 +123,7 @@ class Case:
                     ~full.padding[:, None, :]
                     & np.logical_or.reduce(full.closure, axis=1)[:, None, :]
                 )
-                self.expected[name] = Expectation(full.masks, (seen,), whole=True)
+                self.expected[name] = Expectation(full.masks, (seen,), whole=True, rows=full)
             else:
                 raise ArgumentError(
                     f"audit: the output has {outputs} positions, and the input {length}. Pass "

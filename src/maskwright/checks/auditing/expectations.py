@@ -30,12 +30,14 @@ ENDLESS: Final = 64  # layers, where nobody knows how many there are
 class Expectation:
     """The masks of a model's layers, on one input: (batch, queries, keys), over all heads.
 
-    `whole` says that the mask is about the whole model, and is not to be closed over layers.
+    `whole` says that the mask is about the whole model, and is not to be closed over layers. `rows`
+    is of all positions, where one output is made of them: of the last, the first, or their mean.
     """
 
     masks: tuple[Mask, ...]
     cells: tuple[BoolArray, ...]
     whole: bool = False
+    rows: Expectation | None = None
 
     @property
     def mask(self) -> Mask:
@@ -71,6 +73,10 @@ class Expectation:
         seen = [cells.astype(np.float64) for cells in self.cells]
         even = [cells / np.maximum(cells.sum(-1, keepdims=True), 1) for cells in seen]
         least = max(min(LEAST_SHARE, 0.1 / max(self.direct.shape[-1], 1)), 4 * epsilon)
+        if self.rows is not None:
+            must = self.rows.must_reach(epsilon) | ~self.rows.judged[:, :, None]
+            common: BoolArray = must.all(1, keepdims=True) & self.direct
+            return common
         if self.whole:
             share = even[0]
         else:

@@ -169,8 +169,7 @@ def gradient_of(subject: Any, rows: dict[int, float], name: Key) -> torch.Tensor
         if handle is not None:
             handle.remove()
     assert picked is not None
-    out = picked[:, None] if picked.dim() == 2 else picked
-    out = out.reshape(*out.shape[:2], -1)
+    out = subject.placed(picked)
     source = torch.Generator().manual_seed(7)
     weights = torch.randn(out.shape[-1], generator=source, dtype=torch.float64).to(out.dtype)
     total = sum(factor * (out[:, row] @ weights).sum() for row, factor in rows.items())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from maskwright.checks.probes.subject import Change, Inputs, Subject, recast
+from maskwright.checks.probes.subject import Change, Inputs, Subject, goes_along, recast
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ class Meter:
         except Exception:  # a model that runs in its own dtype only
             return None
         self.subject.passes += 1
-        alike = (rest - self.rest).abs().nan_to_num(nan=torch.inf).max() <= DOUBT * self.size
-        if not bool(alike):  # the mask itself depends on the dtype
-            return None
+        apart = (rest - self.rest).abs().nan_to_num(nan=torch.inf).max()
+        if bool(apart > max(DOUBT, 16 * self.epsilon) * self.size):
+            return None  # the mask itself depends on the dtype
         return Meter(other, rest, torch.zeros_like(self.noise))
 
     def confirmed(self, far: float, again: Callable[[Meter], float]) -> bool:
@@ -121,6 +121,9 @@ class Meter:
 def make_meter(subject: Subject) -> Meter:
     """The subject at rest, run a few times with nothing changed."""
     rest = subject.run()
+    if goes_along(subject, rest):
+        subject.flat = True
+        rest = rest.transpose(1, 2)
     noise = torch.zeros(rest.shape[:2], dtype=torch.float64)
     for _ in range(REPEATS):
         again = subject.run()

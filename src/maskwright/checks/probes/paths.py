@@ -15,6 +15,7 @@ from maskwright.checks.probes.answer import Answer, Trouble, brief
 from maskwright.checks.probes.leaks import clear_of, hidden_from, hidden_pairs
 from maskwright.checks.probes.measure import RESHAPED
 from maskwright.checks.probes.subject import Change
+from maskwright.checks.trace import recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,7 @@ def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -
     answer = Answer("paths")
     judged = torch.from_numpy(expected.judged)
     tried = []
+    wild = False
     for name, by in {**_built_in(meter.subject), **(own or {})}.items():
         try:
             out = run_path(meter.subject, by)
@@ -48,7 +50,8 @@ def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -
         if not bool((far > 0).any()):
             continue
         b, i = (int(x) for x in np.unravel_index(int(far.argmax()), far.shape))
-        if float(far.max()) <= 4 * _chance(meter.subject, by, out):
+        if _is_random(meter, by, out):
+            wild = True
             tried.pop()
             answer.notes.append(f"{name}: not compared, it is random by more than dropout")
             continue
@@ -57,6 +60,9 @@ def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -
             found = run_path(other.subject, by)
             return float(torch.where(judged, other.apart(found, other.rest, RESHAPED), 0.0).max())
 
+        if by is _in_training and _same_masks(meter.subject, by):
+            answer.notes.append(f"{name}: the output differs, and the masks do not")
+            continue
         if meter.confirmed(float(far.max()), again):
             answer.troubles.append(
                 Trouble(
@@ -69,26 +75,26 @@ def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -
                     by=lambda subject, by=by: run_path(subject, by),
                 )
             )
-    trouble = _leak_in_training(meter, expected)
+    trouble = _leak_in_training(meter, expected, wild)
     if trouble is not None:
         answer.troubles.append(trouble)
     answer.tried = ", ".join(tried)
     return answer
 
 
-def _chance(subject: Subject, by: Path, out: torch.Tensor) -> float:
-    """How far the output goes with other random numbers: a router may add noise in training."""
-    other = subject.of(seed=subject.seed + 1)
+def _is_random(meter: Meter, by: Path, out: torch.Tensor) -> bool:
+    """Does it give something else with other random numbers? A router may add some in training."""
+    other = meter.subject.of(seed=meter.subject.seed + 1)
     found = run_path(other, by)
-    subject.passes += other.passes
-    return float((found - out).abs().max()) if found.shape == out.shape else 0.0
+    meter.subject.passes += other.passes
+    return found.shape == out.shape and bool((meter.apart(found, out) > 0).any())
 
 
-def _leak_in_training(meter: Meter, expected: Expectation) -> Trouble | None:
+def _leak_in_training(meter: Meter, expected: Expectation, wild: bool) -> Trouble | None:
     """Training with dropout as it is: drawn alike in every run, it leaves what is hidden hidden."""
     subject = meter.subject
     module, name = subject.module, subject.main
-    if module is None or not any(_rates(module)) or expected.whole:
+    if module is None or expected.whole or not (wild or any(_rates(module))):
         return None
     hidden = hidden_pairs(meter, expected, name)
     rows = np.flatnonzero(hidden.any((0, 2)))
@@ -191,6 +197,17 @@ def _built_in(subject: Subject) -> dict[str, Path]:
 def _with_gradients(model: Any, *args: Any, **given: Any) -> Any:
     with torch.enable_grad():
         return model(*args, **given)
+
+
+def _same_masks(subject: Subject, by: Path) -> bool:
+    """Is the attention that is run on this path the same as at rest, if there is any?"""
+    with recording(subject.model) as rest:
+        subject.run()
+    with recording(subject.model) as other:
+        run_path(subject, by)
+    pairs = list(zip(rest.calls, other.calls, strict=False))
+    same = len(rest.calls) == len(other.calls) > 0
+    return same and all(np.array_equal(one.seen, two.seen) for one, two in pairs)
 
 
 def _in_training(model: Any, *args: Any, **given: Any) -> Any:

@@ -48,6 +48,7 @@ class Subject:
     seed: int = 0
     passes: int = 0
     seats: dict[Key, nn.Embedding | None] = field(default_factory=dict)
+    flat: bool = False  # an output of two axes is (batch, positions), and not (batch, features)
 
     @property
     def module(self) -> nn.Module | None:
@@ -108,10 +109,13 @@ class Subject:
                 f"audit: the model gave {kind_of(result)}, in which no tensor (batch, positions, …) "
                 "was found. Pass output=, a function that takes it out of the result."
             )
-        found = found.detach()
+        return self.placed(found.detach()).double()
+
+    def placed(self, found: torch.Tensor) -> torch.Tensor:
+        """An output as (batch, positions, features)."""
         if found.dim() == 2:
-            found = found[:, None]
-        return found.reshape(*found.shape[:2], -1).double()
+            found = found[:, :, None] if self.flat else found[:, None]
+        return found.reshape(*found.shape[:2], -1)
 
     @contextmanager
     def _changed_at(self, seat: nn.Embedding, ids: Any, change: Change) -> Iterator[None]:
@@ -267,6 +271,18 @@ def find_seats(subject: Subject) -> None:
             subject.seats[name] = next((m for m, read in reads if same_ids(read, ids)), None)
 
 
+def goes_along(subject: Subject, out: torch.Tensor) -> bool:
+    """Are the features of an only output really positions? They are if fewer of these give fewer."""
+    length = subject.length()
+    if length < 2 or out.shape[1:] != (1, length):
+        return False
+    try:
+        fewer = subject.run(subject.positions(subject.main, list(range(length - 1))))
+    except Exception:  # a model of one length only
+        return False
+    return bool(fewer.shape[1:] == (1, length - 1))
+
+
 def _read_inputs(inputs: Any) -> Inputs:
     if isinstance(inputs, torch.Tensor):
         return {0: inputs}
@@ -367,10 +383,11 @@ def recast(subject: Subject, dtype: torch.dtype) -> Subject | None:
     return twin
 
 
-def takes(model: Any, name: str) -> bool:
-    """Does the model's forward have an argument of this name?"""
+def takes(model: Any, name: str, *, loosely: bool = False) -> bool:
+    """Does the model's forward have an argument of this name? Loosely, any name may do."""
     called = model.forward if isinstance(model, nn.Module) else model
     try:
-        return name in inspect.signature(called).parameters
+        taken = inspect.signature(called).parameters
     except (TypeError, ValueError):
         return False
+    return name in taken or (loosely and any(p.kind is p.VAR_KEYWORD for p in taken.values()))

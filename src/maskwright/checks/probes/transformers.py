@@ -5,11 +5,13 @@ Nothing is imported: a model is known by what it has.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright.core.atoms import causal, chunks, everything, padding, window
+from maskwright.checks.probes.subject import takes
+from maskwright.core.atoms import causal, chunks, dense, everything, padding, window
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 LENGTH = 24
 SEQUENCES = 2
 SHORTER = 7  # positions of padding in the second sequence
+SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+KINDS = ("layer_types", "attention_layers", "layers_block_type")  # where a config lists its layers
+NEAR = ("sliding_attention", "local", "attention")  # and calls those that have the window
 
 
 def is_one(model: Any) -> bool:
@@ -27,7 +32,10 @@ def is_one(model: Any) -> bool:
 
 
 def inputs_of(model: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
-    """Ids for a model of transformers: two sequences, the second padded at its end."""
+    """Ids for a model of transformers: two sequences, the second padded at its end.
+
+    There is no padding where the model has no way to be told of it.
+    """
     if not is_one(model):
         raise ArgumentError(
             "audit: inputs were left out, which only models of transformers allow. "
@@ -35,23 +43,24 @@ def inputs_of(model: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
         )
     config = model.config.get_text_config()
     words = int(config.vocab_size)
-    taken = {
-        getattr(config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")
-    }
+    special = {getattr(config, name, None) for name in SPECIAL}
+    plain = [word for word in range(min(3, words - 1), words) if word not in special]
     source = torch.Generator().manual_seed(0)
-    ids = torch.randint(min(3, words - 1), words, (SEQUENCES, length), generator=source)
-    for special in taken:
-        if isinstance(special, int):
-            ids[ids == special] = (special + 7) % words
-    keep = torch.ones_like(ids)
-    keep[1, length - SHORTER :] = 0
-    pad = getattr(config, "pad_token_id", None)
-    ids = ids.masked_fill(keep == 0, pad if isinstance(pad, int) and pad >= 0 else 0)
-    given = {"input_ids": ids, "attention_mask": keep}
+
+    def draw(count: int) -> torch.Tensor:
+        drawn = torch.randint(len(plain), (SEQUENCES, count), generator=source)
+        return torch.tensor(plain)[drawn]
+
+    ids = draw(length)
+    given = {"input_ids": ids}
+    if takes(model, "attention_mask") or not takes(model, "input_ids"):
+        keep = torch.ones_like(ids)
+        keep[1, length - min(SHORTER, length // 2) :] = 0
+        pad = getattr(config, "pad_token_id", None)
+        ids = ids.masked_fill(keep == 0, pad if isinstance(pad, int) and pad >= 0 else 0)
+        given = {"input_ids": ids, "attention_mask": keep}
     if model.config.is_encoder_decoder:
-        given["decoder_input_ids"] = torch.randint(
-            min(3, words - 1), words, (SEQUENCES, length - 5), generator=source
-        )
+        given["decoder_input_ids"] = draw(max(length - 5, 2))
     return given
 
 
@@ -63,47 +72,81 @@ def expectation_of(model: Any, inputs: Any = None) -> Any:
             'Give a mask, such as "causal()".'
         )
     config = model.config
-    keep = inputs.get("attention_mask") if isinstance(inputs, dict) else None
-    real = None
-    if isinstance(keep, torch.Tensor) and keep.dim() == 2 and bool((keep == 0).any()):
-        real = padding(keep=keep.bool().numpy())
-
-    def padded(mask: Mask) -> Mask:
-        return mask if real is None else mask & real
-
+    given = inputs.get("attention_mask") if isinstance(inputs, dict) else None
+    keep = None
+    if isinstance(given, torch.Tensor) and given.dim() == 2 and bool((given == 0).any()):
+        keep = given.bool().cpu()
+    real = None if keep is None else padding(keep=keep.numpy())
     if config.is_encoder_decoder:
         source = everything() if real is None else real
         return {"input_ids": source, "decoder_input_ids": causal()}
-    masks = tuple(padded(mask) for mask in _layers(model, config.get_text_config()))
+    layers = _layers(model, config.get_text_config(), keep)
+    masks = tuple(mask if real is None else mask & real for mask in layers)
     return masks if len(set(masks)) > 1 else masks[0]
 
 
-def _layers(model: Any, config: Any) -> list[Mask]:
-    forward = is_causal(model)
-    own: Mask = causal() if forward else everything()
-    kinds = getattr(config, "layer_types", None)
-    wide = getattr(config, "sliding_window", None)
+def _layers(model: Any, config: Any, keep: torch.Tensor | None) -> list[Mask]:
+    own: Mask = causal() if is_causal(model) else everything()
+    near = _near(config, own)
+    kinds = next((found for name in KINDS if (found := getattr(config, name, None))), None)
     if not kinds:
-        used = getattr(config, "use_sliding_window", True)
-        return [window(back=int(wide) - 1) if forward and wide and used else own]
-    found = []
-    for kind in kinds:
-        if kind == "sliding_attention" and wide:
-            both = int(wide) // 2 if not hasattr(config, "local_attention") else None
-            side = int(config.local_attention) // 2 if both is None else both
-            found.append(window(back=int(wide) - 1) if forward else window(back=side, ahead=side))
-        elif kind == "chunked_attention" and getattr(config, "attention_chunk_size", None):
-            found.append(own & chunks(int(config.attention_chunk_size)))
-        else:
-            found.append(own)
-    return found
+        return [near if getattr(config, "use_sliding_window", True) else own]
+    size = getattr(config, "attention_chunk_size", None)
+    apart = own & _chunks(int(size), keep) if size else own
+    return [
+        near if kind in NEAR else apart if kind == "chunked_attention" else own for kind in kinds
+    ]
+
+
+def _near(config: Any, own: Mask) -> Mask:
+    """The window of those layers that have one."""
+    wide = getattr(config, "sliding_window", None)
+    if wide is None and hasattr(config, "attention_layers"):
+        wide = getattr(config, "window_size", None)
+    if not isinstance(wide, int) or wide < 1:
+        return own
+    if own == causal():
+        return window(back=wide - 1)
+    side = wide - 1 if getattr(config, "use_bidirectional_attention", None) else wide
+    return window(back=side, ahead=side)
+
+
+def _chunks(size: int, keep: torch.Tensor | None) -> Mask:
+    """Chunks are counted from each sequence's first token, behind its padding."""
+    if keep is None or bool(keep[:, 0].all()):
+        return chunks(size)
+    first = keep.int().argmax(1, keepdim=True)
+    own = (torch.arange(keep.shape[1]) - first).div(size, rounding_mode="floor")
+    return dense((own[:, None, :, None] == own[:, None, None, :]).numpy())
 
 
 def is_causal(model: Any) -> bool:
-    """Does it hide the future? A model that generates does; else its attention says so itself."""
+    """Does it hide the future?
+
+    Its config may say so. If not, a model that generates does; else its attention tells, or other
+    models of its kind: those that only ever generate do.
+    """
+    config = model.config.get_text_config()
     if getattr(model.config, "is_decoder", False):
         return True
+    if _sees_all(config):
+        return False
     if hasattr(model, "can_generate") and model.can_generate():
         return True
-    said = [getattr(part, "is_causal", None) for part in model.modules()]
-    return True in said
+    said = {getattr(part, "is_causal", None) for part in model.modules()} - {None}
+    if said:
+        return True in said
+    homes = {sys.modules.get(kind.__module__) for kind in type(model).__mro__}
+    kin = [name for home in homes for name in getattr(home, "__dict__", ())]
+    makes = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in kin)
+    return makes and not any(name.endswith("ForMaskedLM") for name in kin)
+
+
+def _sees_all(config: Any) -> bool:
+    """Does its config say that the future is not hidden? There are several words for it."""
+    return (
+        getattr(config, "use_bidirectional_attention", None) in (True, "all")
+        or getattr(config, "is_causal", None) is False
+        or getattr(config, "causal", None) is False
+        or getattr(config, "attn_type", None) == "bi"
+    )
