@@ -55,6 +55,7 @@ fuzz: $(VENV)/.peers ## Compare 100,000 random masks with the oracle, 20,000 low
 
 audit-zoo: $(VENV)/.peers ## Audit models with planted mistakes, and their healthy twins
 	$(BIN)/python -m tests.zoo
+	MASKWRIGHT_ALL_ARCHITECTURES=1 $(TEST) tests/checks/test_audit_transformers.py
 
 bench: $(VENV)/.peers ## Measure, beside PyTorch in the same run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks

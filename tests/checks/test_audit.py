@@ -205,6 +205,53 @@ def test_a_pooled_output_depends_on_no_padding() -> None:
     assert not report.ok
 
 
+def test_a_pooled_output_need_not_know_of_what_some_rows_do_not_see() -> None:
+    near = model_of(mw.window(back=2), mw.window(back=2))
+    for row in (0, T - 1):
+        assert mw.audit(lambda x, i=row: near(x)[:, i], floats(), expects=mw.window(back=2)).ok
+    wide = model_of(None)
+    assert mw.audit(lambda x: wide(x)[:, 0], floats(), expects="bidirectional").ok
+    report = mw.audit(lambda x: x[:, 0] + 0 * wide(x)[:, 0], floats(), expects="bidirectional")
+    assert probes_that_failed(report) == {"reach"}
+
+
+def test_one_number_for_each_position_is_an_output_of_positions() -> None:
+    square = torch.randn(2, T, T, generator=torch.Generator().manual_seed(1))
+    for x in (floats(), square):
+        assert mw.audit(lambda x: x.cumsum(1).mean(-1), x, expects="causal").ok
+        report = mw.audit(lambda x: x.flip(1).cumsum(1).flip(1).mean(-1), x, expects="causal")
+        assert "leak" in probes_that_failed(report)
+    assert mw.audit(lambda x: x.mean(1), square, expects="bidirectional").ok
+
+
+def test_pieces_end_only_where_nothing_later_is_seen() -> None:
+    def step(model: Any, piece: Any, state: Any) -> tuple[Any, Any]:
+        before = piece if state is None else torch.cat((state, piece), 1)
+        seen = nn.functional.pad(before, (0, 0, 0, T - before.shape[1]))
+        return model(seen)[:, before.shape[1] - piece.shape[1] : before.shape[1]], before
+
+    prefixed = mw.causal() | mw.prefix(7)
+    options: dict[str, Any] = {"step": step, "probes": "steps"}
+    assert mw.audit(model_of(prefixed), floats(), expects=prefixed, **options).ok
+    assert mw.audit(model_of(None), floats(), expects="bidirectional", **options).ok
+    assert not mw.audit(model_of(None), floats(), expects="causal", **options).ok
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_noise_in_training_is_no_finding_and_hides_none(forgets: bool) -> None:
+    class Jittered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.masked, self.bare = model_of(mw.causal()), model_of(None)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            noisy = x * (1 + 0.01 * torch.randn_like(x)) if self.training else x
+            return (self.bare if forgets and self.training else self.masked)(noisy)
+
+    report = mw.audit(Jittered(), floats(), expects="causal", probes="paths")
+    assert report.ok != forgets, str(report)
+
+
 # ── what is left as it was ────────────────────────────────────────────────────────────────────
 
 

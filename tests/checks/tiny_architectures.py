@@ -66,6 +66,7 @@ RELATIVE: Sizes = {**TINY, "relative_attention": True, "pos_att_type": ["c2p", "
 XLM: Sizes = {"vocab_size": 100, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "pad_token_id": 2}
 SPARSE: Sizes = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
 SWITCH: Sizes = {**T5, **SPARSE, "num_decoder_layers": 2, "num_experts": 4}
+NLLB: Sizes = {**PAIR, "num_experts": 4, "encoder_sparse_step": 2, "decoder_sparse_step": 2}
 MAMBA: Sizes = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
 SECOND: Sizes = {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8}
 JAMBA: Sizes = {**GROUPED, **SECOND, **MANY, "use_mamba_kernels": False}
@@ -206,4 +207,5 @@ ARCHITECTURES: dict[str, Tiny] = {
     "marian": Tiny("MarianMTModel", "MarianConfig", PAIR),
     "blenderbot": Tiny("BlenderbotForConditionalGeneration", "BlenderbotConfig", PAIR),
     "m2m100": Tiny("M2M100ForConditionalGeneration", "M2M100Config", PAIR),
+    "nllb moe": Tiny("NllbMoeForConditionalGeneration", "NllbMoeConfig", NLLB, EAGER),
 }

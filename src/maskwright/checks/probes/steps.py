@@ -9,7 +9,7 @@ import torch
 
 from maskwright.checks.probes.answer import Answer, Trouble, brief, skip
 from maskwright.checks.probes.measure import RESHAPED
-from maskwright.checks.probes.subject import takes
+from maskwright.checks.probes.subject import same_chance, takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,8 +118,7 @@ def run_pieces(subject: Subject, step: Step, cuts: list[int]) -> torch.Tensor:
         for stop in cuts:
             piece = _piece(subject, start, stop)
             subject.passes += 1
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(subject.seed)
+            with same_chance(subject.seed):
                 result, state = step(subject.model, piece, state)
             found.append(subject.read(result))
             start = stop

@@ -95,8 +95,7 @@ class Subject:
         self.passes += 1
         args = [given[n] for n in sorted(key for key in given if isinstance(key, int))]
         named = {key: x for key, x in given.items() if isinstance(key, str)}
-        with hooked, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with hooked, same_chance(self.seed):
             if by is not None:
                 return by(self.model, *args, **named)
             return self.model(*args, **named)
@@ -335,6 +334,20 @@ def first_tensor(result: Any) -> torch.Tensor | None:
 
 
 # ── stillness ─────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def same_chance(seed: int) -> Iterator[None]:
+    """The same random numbers each time; afterwards they go on where they were.
+
+    Devices that nobody has used are left alone: torch.manual_seed takes note of them, slowly.
+    """
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield
 
 
 @contextmanager
