@@ -102,7 +102,9 @@ def influence(
     """
     read_choice(by, "influence: by", WAYS)
     names = () if of is None else (of,)
-    subject = make_subject(model, inputs, names=names, output=output, pad_id=pad_id, seed=seed)
+    subject = make_subject(
+        model, inputs, names=names, output=output, pad_id=pad_id, seed=seed, asked_by="influence"
+    )
     with still(model):
         find_seats(subject)
         meter = make_meter(subject)

@@ -48,6 +48,7 @@ class Subject:
     seed: int = 0
     passes: int = 0
     seats: dict[Key, nn.Embedding | None] = field(default_factory=dict)
+    asked_by: str = "audit"  # whose name an error begins with
     flat: bool = False  # an output of two axes is (batch, positions), and not (batch, features)
 
     @property
@@ -105,8 +106,8 @@ class Subject:
         found = self.pick(result) if self.pick is not None else first_tensor(result)
         if not isinstance(found, torch.Tensor) or found.dim() < 2:
             raise ArgumentError(
-                f"audit: the model gave {kind_of(result)}, in which no tensor (batch, positions, …) "
-                "was found. Pass output=, a function that takes it out of the result."
+                f"{self.asked_by}: the model gave {kind_of(result)}, in which no tensor (batch, "
+                "positions, …) was found. Pass output=, a function that takes it out of the result."
             )
         return self.placed(found.detach()).double()
 
@@ -222,11 +223,14 @@ def make_subject(
     output: Callable[[Any], Any] | None = None,
     pad_id: int | None = None,
     seed: int = 0,
+    asked_by: str = "audit",
 ) -> Subject:
     """A subject of a model and its inputs; `names` are the inputs that have positions to change."""
     if not callable(model):
-        raise ArgumentError(f"audit: the model is {kind_of(model)}. Give a module or a function.")
-    given = _read_inputs(inputs)
+        raise ArgumentError(
+            f"{asked_by}: the model is {kind_of(model)}. Give a module or a function."
+        )
+    given = _read_inputs(inputs, asked_by)
     found = (
         names
         or tuple(
@@ -237,15 +241,17 @@ def make_subject(
         if name not in given:
             known = ", ".join(map(str, given))
             raise ArgumentError(
-                f"audit: expects names {name!r}, but the inputs are {known}. Name one of these."
+                f"{asked_by}: {name!r} is named, but the inputs are {known}. Name one of these."
             )
     if not found:
         raise ArgumentError(
-            "audit: no input is ids (batch, positions) or floats (batch, positions, features). "
+            f"{asked_by}: no input is ids (batch, positions) or floats (batch, positions, features). "
             "Give a tensor, or a dict of the model's arguments."
         )
     main = found[-1]  # of an encoder and a decoder, the decoder's
-    return Subject(model, given, main, output, pad_id, seed, seats=dict.fromkeys(found))
+    return Subject(
+        model, given, main, output, pad_id, seed, seats=dict.fromkeys(found), asked_by=asked_by
+    )
 
 
 def find_seats(subject: Subject) -> None:
@@ -282,7 +288,7 @@ def goes_along(subject: Subject, out: torch.Tensor) -> bool:
     return bool(fewer.shape[1:] == (1, length - 1))
 
 
-def _read_inputs(inputs: Any) -> Inputs:
+def _read_inputs(inputs: Any, asked_by: str) -> Inputs:
     if isinstance(inputs, torch.Tensor):
         return {0: inputs}
     if isinstance(inputs, Mapping):
@@ -290,7 +296,7 @@ def _read_inputs(inputs: Any) -> Inputs:
     if isinstance(inputs, (tuple, list)):
         return dict(enumerate(inputs))
     raise ArgumentError(
-        f"audit: the inputs are {kind_of(inputs)}. Give a tensor, a tuple of arguments, or a dict "
+        f"{asked_by}: the inputs are {kind_of(inputs)}. Give a tensor, a tuple of arguments, or a dict "
         "of keyword arguments."
     )
 
