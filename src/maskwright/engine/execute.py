@@ -106,25 +106,48 @@ def backward(
         scaled, positive = q * terms.scale, terms._replace(scale=1.0)
         dq, dk, dv = backward(bound, grad, grad_lse, scaled, k, v, out, lse, positive)
         return dq * terms.scale, dk, dv
-    planes = (q.shape[0], q.shape[1])
-    plan = plan_of(bound, "plain" if terms.dropout_p else "backward", planes)
+    plan = plan_of(bound, "plain" if terms.dropout_p else "backward", (q.shape[0], q.shape[1]))
     if grad_lse is not None:
         grad_lse = grad_lse.masked_fill(lse == -math.inf, 0.0)
+    args = (bound, plan, (grad, grad_lse, q), (out, lse), terms)
+    if plan.unseen is None:
+        return _gradients(*args, k, v)
+    if not terms.dropout_p:
+        # As in the forward pass: a weight of 0 hides plain numbers, so first without clearing.
+        dq, dk, dv = _gradients(*args, k, v)
+        told = dq if plan.telling_row is None else dq[:, :, plan.telling_row]
+        if math.isfinite(told.sum()):
+            return dq, dk, dv
+    return _gradients(*args, *_without_unseen(plan, k, v))
+
+
+def _gradients(
+    bound: BoundMask,
+    plan: Plan,
+    rows: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor],
+    found: tuple[torch.Tensor, torch.Tensor],
+    terms: Terms,
+    k: torch.Tensor,
+    v: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """By the backward plan, of keys and values that hold numbers."""
+    (grad, grad_lse, q), (out, lse) = rows, found
     spare = grad_lse is not None and not terms.dropout_p
-    k, v = _without_unseen(plan, k, v)
     given = _prepared(plan, q, k, v, bool(terms.dropout_p), spare=spare)
     width = given[0].shape[-1]
     if q.dtype in HALVES and q.shape[-1] != v.shape[-1] and not terms.dropout_p:
         # Torch keeps more digits here than a half has, so the output is had again, unrounded.
-        out, _ = strips.forward(plan_of(bound, "forward", planes), *given, terms.scale)
-    grad, out = (pad(x.to(lse.dtype), (0, width - x.shape[-1])) for x in (grad, out))
+        out, _ = strips.forward(
+            plan_of(bound, "forward", (q.shape[0], q.shape[1])), *given, terms.scale
+        )
     if spare:
         # A value of 1 in a spare column, whose output is taken as 0, carries the gradient of the
         # logsumexp: it comes to every weight of the row, and nothing is taken off it.
         given[2][..., -1] = 1.0
+        grad, out = (pad(x.to(lse.dtype), (0, width - x.shape[-1])) for x in (grad, out))
         out[..., -1] = 0.0
         grad[..., -1] = grad_lse
-    grad, out = (x.to(given[0].dtype) for x in (grad, out))
+    grad, out = (_fitted(x, given[0].dtype, width) for x in (grad, out))
     args = (plan, grad, *given, out, lse)
     if terms.dropout_p:
         grads = plain.backward(*args, grad_lse, *terms)
