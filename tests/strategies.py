@@ -259,3 +259,9 @@ def cases(draw: st.DrawFn, code: bool = True) -> tuple[Mask, Frame]:
     """A frame, and a mask that fits it."""
     frame = draw(frames())
     return draw(masks(frame, depth=draw(st.integers(1, 6)), code=code)), frame
+
+
+@st.composite
+def bound_masks(draw: st.DrawFn) -> mw.BoundMask:
+    """Any mask, on a frame that it fits."""
+    return bind(*draw(cases()))

@@ -37,7 +37,19 @@ class MaskError(ValueError):
     ... except mw.MaskError as error:
     ...     print(error)
     window: back=-1 is negative. Count keys from the query, 0 or more, or give None for no limit.
+
+    Where a mask was read from text, `at` is the first character that is at fault, and one past
+    the last.
+
+    >>> text = "causal() & windw(back=3)"
+    >>> try:
+    ...     mw.parse(text)
+    ... except mw.MaskError as error:
+    ...     print(text[slice(*error.at)])
+    windw
     """
+
+    at: tuple[int, int] | None = None
 
 
 class ArgumentError(MaskError):

@@ -79,3 +79,32 @@ def test_large_data_goes_through_json() -> None:
     ids = np.repeat(np.arange(500), 400)[None]
     for mask in (mw.documents(ids=ids), mw.keys(range(1_500_000)), mw.padding(keep=ids % 2 == 0)):
         assert mw.from_json(mw.to_json(mask)) == mask
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("causal() & windw(back=3)", "windw"),
+        ("causal() & window(back=-1)", "window(back=-1)"),
+        ("  keys([1, x])", "[1, x]"),
+        ("causal() and window(back=1)", "causal() and window(back=1)"),
+        ("causal()\n& pefix(3)", "pefix"),
+        ("keys(ids='中文') | casual()", "keys(ids='中文')"),
+        ("documents(ids='中文') & casual()", "documents(ids='中文')"),
+        ("~causal", "causal"),
+        ("causal() & window(back=3", "("),
+        ("range(3)", "range"),
+        ("keys(range(0))  | keys(range(1.5))", "range(1.5)"),
+    ],
+)
+def test_an_error_tells_its_place(text: str, fault: str) -> None:
+    with pytest.raises(mw.MaskError) as caught:
+        mw.parse(text)
+    assert caught.value.at is not None
+    assert text[slice(*caught.value.at)] == fault
+
+
+def test_an_expression_may_have_several_lines() -> None:
+    assert mw.parse("causal()\n  & padding(\r\n lengths=[2])\n") == mw.causal() & mw.padding(
+        lengths=[2]
+    )

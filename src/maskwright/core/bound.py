@@ -6,6 +6,7 @@ memory is bounded by the answer and not by what leads to it.
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 
 from maskwright.core.arrays import read_number, read_whole
 from maskwright.core.compose import CHEAP, VIEW
+from maskwright.core.coverage import covered_cells
 from maskwright.core.frame import MOST_BYTES
 from maskwright.core.living import new_number
 from maskwright.core.mask import Atom, Cell, Mask, answer_torch, walk
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from maskwright.core.arrays import BoolArray
+    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.compare import Comparison
     from maskwright.core.frame import Frame
     from maskwright.core.why import Why
@@ -170,6 +172,45 @@ class BoundMask:
         tall = read_whole(q_block, "tiles: q_block", least=1)
         broad = tall if kv_block is None else read_whole(kv_block, "tiles: kv_block", least=1)
         return cut(self._read(tall), tall, broad)
+
+    def coverage(
+        self,
+        q_block: int = 1,
+        kv_block: int | None = None,
+        *,
+        batch: int = 0,
+        head: int = 0,
+        rows: tuple[int, int] | None = None,
+        keys: tuple[int, int] | None = None,
+    ) -> IntArray:
+        """How many cells of every tile may be seen, in one plane, or in some rows and keys of it.
+
+        `rows` and `keys` are a first and one past the last, and tiles are counted from the first.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(6).coverage(3).tolist()
+        [[6, 0], [9, 6]]
+        >>> mw.window(back=1).on(1_000_000).coverage(keys=(9, 12), rows=(10, 12)).tolist()
+        [[1, 1, 0], [0, 1, 1]]
+        """
+        tall = read_whole(q_block, "coverage: q_block", least=1)
+        broad = tall if kv_block is None else read_whole(kv_block, "coverage: kv_block", least=1)
+        b, h = (
+            self._index(index, name, size)
+            for index, name, size in (
+                (batch, "batch", self._home.batch),
+                (head, "head", self._home.heads),
+            )
+        )
+        across = self._stretch(rows, "rows", self._part.rows)
+        along = self._stretch(keys, "keys", self._part.key_stop)
+        size = 8 * math.ceil(len(across) / tall) * math.ceil(len(along) / broad)
+        if size > MOST_BYTES:
+            raise SizeError(
+                f"coverage would need {size / 1e9:.1f} GB. Give larger blocks, or some rows and keys."
+            )
+        parts = self._read_plane(b, h, across, along)
+        return covered_cells(parts, len(across), along, tall, broad)
 
     def count(self) -> int:
         """How many cells may be seen, over all batch rows and heads.
@@ -324,6 +365,38 @@ class BoundMask:
                 spans = spans.shift(0, keys)
             yield self._spread(spans)
 
+    def _read_plane(self, batch: int, head: int, rows: range, keys: range) -> Iterator[Spans]:
+        """Spans of one plane, cut to some rows and keys, some rows at a time."""
+        planes = self._planes
+        if not rows or not keys:
+            return
+        for first in range(rows.start, rows.stop, step := self._step()):
+            stop, top = min(first + step, rows.stop), self._part.row
+            region = Region(self._home, top + first, top + stop, keys.start, keys.stop)
+            spans = self._spread(self.mask._read(region))
+            yield spans.plane(0, batch if planes[0] > 1 else 0).plane(
+                1, head if planes[1] > 1 else 0
+            )
+
+    def _index(self, given: int, name: str, size: int) -> int:
+        number = read_number(given, f"coverage: {name}")
+        if not 0 <= number < size:
+            raise FrameError(
+                f"coverage: {name} {number} is not there. Give a number from 0 to {size - 1}."
+            )
+        return number
+
+    def _stretch(self, given: tuple[int, int] | None, name: str, size: int) -> range:
+        if given is None:
+            return range(size)
+        first, stop = (read_whole(end, f"coverage: {name}", least=0) for end in given)
+        if not first <= stop <= size:
+            raise FrameError(
+                f"coverage: {name}={first, stop} but there are {size}. "
+                "Give a first and one past the last."
+            )
+        return range(first, stop)
+
     def _spread(self, spans: Spans) -> Spans:
         """All batch rows and heads that differ anywhere, also where these rows are alike."""
         shape = (*self._planes, spans.shape[2])
@@ -419,6 +492,22 @@ class BoundMask:
         from maskwright.core.grid import render
 
         return render(self)
+
+    def _repr_svg_(self) -> str | None:
+        return self._drawn("svg_of")
+
+    def _repr_html_(self) -> str | None:
+        return self._drawn("html_of")
+
+    def _drawn(self, how: str) -> str | None:
+        """What a notebook shows; None, where it is too large, makes it print the text."""
+        # Found by its name: what a mask is knows nothing of pictures.
+        notebook = importlib.import_module("maskwright.draw.notebook")
+        try:
+            picture: str = getattr(notebook, how)(self)
+        except SizeError:
+            return None
+        return picture
 
 
 def _cuts(rows: int, block: int, step: int) -> Iterator[tuple[int, int]]:

@@ -11,6 +11,7 @@ from maskwright.errors import FrameError
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.frame import Frame
+    from maskwright.core.mask import Mask
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,25 @@ def compare(left: BoundMask, right: BoundMask) -> Comparison:
                 break
         row += mine.shape[2]
     return found
+
+
+def common(left: BoundMask, right: BoundMask) -> BoundMask:
+    """The cells that both see."""
+    return _joined(left, right, left.mask & right.mask)
+
+
+def only(left: BoundMask, right: BoundMask) -> BoundMask:
+    """The cells that the left sees and the right does not."""
+    return _joined(left, right, left.mask - right.mask)
+
+
+def _joined(left: BoundMask, right: BoundMask, mask: Mask) -> BoundMask:
+    if left._home != right._home or left._part != right._part:
+        raise FrameError(
+            f"One mask is on {_sizes(left.frame)}, the other on {_sizes(right.frame)}. "
+            "Bind both to the same frame."
+        )
+    return type(left)(mask, left._home, left._part)
 
 
 def _sizes(frame: Frame) -> str:

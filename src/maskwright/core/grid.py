@@ -31,18 +31,23 @@ def render(bound: BoundMask) -> str:
     """The expression, its sizes, and a grid for each batch row and head that differs."""
     if bound._intervals_at_most() > MOST_INTERVALS and max(bound.shape[2:]) > MOST_CELLS:
         note = "too many intervals to draw at once; draw some .rows(start, stop)"
-        return "\n".join([_title(bound), _sizes(bound), note])
+        return "\n".join([title_of(bound), sizes_of(bound), note])
+    return "\n".join([title_of(bound), f"{sizes_of(bound)}, {density_of(bound)}", *_grids(bound)])
+
+
+def density_of(bound: BoundMask) -> str:
+    """The share of cells that may be seen, in words."""
     share = bound.density
-    density = f", density {share:.2g}" if 0 < share < 0.1 else f", density {share:.2f}"
-    return "\n".join([_title(bound), _sizes(bound) + density, *_grids(bound)])
+    return f"density {share:.2g}" if 0 < share < 0.1 else f"density {share:.2f}"
 
 
-def _title(bound: BoundMask) -> str:
-    said, shorter = _short(bound.mask), _short(simplify(bound.mask))
+def title_of(bound: BoundMask) -> str:
+    """The mask as text, and its shorter form where it has one."""
+    said, shorter = short_text(bound.mask), short_text(simplify(bound.mask))
     return f"{said} = {shorter}" if len(shorter) < len(said) else said
 
 
-def _short(mask: Mask) -> str:
+def short_text(mask: Mask) -> str:
     """The mask in at most a line, its data left out where that is long."""
     values = sum(
         getattr(value, "data", np.empty(0)).size
@@ -55,7 +60,8 @@ def _short(mask: Mask) -> str:
     return said if len(said) <= LINE else said[: LINE - 1] + "…"
 
 
-def _sizes(bound: BoundMask) -> str:
+def sizes_of(bound: BoundMask) -> str:
+    """The frame in words."""
     frame = bound.frame
     parts = [f"{frame.q_len} {'query' if frame.q_len == 1 else 'queries'} × {frame.kv_len} "
              f"{'key' if frame.kv_len == 1 else 'keys'}"]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maskwright.core.arrays import LARGEST_NUMBER
 from maskwright.core.atoms import ATOMS
 from maskwright.core.compose import DEEPEST, by_batch, by_head
-from maskwright.errors import TextError
+from maskwright.errors import MaskError, TextError
 
 if TYPE_CHECKING:
     from maskwright.core.mask import Mask
@@ -43,10 +43,18 @@ stride, tree, window, by_head, by_batch.
     if not isinstance(text, str):
         raise TextError(f"parse: got {type(text).__name__}. Give a text.")
     _check_limits(text)
+    line = re.sub(r"[\r\n\f\v]", " ", text)  # so that every place in it is a column
+    lead = len(line) - len(line.lstrip())
     try:
-        return _mask(_tree(text.strip()))
+        return _mask(_tree(line.strip()))
     except (RecursionError, MemoryError):
         raise TextError("The text nests too deep. Flatten it.") from None
+    except MaskError as error:
+        if error.at is not None:
+            held = line.strip().encode()  # Python counts columns in bytes
+            first, stop = (lead + len(held[:byte].decode(errors="ignore")) for byte in error.at)
+            error.at = (first, stop)
+        raise
 
 
 def _check_limits(text: str) -> None:
@@ -76,18 +84,39 @@ def _tree(text: str) -> ast.expr:
             warnings.simplefilter("ignore")  # Python's hints on odd code: ours is the error below
             return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as error:
-        raise TextError(_point_at(text, error)) from None
+        raise _syntax_error(text, error) from None
 
 
-def _point_at(text: str, error: SyntaxError | ValueError) -> str:
+def _syntax_error(text: str, error: SyntaxError | ValueError) -> TextError:
     place = getattr(error, "offset", None)
     if not place:
-        return f"The text is no expression ({error}). Write for example causal() & window(back=3)."
+        return TextError(
+            f"The text is no expression ({error}). Write for example causal() & window(back=3)."
+        )
     around = text[max(0, place - 20) : place + 20]
-    return f"The text is no expression: {error.args[0]} at {around!r}. Check brackets and commas."
+    found = TextError(
+        f"The text is no expression: {error.args[0]} at {around!r}. Check brackets and commas."
+    )
+    first, stop = (len(text[:end].encode()) for end in (place - 1, place))
+    found.at = (first, stop)
+    return found
 
 
 def _mask(node: ast.expr) -> Mask:
+    try:
+        return _read(node)
+    except MaskError as error:
+        raise _blamed(error, node) from error.__cause__
+
+
+def _blamed(error: MaskError, node: ast.expr) -> MaskError:
+    """The error, with the innermost part of the text that is at fault."""
+    if error.at is None:
+        error.at = (node.col_offset, node.end_col_offset or node.col_offset)
+    return error
+
+
+def _read(node: ast.expr) -> Mask:
     if isinstance(node, ast.BinOp):
         return _binary(node)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
@@ -139,7 +168,7 @@ def _call(node: ast.Call) -> Mask:
             raise TextError(f"{name} takes one list of masks. Write {name}([a, b]).")
         return _BY[name]([_mask(member) for member in node.args[0].elts])
     if name not in ATOMS:
-        raise TextError(_unknown(name))
+        raise _blamed(TextError(_unknown(name)), node.func)
     arguments = [_argument(argument) for argument in node.args]
     named: dict[str, Any] = {}
     for keyword in node.keywords:
@@ -190,9 +219,12 @@ def _value(node: ast.expr) -> Any:
 
 def _argument(node: ast.expr) -> Any:
     """A value, or a range: only here, so that a short text can't ask for many."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
-        return _range(node)
-    return _value(node)
+    try:
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "range":
+            return _range(node)
+        return _value(node)
+    except MaskError as error:
+        raise _blamed(error, node) from None
 
 
 def _range(node: ast.Call) -> range:
