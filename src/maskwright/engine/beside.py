@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -19,12 +20,39 @@ if TYPE_CHECKING:
 ROUNDS = 5
 
 
-def beside_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> str:
-    """A few lines that say how long both take, best of some turns each.
+@dataclass(frozen=True)
+class Beside:
+    """How long both took, in seconds, and by which route ours was computed."""
+
+    mask: str
+    size: int
+    heads: int
+    head_dim: int
+    seconds: dict[str, float]
+    times_as_fast: float
+    route: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"{self.mask:.60}, {self.size} queries and keys, {self.heads} heads of "
+                f"{self.head_dim}, float32",
+                *(f"{name:<17} {took * 1e3:9.3f} ms" for name, took in self.seconds.items()),
+                f"{self.times_as_fast:.1f} times as fast, by {self.route}",
+            ]
+        )
+
+
+def beside_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> Beside:
+    """How long both take, best of some turns each.
 
     >>> import maskwright as mw
     >>> from maskwright.engine.beside import beside_sdpa
-    >>> print(beside_sdpa(mw.causal(), 32, 2).splitlines()[0])
+    >>> print(str(beside_sdpa(mw.causal(), 32, 2)).splitlines()[0])
     causal(), 32 queries and keys, 2 heads of 64, float32
     """
     read_whole(size, "bench: size", least=1)
@@ -41,13 +69,7 @@ def beside_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> str:
     )
     ours, theirs = best.values()
     route = explain_route(bound, size, batch=batch, heads=heads)
-    return "\n".join(
-        [
-            f"{mask!r:.60}, {size} queries and keys, {heads} heads of {head_dim}, float32",
-            *(f"{name:<17} {seconds * 1e3:9.3f} ms" for name, seconds in best.items()),
-            f"{theirs / ours:.1f} times as fast, by {route.kind}",
-        ]
-    )
+    return Beside(repr(mask), size, heads, head_dim, best, theirs / ours, route.kind)
 
 
 def _take_turns(runners: dict[str, Callable[[], object]]) -> dict[str, float]:

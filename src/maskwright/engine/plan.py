@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maskwright.engine.costs import Costs, table
-from maskwright.engine.cutting import Problem, Strip, cut
+from maskwright.engine.cutting import cut
 from maskwright.engine.pieces import Bundle, Piece, Planes, Stencil, Steps, Table
+from maskwright.engine.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
     from maskwright.core.spans import Spans
+    from maskwright.engine.taking import Strip
 
 MOST_TABLE: Final = 2**24  # cells of a mask that is taken as a whole
 LEAST_TABLE: Final = 16  # rows; fewer wait for memory, and are best off with just their own keys
