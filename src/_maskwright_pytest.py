@@ -94,7 +94,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(config, "workeroutput"):
         config.workeroutput[OUTPUT] = kept
         return
-    from maskwright.checks.report_html import write_whole
+    from maskwright.core.files import write_whole
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, _as_page(kept) if path.suffix == ".html" else _as_json(kept))

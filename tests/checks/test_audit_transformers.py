@@ -19,6 +19,7 @@ from tests.checks.tiny_architectures import (
     GROUPED,
     MIXED,
     PAIR,
+    REFORMER,
     T5,
     THIN,
     TINY,
@@ -114,6 +115,50 @@ def test_a_prefix_that_is_told_by_token_types() -> None:
     check(mw.audit(model, inputs, expects=(mw.causal() | mw.prefix(10)) & real))
 
 
+@pytest.mark.parametrize("decodes", [True, False])
+def test_the_chunks_of_reformer_are_known(decodes: bool) -> None:
+    sizes = {**REFORMER, "is_decoder": decodes, "attn_layers": ["local", "local"]}
+    kind = "ReformerModelWithLMHead" if decodes else "ReformerForMaskedLM"
+    model = Tiny(kind, "ReformerConfig", sizes, EAGER).build("eager")
+    # An encoder's chunks are in a circle, in which the first sees the last: padding moves that.
+    probes = ("leak", "reach", "batch", "padding")[: 4 if decodes else 3]
+    check(mw.audit(model, probes=probes))
+    report = mw.audit(model, expects="causal" if decodes else "bidirectional", probes="reach")
+    assert not report.ok  # it does not reach that far
+
+
+@pytest.mark.parametrize("decodes", [True, False])
+def test_what_hashes_choose_need_not_be_felt(decodes: bool) -> None:
+    sizes = {**REFORMER, "is_decoder": decodes, "attn_layers": ["local", "lsh"]}
+    kind = "ReformerModelWithLMHead" if decodes else "ReformerForMaskedLM"
+    model = Tiny(kind, "ReformerConfig", sizes, EAGER).build("eager")
+    report = mw.audit(model, probes="reach")
+    assert not any("does not depend" in finding.message for finding in report.findings), report
+    assert "some of " in report.expects
+
+
+def test_a_model_that_needs_more_than_ids_is_told_in_a_sentence() -> None:
+    class Picky(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = ARCHITECTURES["llama"].build("sdpa")
+            self.config = self.inner.config
+
+        def get_input_embeddings(self) -> torch.nn.Module:
+            return self.inner.get_input_embeddings()
+
+        def forward(self, input_ids: Any, attention_mask: Any, weather: Any = None) -> Any:
+            if weather is None:
+                raise ValueError("there is no weather")
+            return self.inner(input_ids, attention_mask)
+
+    [finding] = mw.audit(Picky(), expects="causal").findings
+    assert "inputs made from its config: ValueError: there is no weather" in finding.message
+    assert "pass inputs=" in finding.message
+    given = inputs_of(Picky()) | {"weather": "fair"}
+    assert mw.audit(Picky(), given, probes="leak").ok
+
+
 def test_longer_inputs_need_few_passes() -> None:
     deep = Tiny("LlamaForCausalLM", "LlamaConfig", {**GROUPED, "num_hidden_layers": 4})
     model = deep.build("sdpa")
@@ -175,6 +220,18 @@ RIGHT: dict[str, tuple[Tiny, str, str]] = {
         ),
         "eager",
         "gradient",
+    ),
+    # Tokens are sorted by their hashes over the whole sequence and then cut into chunks: a later one
+    # moves what an earlier one is put beside. Another id 23 moves logits from 6 on.
+    "reformer": (
+        Tiny(
+            "ReformerModelWithLMHead",
+            "ReformerConfig",
+            {**REFORMER, "is_decoder": True, "attn_layers": ["lsh", "lsh"]},
+            EAGER,
+        ),
+        "eager",
+        "leak",
     ),
     # The fill is -1e10, which float16 rounds to -inf: blocks of padding alone give NaN, and then
     # the whole sequence does. model.half()(**inputs).logits is NaN for the one that is padded.

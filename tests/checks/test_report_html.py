@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +14,7 @@ import pytest
 import maskwright as mw
 from maskwright.checks.probes.answer import Answer, Trouble, skip
 from maskwright.checks.report import AuditFinding, AuditReport
-from maskwright.checks.report_html import STYLE, html_of, html_of_many, write_whole
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from maskwright.checks.report_html import STYLE, html_of, html_of_many
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 HOSTILE = "<script>alert('1')</script> & \" </style>"
@@ -393,17 +390,6 @@ def test_no_report_is_a_page_too() -> None:
     page = Page(html_of_many({}))
     assert "No model was audited." in page.words("p")
     assert not page.all("table")
-
-
-def test_a_half_written_file_replaces_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    write_whole(path, "good")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "half\ud800")
-    assert path.read_text() == "good"
-    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
-    write_whole(path, "better")
-    assert path.read_text() == "better"
 
 
 def test_a_real_report_becomes_a_page() -> None:

@@ -75,6 +75,14 @@ DELTA: Sizes = (
     | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8}
     | {"linear_value_head_dim": 8, "shared_expert_intermediate_size": 16}
 )
+KIMI: Sizes = (
+    {**GROUPED, **EXPERTS, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1}
+    | {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    | {"layer_types": ["linear_attention", "full_attention"], "num_key_value_heads": 4}
+    | {"linear_head_dim": 8, "linear_num_heads": 4}
+)
+PAGE: Sizes = {**TINY, "max_2d_position_embeddings": 64}
+LILT: Sizes = {**PAGE, "hidden_size": 24, "channel_shrink_ratio": 2}
 BLOCKS: Sizes = {"num_hidden_layers": 3, "block_types": ["recurrent", "recurrent", "attention"]}
 RECURRENT: Sizes = {**GROUPED, **BLOCKS, "attention_window_size": WINDOW, "lru_width": 32}
 
@@ -163,6 +171,7 @@ ARCHITECTURES: dict[str, Tiny] = {
     "jamba": Tiny("JambaForCausalLM", "JambaConfig", JAMBA),
     "lfm2": Tiny("Lfm2ForCausalLM", "Lfm2Config", {**GROUPED, "full_attn_idxs": [1]}),
     "qwen3 next": Tiny("Qwen3NextForCausalLM", "Qwen3NextConfig", DELTA),
+    "kimi linear": Tiny("KimiLinearForCausalLM", "KimiLinearConfig", KIMI),
     "recurrent gemma": Tiny("RecurrentGemmaForCausalLM", "RecurrentGemmaConfig", RECURRENT, EAGER),
     # encoders
     "bert": Tiny("BertForMaskedLM", "BertConfig", TINY),
@@ -189,8 +198,13 @@ ARCHITECTURES: dict[str, Tiny] = {
     ),
     "fnet": Tiny("FNetForMaskedLM", "FNetConfig", TINY, EAGER),
     "t5 encoder": Tiny("T5EncoderModel", "T5Config", T5),
+    # encoders of words on a page
+    "layoutlm": Tiny("LayoutLMForMaskedLM", "LayoutLMConfig", PAGE),
+    "lilt": Tiny("LiltForTokenClassification", "LiltConfig", LILT, EAGER),
+    "bros": Tiny("BrosForTokenClassification", "BrosConfig", {**TINY, "hidden_size": 64}, EAGER),
     # encoders with decoders
     "t5": Tiny("T5ForConditionalGeneration", "T5Config", T5),
+    "t5 for sequences": Tiny("T5ForSequenceClassification", "T5Config", T5),
     "mt5": Tiny("MT5ForConditionalGeneration", "MT5Config", T5),
     "switch": Tiny(
         "SwitchTransformersForConditionalGeneration", "SwitchTransformersConfig", SWITCH, EAGER
@@ -202,6 +216,7 @@ ARCHITECTURES: dict[str, Tiny] = {
         EAGER,
     ),
     "bart": Tiny("BartForConditionalGeneration", "BartConfig", PAIR),
+    "bart for sequences": Tiny("BartForSequenceClassification", "BartConfig", PAIR),
     "mbart": Tiny("MBartForConditionalGeneration", "MBartConfig", PAIR),
     "pegasus": Tiny("PegasusForConditionalGeneration", "PegasusConfig", PAIR),
     "marian": Tiny("MarianMTModel", "MarianConfig", PAIR),
@@ -209,3 +224,12 @@ ARCHITECTURES: dict[str, Tiny] = {
     "m2m100": Tiny("M2M100ForConditionalGeneration", "M2M100Config", PAIR),
     "nllb moe": Tiny("NllbMoeForConditionalGeneration", "NllbMoeConfig", NLLB, EAGER),
 }
+
+# Reformer's layers see chunks, or what hashes choose; their calls show neither as one mask.
+REFORMER: Sizes = {
+    **TINY,
+    "attention_head_size": 8,
+    "feed_forward_size": 48,
+    "num_buckets": 2,
+    "hash_seed": 0,
+} | {"local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "axial_pos_embds": False}

@@ -5,7 +5,6 @@ OTHERWISE_NAMED = {
     "arithmetic on an integer mask: int64 from the tokenizer, inverted by ~",
     "arithmetic on an integer mask: int8 in one layer of three: -32768 becomes 0",
     "arithmetic on an integer mask: uint8 from the tokenizer: -10000 becomes 240",
-    "attention across the batch: decoder layer without batch_first behind an encoder with it",
     "bias longer than the keys: padding of a rolling cache is cut at the wrong end, one layer",
     "fast path without padding: a decoder that is not causal there",
     "fast path without padding: padding is put back on the other side",
@@ -31,7 +30,6 @@ OTHERWISE_NAMED = {
 }
 
 OTHERWISE_PLACED = {
-    "attention across the batch: decoder layer without batch_first behind an encoder with it",
     "bias longer than the keys: padding of a rolling cache is cut at the wrong end, one layer",
     "gradient of the last block: empty rows are guarded too late",
     "left padding without position ids: rotary, queries numbered and keys counted, second layer of two",

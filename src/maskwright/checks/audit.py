@@ -9,7 +9,8 @@ import torch
 
 from maskwright.checks.auditing.case import PROBES, Case
 from maskwright.checks.auditing.expectations import read_expects
-from maskwright.checks.probes.subject import Key, make_subject, still
+from maskwright.checks.probes.stillness import still
+from maskwright.checks.probes.subject import Key, make_subject
 from maskwright.core.arrays import kind_of
 from maskwright.core.atoms import causal, everything
 from maskwright.core.mask import Mask
@@ -37,10 +38,10 @@ def audit(
     """Run a model, as a black box, and say whether it obeys the mask that it should.
 
     Inputs are changed where an output must not know of them, and where it must; padding is changed,
-    added and taken away; sequences are run alone and together, in pieces with a cache, in other
-    dtypes and by other paths. What is wrong is put down to a layer, a cause and a fix, from the
-    masks that the model's attention really used. Dropout is off, random numbers are fixed, and the
-    model is afterwards as it was.
+    added, taken away and moved to the other side; sequences are run alone and together, in pieces
+    with a cache, in other dtypes, compiled and by other paths. What is wrong is put down to a layer,
+    a cause and a fix, from the masks that the model's attention really used. Dropout is off, random
+    numbers are fixed, and the model is afterwards as it was.
 
     Args:
         model: A module, or any function of tensors.
@@ -73,6 +74,7 @@ def audit(
     wanted = _read_probes(probes)
     began = time.perf_counter()
     expected = read_expects(expects)
+    made = inputs is None
     if inputs is None or expected == "auto":
         from maskwright.checks.probes.transformers import expectation_of, inputs_of
 
@@ -82,7 +84,7 @@ def audit(
     if expected == "encoder-decoder":
         expected = {names[0]: everything(), names[1]: causal()}
     subject = make_subject(model, inputs, names=names, output=output, pad_id=pad_id, seed=seed)
-    case = Case(subject, expected, layers)
+    case = Case(subject, expected, layers, made)
     with still(model):
         answers = case.ask(wanted, step, paths)
         return case.report(answers, lambda: time.perf_counter() - began)

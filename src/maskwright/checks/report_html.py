@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import html
-import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ from maskwright.checks.auditing.mistakes import CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -152,16 +150,6 @@ def page_of(sections: Sequence[Section]) -> str:
         ),
     ]
     return _page("Mask audits", "\n".join(parts))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file; a half-written one never takes the place of a good one."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 # ── the page ──────────────────────────────────────────────────────────────────────────────────

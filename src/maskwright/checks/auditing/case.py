@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from maskwright.checks.auditing.expectations import Expectation, expect
+from maskwright.checks.auditing.diagnosis import own_calls
+from maskwright.checks.auditing.expectations import Expectation, Some, expect
 from maskwright.checks.auditing.explain import Explainer
 from maskwright.checks.auditing.mistakes import terms_of
 from maskwright.checks.probes import leaks, numbers, paths, sequences, steps
@@ -40,6 +41,7 @@ class Case:
     subject: Subject
     expects: Any
     layers: int | None
+    made: bool = False  # inputs, which were not given
     meter: Meter | None = None
     calls: list[AttentionCall] = field(default_factory=list)
     expected: dict[Key, Expectation] = field(default_factory=dict)
@@ -54,6 +56,11 @@ class Case:
         own = self.expected[main]
         heads = max((call.q_shape[1] for call in self.calls if len(call.q_shape) == 4), default=0)
         every = list(self.expected.items())
+        answers: list[Answer] = []
+
+        def found() -> bool:
+            return any(answer.troubles for answer in answers)
+
         asked: dict[str, Callable[[], list[Answer]]] = {
             "leak": lambda: [leaks.leak(meter, e, n) for n, e in every],
             "reach": lambda: [leaks.reach(meter, e, n, bool(self.calls)) for n, e in every],
@@ -63,10 +70,9 @@ class Case:
             "batch": lambda: [sequences.batch(meter, own, heads or None)],
             "steps": lambda: [steps.steps(meter, own, step)],
             "numbers": lambda: [numbers.numbers(meter, own, main)],
-            "paths": lambda: [paths.paths(meter, own, other_paths)],
+            "paths": lambda: [paths.paths(meter, own, other_paths, sound=not found())],
             "dtype": lambda: [numbers.dtype(meter, own, main)],
         }
-        answers: list[Answer] = []
         for probe in PROBES:
             if probe in wanted:
                 before = self.subject.passes
@@ -90,6 +96,9 @@ class Case:
                 self.subject.call()
         except Exception as error:
             message = f"the model raises on these inputs: {brief(error)}"
+            if self.made:
+                message = f"the model raises on inputs made from its config: {brief(error)}"
+                message += "; pass inputs= that it takes"
             return Answer("run", "one pass", [Trouble("run", "raises", message)])
         self.calls = list(recorder.calls)
         find_seats(self.subject)
@@ -133,7 +142,7 @@ class Case:
     def _count_layers(self) -> int | None:
         """Calls that see all positions at once; else the modules that see some at a time."""
         length = self.subject.length()
-        own = [call for call in self.calls if not call.cross]
+        own = own_calls(self.calls)
         whole = [call for call in own if call.seen.shape[-2:] == (length, length)]
         return len(whole) or len({call.layer for call in own if call.layer}) or None
 
@@ -141,11 +150,11 @@ class Case:
         """A key that no layer shows, though it should be seen: too little to be felt from outside."""
         reach = next((a for a in answers if a.probe == "reach" and not a.skipped), None)
         own = self.expected[self.subject.main]
-        if reach is None or reach.troubles or own.whole or len(own.masks) > 1:
+        if reach is None or reach.troubles or own.whole or len(own.masks) > 1 or own.chosen:
             return
         length = self.subject.length()
         shape = (self.subject.batch, length, length)
-        calls = [c for c in self.calls if not c.cross and c.seen.shape[-2:] == shape[-2:]]
+        calls = [c for c in own_calls(self.calls) if c.seen.shape[-2:] == shape[-2:]]
         calls = [c for c in calls if c.seen.shape[0] in (1, shape[0])]
         if not calls:
             return
@@ -205,6 +214,8 @@ def _said(expects: Any) -> str:
     if isinstance(expects, tuple):
         kinds = dict.fromkeys(map(_said, expects))
         return " and ".join(kinds) + f" in {len(expects)} layers"
+    if isinstance(expects, Some):
+        return f"some of {_said(expects.mask)}"
     if not isinstance(expects, Mask):
         return str(expects)
     text = shorten(expects)

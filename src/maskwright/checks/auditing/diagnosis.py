@@ -77,7 +77,7 @@ class Doctor:
     def wrong(self, calls: Sequence[AttentionCall], *, over: bool = False) -> list[Wrong]:
         """The calls that show too much; with `over`, also those that hide too much."""
         found = []
-        for n, call in enumerate(self._own(calls)):
+        for n, call in enumerate(own_calls(calls)):
             placed = self._place(call, n)
             if placed is not None and (placed.shows.any() or (over and placed.hides.any())):
                 found.append(placed)
@@ -101,9 +101,6 @@ class Doctor:
             ),
             None,
         )
-
-    def _own(self, calls: Sequence[AttentionCall]) -> list[AttentionCall]:
-        return [call for call in calls if not call.cross]
 
     def _place(self, call: AttentionCall, n: int) -> Wrong | None:
         """The call beside what was expected of it; None where their shapes do not meet."""
@@ -149,7 +146,7 @@ class Doctor:
 
     def _nothing_hidden(self, wrong: Wrong, calls: Sequence[AttentionCall]) -> str:
         """A call without a mask: is it this layer's, or which term is it that is missing?"""
-        masked = {call.layer for call in self._own(calls) if not call.seen.all()}
+        masked = {call.layer for call in own_calls(calls) if not call.seen.all()}
         if masked and wrong.call.layer not in masked:
             return "missing-in-layer"
         rows = slice(wrong.start, wrong.start + wrong.seen.shape[1])
@@ -225,6 +222,25 @@ class Doctor:
             edge = shows.sum(-1).max() <= 2
             return "window-off-by-one" if edge else "window-missing"
         return "padding-visible" if (shows & padded).any() else "mask-missing"
+
+
+def own_calls(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
+    """The calls in which positions of the main input see each other.
+
+    Of an encoder and a decoder, those of the decoder, which is where attention crosses over: the
+    smallest part of the model that has all such calls, and others beside them.
+    """
+    own = [call for call in calls if not call.cross]
+    crossing = [str(call.layer).split(".") for call in calls if call.cross]
+    if not crossing:
+        return own
+    stem = crossing[0]
+    while stem:
+        inside = [call for call in own if str(call.layer).split(".")[: len(stem)] == stem]
+        if inside and all(path[: len(stem)] == stem for path in crossing):
+            return inside
+        stem = stem[:-1]
+    return own
 
 
 def _alike(cells: BoolArray, wrong: Wrong) -> bool:

@@ -26,6 +26,16 @@ LEAST_SHARE: Final = 1e-4  # of a position in an output, from which on it must b
 ENDLESS: Final = 64  # layers, where nobody knows how many there are
 
 
+@dataclass(frozen=True)
+class Some:
+    """What a layer may see and chooses from by itself, as by hashes: it need see none of it."""
+
+    mask: Mask
+
+    def __repr__(self) -> str:
+        return f"some of {self.mask!r}"
+
+
 @dataclass(frozen=True, eq=False)
 class Expectation:
     """The masks of a model's layers, on one input: (batch, queries, keys), over all heads.
@@ -38,6 +48,7 @@ class Expectation:
     cells: tuple[BoolArray, ...]
     whole: bool = False
     rows: Expectation | None = None
+    chosen: tuple[bool, ...] = ()  # the layers that need see nothing of what they may
 
     @property
     def mask(self) -> Mask:
@@ -83,8 +94,9 @@ class Expectation:
             own = np.eye(self.direct.shape[1])
             share = np.broadcast_to(own, self.direct.shape)
             # Where the number of layers is not known, one is enough to ask for.
-            for weights in even[:1] if len(even) == ENDLESS else even:
-                share = (weights + own) / 2 @ share
+            for n, weights in enumerate(even[:1] if len(even) == ENDLESS else even):
+                if not (self.chosen and self.chosen[min(n, len(self.chosen) - 1)]):
+                    share = (weights + own) / 2 @ share
         found: BoolArray = share >= least
         return found
 
@@ -109,7 +121,7 @@ class Expectation:
 
 
 def expect(
-    mask: Mask | tuple[Mask, ...],
+    mask: Mask | Some | tuple[Mask | Some, ...],
     q_len: int,
     kv_len: int,
     batch: int,
@@ -118,7 +130,8 @@ def expect(
     whole: bool = False,
 ) -> Expectation:
     """An expectation of a mask, the same in all layers; or of one mask for each layer."""
-    masks = mask if isinstance(mask, tuple) else (mask,)
+    told = mask if isinstance(mask, tuple) else (mask,)
+    masks = tuple(one.mask if isinstance(one, Some) else one for one in told)
     start = 0 if whole and q_len != kv_len else None
     own: list[BoolArray] = []
     for one in masks:
@@ -127,7 +140,8 @@ def expect(
         own.append(np.broadcast_to(cells, (batch, q_len, kv_len)))
     if len(own) == 1 and not whole:
         own *= ENDLESS if layers is None else max(layers, 1)
-    return Expectation(masks, tuple(own), whole)
+    chosen = tuple(isinstance(one, Some) for one in told)
+    return Expectation(masks, tuple(own), whole, chosen=chosen if any(chosen) else ())
 
 
 def read_expects(expects: Any) -> Any:

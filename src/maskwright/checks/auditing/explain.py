@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,16 +17,21 @@ from maskwright.checks.auditing.diagnosis import (
     Doctor,
     by_numbers,
     diagnosis,
+    own_calls,
 )
 from maskwright.checks.auditing.expectations import Expectation
 from maskwright.checks.auditing.mistakes import missing, terms_of
 from maskwright.checks.trace import recording
+from maskwright.core.atoms import padding
+from maskwright.core.atoms_tokens import Padding
 
 if TYPE_CHECKING:
     from maskwright.checks.auditing.diagnosis import Wrong
     from maskwright.checks.probes.answer import Trouble
     from maskwright.checks.probes.subject import Key, Subject
     from maskwright.checks.trace import AttentionCall
+    from maskwright.core.arrays import BoolArray
+    from maskwright.core.mask import Mask
 
 
 @dataclass
@@ -54,6 +61,8 @@ class Explainer:
         wrong = [] if own.whole else doctor.wrong(calls, over=over)
         if not wrong and trouble.inputs is not None and not own.whole:
             doctor, wrong, calls = self._on_other_inputs(trouble, doctor)
+        if kind == "side" and trouble.far == np.inf and doctor.empty(calls) is not None:
+            return diagnosis("empty-row-nan", doctor.empty(calls))
         if wrong:
             # Of the calls of one layer the one with the most keys tells most.
             layer = wrong[0].call.layer
@@ -86,8 +95,8 @@ class Explainer:
         self, trouble: Trouble, doctor: Doctor
     ) -> tuple[Doctor, list[Wrong], list[AttentionCall]]:
         """What is wrong with the masks on the inputs of the trouble, cut as they were."""
-        rows, at = trouble.rows, trouble.columns
-        if rows is None:
+        rows, at, order = trouble.rows, trouble.columns, trouble.order
+        if rows is None and order is None:
             return doctor, [], self.calls
         try:
             with recording(self.subject.model) as recorder:
@@ -95,11 +104,17 @@ class Explainer:
         except Exception:  # it ran before; there is nothing to look at
             return doctor, [], self.calls
         own = self.expected[self.subject.main]
-        cells = [c[rows] for c in own.cells]
-        if at is not None:
-            cells = [c[:, at][:, :, at] for c in cells]
-        part = Expectation(own.masks, tuple(cells), own.whole)
-        doctor = Doctor(part, len(rows), cells[0].shape[1])
+        masks = own.masks
+        if order is not None:
+            keep = np.stack([~one[o] for one, o in zip(own.padding, order, strict=True)])
+            masks = tuple(_padded_by(mask, keep) for mask in masks)
+            cells = [
+                np.stack([one[o][:, o] for one, o in zip(c, order, strict=True)]) for c in own.cells
+            ]
+        else:
+            cells = [c[rows] if at is None else c[rows][:, at][:, :, at] for c in own.cells]
+        part = Expectation(masks, tuple(cells), own.whole)
+        doctor = Doctor(part, *cells[0].shape[:2])
         calls = list(recorder.calls)
         return doctor, doctor.wrong(calls, over=True), calls
 
@@ -161,7 +176,11 @@ class Explainer:
         hidden = ~np.logical_or.reduce(expected.direct, axis=1)  # (batch, keys)
         seeing: list[AttentionCall] = []
         hiding: list[AttentionCall] = []
+        crosses = any(call.cross for call in self.calls)
+        targets = {id(call) for call in own_calls(self.calls)} if crosses else set()
         for call in self.calls:
+            if id(call) in targets:
+                continue
             if call.seen.shape[-1] != keys or call.seen.shape[0] not in (1, self.subject.batch):
                 continue
             seen = np.broadcast_to(call.seen.any(1), (hidden.shape[0], *call.seen.shape[2:]))
@@ -192,7 +211,7 @@ class Explainer:
             return "path-differs"
         if kind == "over":
             return "too-narrow"
-        if kind == "document":
+        if kind in ("document", "side"):
             return "positions-shifted"
         if kind in ("stripped", "more", "alone", "size", "order"):
             left = bool(own.padding[:, 0].any())
@@ -204,7 +223,7 @@ class Explainer:
     def _all_placed(self) -> bool:
         """Was every call seen whole, so that the masks can be said to be right?"""
         length = self.subject.length()
-        own = [call for call in self.calls if not call.cross]
+        own = own_calls(self.calls)
         return bool(own) and all(call.seen.shape[-2:] == (length, length) for call in own)
 
     def _by_positions(self, trouble: Trouble, own: Expectation) -> str:
@@ -237,3 +256,9 @@ class Explainer:
             if one.shape[0] == self.subject.batch and not torch.equal(one[b, i], other[b, i]):
                 return str(name)
         return None
+
+
+def _padded_by(mask: Mask, keep: BoolArray) -> Mask:
+    """The same mask, with other padding in it."""
+    others = [term for term in terms_of(mask) if not isinstance(term, Padding)]
+    return reduce(and_, [*others, padding(keep=keep)])

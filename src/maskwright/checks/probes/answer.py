@@ -33,6 +33,7 @@ class Trouble:
     subject: Subject | None = None  # another one than was asked about: the same in halves
     rows: list[int] | None = None  # the sequences of `inputs`, of those at rest
     columns: list[int] | None = None  # and their positions, where some were cut off
+    order: list[list[int]] | None = None  # or of each sequence its own, where they were moved
     reproduce: str = ""
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from maskwright.checks.probes.measure import Meter, make_meter
+from maskwright.checks.probes.stillness import still
 from maskwright.checks.probes.subject import (
     Change,
     Key,
@@ -16,7 +17,6 @@ from maskwright.checks.probes.subject import (
     first_tensor,
     make_subject,
     same_ids,
-    still,
 )
 from maskwright.core.arrays import read_choice
 from maskwright.errors import ArgumentError

@@ -11,6 +11,7 @@ import torch
 from maskwright.checks.probes.answer import Answer, Trouble, brief, skip
 from maskwright.checks.probes.leaks import clear_of, hidden_from, hidden_pairs
 from maskwright.checks.probes.measure import make_meter
+from maskwright.checks.probes.stillness import still
 from maskwright.checks.probes.subject import Change, recast
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def numbers(meter: Meter, expected: Expectation, name: Key) -> Answer:
             )
         )
         return answer
+    note = _with_nan(meter, expected, name)
+    if note is not None:
+        answer.notes.append(note)
     module = meter.subject.module
     if module is not None and any(w.requires_grad for w in module.parameters()):
         found = _bad_weight(meter, expected)
@@ -55,6 +59,34 @@ def numbers(meter: Meter, expected: Expectation, name: Key) -> Answer:
                 )
             )
     return answer
+
+
+def _with_nan(meter: Meter, expected: Expectation, name: Key) -> str | None:
+    """Whether NaN in what is hidden is kept out; None where there is nothing to put it into.
+
+    This is told and no finding: a hidden key has the weight 0, and 0 · NaN is NaN.
+    """
+    subject = meter.subject
+    if subject.seats.get(name) is None and not subject.inputs[name].is_floating_point():
+        return None
+    where = expected.padding
+    if not where.any():
+        hidden = hidden_pairs(meter, expected, name)
+        rows = np.flatnonzero(hidden.any((0, 2)))
+        if not rows.size:
+            return None
+        where = hidden_from(hidden, expected.judged, int(rows[rows.size // 2]))
+    clear = torch.from_numpy(clear_of(expected, where))
+    change = Change(name, torch.from_numpy(where), "nan")
+    try:
+        with still(subject.model):  # NaN may stay in a buffer
+            bad = ~torch.isfinite(subject.run(change=change)).all(-1) & clear
+    except Exception as error:
+        return f"NaN in what is hidden: not asked, {brief(error)}"
+    count, whole = int(bad.sum()), int(clear.sum())
+    if count:
+        return f"NaN in what is hidden comes through to {count} of {whole} outputs: 0 · NaN is NaN"
+    return "NaN in what is hidden is kept out"
 
 
 def _bad_weight(meter: Meter, expected: Expectation) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,27 +14,33 @@ from maskwright.checks.probes.answer import Answer, Trouble, brief
 from maskwright.checks.probes.leaks import clear_of, hidden_from, hidden_pairs
 from maskwright.checks.probes.measure import RESHAPED
 from maskwright.checks.probes.subject import Change
+from maskwright.checks.probes.ways import built_in, in_training, seen_by
 from maskwright.checks.trace import recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from maskwright.checks.auditing.expectations import Expectation
     from maskwright.checks.probes.measure import Meter
     from maskwright.checks.probes.subject import Subject
-
-    Path = Callable[..., Any]
-
-IMPLEMENTATIONS = ("eager", "sdpa")
+    from maskwright.checks.probes.ways import Path
 
 
-def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -> Answer:
-    """Run every path that there is, and compare with the model at rest."""
+def paths(
+    meter: Meter, expected: Expectation, own: Mapping[str, Path] | None, *, sound: bool = True
+) -> Answer:
+    """Run every path that there is, and compare with the model at rest.
+
+    A model that is not sound as it is need not be compiled, which takes longest.
+    """
     answer = Answer("paths")
+    ways = built_in(meter.subject)
+    if not sound and ways.pop("compiled", None) is not None:
+        answer.notes.append("compiled: not asked, as the model is wrong uncompiled")
     judged = torch.from_numpy(expected.judged)
     tried = []
     wild = False
-    for name, by in {**_built_in(meter.subject), **(own or {})}.items():
+    for name, by in {**ways, **(own or {})}.items():
         try:
             out = run_path(meter.subject, by)
         except Exception as error:
@@ -60,7 +65,7 @@ def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -
             found = run_path(other.subject, by)
             return float(torch.where(judged, other.apart(found, other.rest, RESHAPED), 0.0).max())
 
-        if by is _in_training and _same_masks(meter.subject, by):
+        if by is in_training and _same_masks(meter.subject, by):
             answer.notes.append(f"{name}: the output differs, and the masks do not")
             continue
         if meter.confirmed(float(far.max()), again):
@@ -72,7 +77,7 @@ def paths(meter: Meter, expected: Expectation, own: Mapping[str, Path] | None) -
                     float(far[b, i]),
                     b,
                     i,
-                    by=lambda subject, by=by: run_path(subject, by),
+                    by=lambda subject, by=by: run_path(subject, seen_by(by)),
                 )
             )
     trouble = _leak_in_training(meter, expected, wild)
@@ -175,30 +180,6 @@ def run_path(subject: Subject, by: Path) -> torch.Tensor:
         return subject.read(subject.call(by=by))
 
 
-def _built_in(subject: Subject) -> dict[str, Path]:
-    module = subject.module
-    if module is None:
-        return {}
-    found: dict[str, Path] = {"with gradients": _with_gradients}
-    if not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
-        found["training, without dropout"] = _in_training
-    if any(isinstance(part, nn.MultiheadAttention) for part in module.modules()):
-        found["with weights"] = _weighing(True)
-        found["without weights"] = _weighing(False)
-    config = getattr(module, "config", None)
-    own = getattr(config, "_attn_implementation", None)
-    if own in IMPLEMENTATIONS and hasattr(module, "set_attn_implementation"):
-        for name in IMPLEMENTATIONS:
-            if name != own:
-                found[f"{name} attention"] = _implemented(name, own)
-    return found
-
-
-def _with_gradients(model: Any, *args: Any, **given: Any) -> Any:
-    with torch.enable_grad():
-        return model(*args, **given)
-
-
 def _same_masks(subject: Subject, by: Path) -> bool:
     """Is the attention that is run on this path the same as at rest, if there is any?"""
     with recording(subject.model) as rest:
@@ -208,68 +189,3 @@ def _same_masks(subject: Subject, by: Path) -> bool:
     pairs = list(zip(rest.calls, other.calls, strict=False))
     same = len(rest.calls) == len(other.calls) > 0
     return same and all(np.array_equal(one.seen, two.seen) for one, two in pairs)
-
-
-def _in_training(model: Any, *args: Any, **given: Any) -> Any:
-    with without_dropout(model):
-        model.train()
-        try:
-            with torch.enable_grad():
-                return model(*args, **given)
-        finally:
-            model.eval()
-
-
-@contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Every probability of dropout 0, whatever attribute it is kept in."""
-    kept: list[tuple[Any, str, Any]] = []
-    parts = [*model.modules()]
-    configs = {id(c): c for part in parts if (c := vars(part).get("config")) is not None}
-    for part in [*parts, *configs.values()]:
-        for name, value in list(getattr(part, "__dict__", {}).items()):
-            own = isinstance(part, nn.modules.dropout._DropoutNd) and name == "p"
-            if isinstance(value, float) and (own or "drop" in name.lower()):
-                kept.append((part, name, value))
-                setattr(part, name, 0.0)
-    try:
-        yield
-    finally:
-        for part, name, value in kept:
-            setattr(part, name, value)
-
-
-def _weighing(wanted: bool) -> Path:
-    def run(model: Any, *args: Any, **given: Any) -> Any:
-        real = nn.MultiheadAttention.forward
-
-        def forward(self: Any, *inner: Any, **options: Any) -> Any:
-            if len(inner) < 5:
-                options["need_weights"] = wanted
-            return real(self, *inner, **options)
-
-        with _replaced(nn.MultiheadAttention, "forward", forward), torch.enable_grad():
-            return model(*args, **given)
-
-    return run
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    kept = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, kept)
-
-
-def _implemented(name: str, own: str) -> Path:
-    def run(model: Any, *args: Any, **given: Any) -> Any:
-        model.set_attn_implementation(name)
-        try:
-            return model(*args, **given)
-        finally:
-            model.set_attn_implementation(own)
-
-    return run

@@ -11,6 +11,7 @@ import torch
 from maskwright.checks.auditing.mistakes import terms_of
 from maskwright.checks.probes.answer import Answer, Trouble, brief, skip
 from maskwright.checks.probes.measure import RESHAPED, rerun
+from maskwright.checks.probes.sides import side
 from maskwright.checks.probes.subject import Change, Inputs
 from maskwright.core.atoms_tokens import Documents
 
@@ -53,7 +54,9 @@ def padding(meter: Meter, expected: Expectation, name: Key) -> Answer:
                 break
         tried.append("what it holds")
     if expected.whole:
-        answer.tried = "changed: " + ", ".join(tried)
+        if side(meter, expected, name, answer):
+            tried.append("on the other side")
+        answer.tried = "padding changed: " + ", ".join(tried)
         return answer
     if subject.length(name) == meter.rest.shape[1]:
         _without(meter, expected, name, answer)
@@ -61,6 +64,8 @@ def padding(meter: Meter, expected: Expectation, name: Key) -> Answer:
         if not subject.runs_across(name):
             _with_more(meter, expected, name, answer)
             tried.append(f"{MORE} more of it")
+        if not answer.troubles and side(meter, expected, name, answer):
+            tried.append("on the other side")
     answer.tried = "padding changed: " + ", ".join(tried)
     return answer
 

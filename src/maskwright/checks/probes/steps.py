@@ -9,7 +9,8 @@ import torch
 
 from maskwright.checks.probes.answer import Answer, Trouble, brief, skip
 from maskwright.checks.probes.measure import RESHAPED
-from maskwright.checks.probes.subject import same_chance, takes
+from maskwright.checks.probes.stillness import same_chance
+from maskwright.checks.probes.subject import takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,9 +134,10 @@ def _piece(subject: Subject, start: int, stop: int) -> Any:
     length = subject.length()
     given: dict[Any, Any] = {}
     for key, x in subject.inputs.items():
+        along = subject.axes_along(key, x, subject.main, length)
         if key == subject.main:
             given[key] = main
-        elif isinstance(x, torch.Tensor) and x.dim() > 1 and x.shape[1] == length:
+        elif 1 in along and x.dim() > 1:
             given[key] = x[:, start:stop] if "position" in str(key) else x[:, :stop]
         else:
             given[key] = x
@@ -154,15 +156,27 @@ def own_step(subject: Subject) -> Step | None:
     config = getattr(model, "config", None)
     if config is None or not getattr(config, "use_cache", True):
         return None
-    if getattr(config, "is_encoder_decoder", False):
-        return None
+    return _decoder_step if getattr(config, "is_encoder_decoder", False) else _step
 
-    def step(model: Any, piece: Any, state: Any) -> tuple[Any, Any]:
-        given = piece if isinstance(piece, dict) else {"input_ids": piece}
-        result = model(**given, past_key_values=state, use_cache=True)
-        cache = getattr(result, "past_key_values", None)
-        if cache is None:
-            raise _NoCacheError
-        return result, cache
 
-    return step
+def _step(model: Any, piece: Any, state: Any) -> tuple[Any, Any]:
+    given = piece if isinstance(piece, dict) else {"input_ids": piece}
+    result = model(**given, past_key_values=state, use_cache=True)
+    cache = getattr(result, "past_key_values", None)
+    if cache is None:
+        raise _NoCacheError
+    return result, cache
+
+
+def _decoder_step(model: Any, piece: Any, state: Any) -> tuple[Any, Any]:
+    """The encoder is run once, and what it gave is given to every step."""
+    if not isinstance(piece, dict) or not takes(model, "encoder_outputs"):
+        raise _NoCacheError
+    given = dict(piece)
+    source = {key: given.pop(key) for key in ("input_ids", "inputs_embeds") if key in given}
+    if state is None:
+        keep = {key: given[key] for key in ("attention_mask",) if key in given}
+        state = model.get_encoder()(**source, **keep, return_dict=True), None
+    encoded, before = state
+    result, cache = _step(model, {**given, "encoder_outputs": encoded}, before)
+    return result, (encoded, cache)

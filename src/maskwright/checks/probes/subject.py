@@ -12,18 +12,20 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Final
 
 import torch
 from torch import nn
 
+from maskwright.checks.probes.stillness import same_chance
 from maskwright.core.arrays import kind_of
 from maskwright.errors import ArgumentError
 
 Key = str | int  # of an input: its keyword, or its place
 Inputs = dict[Key, Any]
 OUTPUTS: Final = ("logits", "last_hidden_state", "prediction_logits", "sample")
-FILLS: Final = ("other", "noise", "large")
+FILLS: Final = ("other", "noise", "large", "nan")
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class Subject:
             # What stands elsewhere, moved along: of the same kind as what was there.
             by = 1 + int(torch.randint(max(x.shape[1] - 1, 1), (1,), generator=source))
             other = x.roll(by, 1) + _noise(x, source, 0.3)
+        elif change.fill == "nan":
+            other = torch.full_like(x, torch.nan)
         else:
             other = _noise(x, source, 30.0 if change.fill == "large" else 3.0)
         return torch.where(wide, other.to(x.dtype), x)
@@ -198,13 +202,28 @@ class Subject:
             return []
         if key == name:
             return [1]
-        if key in self.seats:  # the other input, of an encoder and a decoder
+        if not self._may_go_with(key, name):
             return []
         if x.dim() == 1:
             return [0] if x.shape[0] == length else []
         first = 0 if tuple(x.shape) == (length, length) else 1
         last = 2 if x.is_floating_point() and x.dim() == 3 and x.shape[-1] != length else x.dim()
         return [axis for axis in range(first, last) if x.shape[axis] == length]
+
+    def _may_go_with(self, key: Key, name: Key) -> bool:
+        """Of an encoder and a decoder: is this input the one's that is named, by what it is called?
+
+        What is called like neither, such as an attention_mask beside decoder_input_ids, is the
+        encoder's: it is the decoder's inputs that are named for what they are.
+        """
+        if key in self.seats:
+            return False
+        if len(self.seats) < 2 or not isinstance(key, str):
+            return True
+        alike = {seat: _alike(key, str(seat)) for seat in self.seats}
+        if max(alike.values()) == min(alike.values()):
+            return "decoder" not in str(self.main) or name != self.main
+        return alike[name] == max(alike.values())
 
     def runs_across(self, name: Key) -> bool:
         """Is there a mask of queries and keys among the inputs, which can't be made longer?"""
@@ -314,6 +333,14 @@ def same_ids(read: Any, ids: Any) -> bool:
     )
 
 
+def _alike(one: str, other: str) -> int:
+    """How many words two names begin with in common; a name that goes on as another is most alike."""
+    if one.startswith(other):
+        return len(other)
+    pairs = zip(one.split("_"), other.split("_"), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 def _noise(x: torch.Tensor, source: torch.Generator, times: float) -> torch.Tensor:
     spread = float(x.detach().double().std(unbiased=False)) if x.numel() > 1 else 0.0
     drawn = torch.randn(x.shape, generator=source, dtype=torch.float64)
@@ -337,46 +364,6 @@ def first_tensor(result: Any) -> torch.Tensor | None:
             if inner is not None and inner.is_floating_point() and inner.dim() > 1:
                 return inner
     return None
-
-
-# ── stillness ─────────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def same_chance(seed: int) -> Iterator[None]:
-    """The same random numbers each time; afterwards they go on where they were.
-
-    Devices that nobody has used are left alone: torch.manual_seed takes note of them, slowly.
-    """
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            torch.cuda.manual_seed_all(seed)
-        yield
-
-
-@contextmanager
-def still(model: Any) -> Iterator[None]:
-    """Dropout off; training flags, buffers and gradients are afterwards what they were."""
-    if not isinstance(model, nn.Module):
-        yield
-        return
-    flags = [(part, part.training) for part in model.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    grads = [(weight, weight.grad) for weight in model.parameters()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, flag in flags:
-            part.training = flag
-        with torch.no_grad():
-            for buffer, kept in buffers:
-                if buffer.shape == kept.shape:
-                    buffer.copy_(kept)
-        for weight, grad in grads:
-            weight.grad = grad
 
 
 def recast(subject: Subject, dtype: torch.dtype) -> Subject | None:

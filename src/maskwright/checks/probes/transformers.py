@@ -5,11 +5,13 @@ Nothing is imported: a model is known by what it has.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskwright.checks.auditing.expectations import Some
 from maskwright.checks.probes.subject import takes
 from maskwright.core.atoms import causal, chunks, dense, everything, padding, window
 from maskwright.errors import ArgumentError
@@ -59,9 +61,36 @@ def inputs_of(model: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
         pad = getattr(config, "pad_token_id", None)
         ids = ids.masked_fill(keep == 0, pad if isinstance(pad, int) and pad >= 0 else 0)
         given = {"input_ids": ids, "attention_mask": keep}
-    if model.config.is_encoder_decoder:
+    if _ends_it(model):
+        given["input_ids"] = _with_ends(ids, given.get("attention_mask"), int(config.eos_token_id))
+        given["decoder_input_ids"] = draw(length)
+    elif model.config.is_encoder_decoder:
         given["decoder_input_ids"] = draw(max(length - 5, 2))
+    if takes(model, "bbox"):
+        given["bbox"] = _boxes(config, source, length)
     return given
+
+
+def _ends_it(model: Any) -> bool:
+    """Is its one output that of the decoder where the source has its end, at the same place?"""
+    judges = type(model).__name__.endswith("ForSequenceClassification")
+    ends = isinstance(getattr(model.config, "eos_token_id", None), int)
+    return bool(model.config.is_encoder_decoder and judges and ends)
+
+
+def _with_ends(ids: torch.Tensor, keep: torch.Tensor | None, end: int) -> torch.Tensor:
+    """Every sequence with an end as its last real token."""
+    ids = ids.clone()
+    last = ids.shape[1] if keep is None else keep.sum(1)
+    ids[torch.arange(len(ids)), last - 1] = end
+    return ids
+
+
+def _boxes(config: Any, source: torch.Generator, length: int) -> torch.Tensor:
+    """Where on a page each token stands: left, top, right, bottom; in parts of it, or whole numbers."""
+    corners = torch.rand(SEQUENCES, length, 2, 2, generator=source).sort(2).values.flatten(2)
+    most = getattr(config, "max_2d_position_embeddings", None)
+    return corners if most is None else (corners * most).long()
 
 
 def expectation_of(model: Any, inputs: Any = None) -> Any:
@@ -79,13 +108,41 @@ def expectation_of(model: Any, inputs: Any = None) -> Any:
     real = None if keep is None else padding(keep=keep.numpy())
     if config.is_encoder_decoder:
         source = everything() if real is None else real
-        return {"input_ids": source, "decoder_input_ids": causal()}
-    layers = _layers(model, config.get_text_config(), keep)
-    masks = tuple(mask if real is None else mask & real for mask in layers)
+        # An output at the end of a sequence knows of all of it.
+        target = source if _ends_it(model) else causal()
+        return {"input_ids": source, "decoder_input_ids": target}
+    if getattr(config, "model_type", None) == "reformer":
+        layers = _hashed_layers(model, inputs)
+    else:
+        layers = _layers(model, config.get_text_config(), keep)
+    masks = tuple(mask if real is None else _joined(mask, real) for mask in layers)
     return masks if len(set(masks)) > 1 else masks[0]
 
 
-def _layers(model: Any, config: Any, keep: torch.Tensor | None) -> list[Mask]:
+def _joined(mask: Mask | Some, real: Mask) -> Mask | Some:
+    return Some(mask.mask & real) if isinstance(mask, Some) else mask & real
+
+
+def _hashed_layers(model: Any, inputs: Any) -> list[Mask | Some]:
+    """Reformer's: chunks that see those beside them, in a circle; and some chosen by hashes."""
+    config = model.config
+    own: Mask = causal() if is_causal(model) else everything()
+    given = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
+    length = int(given.shape[1]) if isinstance(given, torch.Tensor) else LENGTH
+    sizes = [getattr(config, f"{kind}_attn_chunk_length") for kind in set(config.attn_layers)]
+    size, whole = int(config.local_attn_chunk_length), math.lcm(*sizes)
+    if length <= min(sizes):
+        return [own] * len(config.attn_layers)
+    count = math.ceil(length / whole) * whole // size
+    at = torch.arange(length) // size
+    back = (at[:, None] - at) % count
+    near = back <= config.local_num_chunks_before
+    near |= (-back) % count <= config.local_num_chunks_after
+    local = own & dense(near[None, None].numpy())
+    return [local if kind == "local" else Some(own) for kind in config.attn_layers]
+
+
+def _layers(model: Any, config: Any, keep: torch.Tensor | None) -> list[Mask | Some]:
     own: Mask = causal() if is_causal(model) else everything()
     near = _near(config, own)
     kinds = next((found for name in KINDS if (found := getattr(config, name, None))), None)
