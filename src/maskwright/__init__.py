@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from maskwright.checks.trace import AttentionCall, Trace, trace
     from maskwright.core.convention import Convention
     from maskwright.core.recognize import Recognized, recognize
+    from maskwright.draw.picture import picture
+    from maskwright.draw.walkthrough import Walkthrough, walkthrough
     from maskwright.engine.attention import attention, explain_route
     from maskwright.engine.routes import Route
     from maskwright.engine.top_blocks import top_blocks
@@ -89,6 +91,7 @@ _LATER = {
     "Route": "engine.routes",
     "Target": "targets.target",
     "Trace": "checks.trace",
+    "Walkthrough": "draw.walkthrough",
     "attention": "engine.attention",
     "audit": "checks.audit",
     "capabilities": "targets.lowering",
@@ -97,9 +100,11 @@ _LATER = {
     "influence": "checks.probes.influence",
     "lint": "checks.lint",
     "lower": "targets.lowering",
+    "picture": "draw.picture",
     "recognize": "core.recognize",
     "top_blocks": "engine.top_blocks",
     "trace": "checks.trace",
+    "walkthrough": "draw.walkthrough",
 }
 
 __all__ = [
@@ -131,6 +136,7 @@ __all__ = [
     "Trace",
     "TruthError",
     "Unsupported",
+    "Walkthrough",
     "Why",
     "__version__",
     "attention",
@@ -158,6 +164,7 @@ __all__ = [
     "pad",
     "padding",
     "parse",
+    "picture",
     "prefix",
     "queries",
     "recipes",
@@ -168,6 +175,7 @@ __all__ = [
     "top_blocks",
     "trace",
     "tree",
+    "walkthrough",
     "where",
     "window",
 ]
