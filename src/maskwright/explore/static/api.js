@@ -1,0 +1,96 @@
+// Talking to the server: JSON there and back, and one kind of error for all that may go wrong.
+
+export class ApiError extends Error {
+  constructor(message, { at = null, kind = "Error", status = 0 } = {}) {
+    super(message);
+    this.name = "ApiError";
+    this.at = at; // [start, stop] in code points of the expression, or null
+    this.kind = kind;
+    this.status = status; // 0 where no answer came
+  }
+}
+
+/** POST /api/<name>, and its JSON. An aborted signal throws AbortError, all else ApiError. */
+export async function post(name, body, signal) {
+  return read(await send(name, body, signal));
+}
+
+/** GET /api/<name>, and its JSON. */
+export async function get(name, signal) {
+  return read(await call(name, { headers: { "X-Maskwright-Token": token() }, signal }));
+}
+
+/** POST /api/<name> where a file comes back: a Blob. */
+export async function file(name, body, signal) {
+  return (await send(name, body, signal)).blob();
+}
+
+export const isAbort = (error) => error?.name === "AbortError";
+
+const BUSY = new Set([429, 503]);
+const WAITS = [120, 400, 1000]; // milliseconds before asking a busy server again
+
+async function send(name, body, signal) {
+  const options = {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-Maskwright-Token": token() },
+    body: JSON.stringify(body),
+    signal,
+  };
+  for (const wait of WAITS) {
+    try {
+      return await call(name, options);
+    } catch (error) {
+      if (!BUSY.has(error.status)) throw error;
+      await pause(wait, signal);
+    }
+  }
+  return call(name, options);
+}
+
+async function call(name, options) {
+  let response;
+  try {
+    response = await fetch(`/api/${name}`, { cache: "no-store", credentials: "omit", ...options });
+  } catch (error) {
+    if (isAbort(error)) throw error;
+    throw new ApiError("The server does not answer. Start maskwright explore again.", {
+      kind: "Offline",
+    });
+  }
+  if (response.ok) return response;
+  throw await errorOf(response);
+}
+
+async function errorOf(response) {
+  const { status } = response;
+  try {
+    const { error } = await response.json();
+    return new ApiError(error.message, { at: error.at, kind: error.kind, status });
+  } catch {
+    return new ApiError(`The server answered with status ${status}.`, { status });
+  }
+}
+
+async function read(response) {
+  try {
+    return await response.json();
+  } catch (error) {
+    if (isAbort(error)) throw error;
+    throw new ApiError("The server's answer is not JSON.", { status: response.status });
+  }
+}
+
+function token() {
+  return document.querySelector('meta[name="maskwright-token"]')?.content ?? "";
+}
+
+function pause(milliseconds, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(new DOMException("Aborted", "AbortError"));
+    });
+  });
+}

@@ -1,0 +1,122 @@
+"""What may be written in the expression box: the atoms, and the recipes as expressions of them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from maskwright import recipes
+from maskwright._version import __version__
+from maskwright.core.atoms import ATOMS
+from maskwright.core.compose import by_batch, by_head
+from maskwright.explore import requests as limits
+from maskwright.explore.fields import MOST_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from maskwright.core.mask import Mask
+
+EXAMPLES: Final[Mapping[str, str]] = {
+    "everything": "everything()",
+    "nothing": "nothing()",
+    "causal": "causal()",
+    "window": "window(back=3)",
+    "padding": "padding(lengths=[5, 8])",
+    "documents": "documents(lengths=[[3, 5]])",
+    "prefix": "prefix(3)",
+    "chunks": "chunks(4)",
+    "stride": "stride(2)",
+    "keys": "keys([0, 1])",
+    "queries": "queries([0])",
+    "tree": "tree([-1, 0, 0, 1, 1, 2, 2, 3])",
+    "graph": "graph([[0, 1], [1, 2], [2, 5]])",
+    "image": "image(2, 4, radius=1)",
+    "blocks": "blocks([[1, 0], [1, 1]], size=4)",
+    "dense": "dense([[1, 0], [1, 1]])",
+    "by_head": "by_head([causal(), window(back=2)])",
+    "by_batch": "by_batch([causal(), everything()])",
+}
+IDS: Final = [[5, 6, 7, 8, 9, 0, 0, 0]]
+SOURCE, TARGET = [[5, 6, 7, 8, 9, 3, 0, 0]], [[1, 2, 3, 4, 5, 6, 7, 0]]
+
+# Every recipe with small numbers: its name, a mask of it, and the size it is for, if only one fits.
+RECIPES: Final[tuple[tuple[str, Mask, int | None], ...]] = (
+    ("bert", recipes.bert(IDS), 8),
+    ("gpt", recipes.gpt(IDS), 8),
+    ("translation.encoder", recipes.translation(SOURCE, TARGET).encoder, 8),
+    ("translation.decoder", recipes.translation(SOURCE, TARGET).decoder, 8),
+    ("translation.cross", recipes.translation(SOURCE, TARGET).cross, 8),
+    ("prefix_lm", recipes.prefix_lm(3), None),
+    ("packed", recipes.packed(lengths=[[3, 3, 2]]), 8),
+    ("shared_prefix", recipes.shared_prefix(2, [3, 3]), 8),
+    ("sliding", recipes.sliding(4), None),
+    ("sinks", recipes.sinks(3, sinks=2), None),
+    ("longformer", recipes.longformer(1, [0]), None),
+    ("bigbird", recipes.bigbird(8, block=1, random_blocks=1), 8),
+    ("sparse_transformer", recipes.sparse_transformer(3), None),
+    ("chunked", recipes.chunked(4), None),
+    ("local_global", recipes.local_global(2, size=4, every=2)[0], None),
+    ("medusa", recipes.medusa([(0,), (1,), (0, 0), (0, 1), (1, 0)], past=3), 8),
+    ("block_diffusion", recipes.block_diffusion(4, 2), 8),
+    ("natten", recipes.natten(4, 4, 3), 16),
+    ("image_text", recipes.image_text([-1, -1, 0, 0, 0, -1, -1, -1]), 8),
+)
+
+
+def vocabulary() -> dict[str, Any]:
+    """Atoms and recipes with what they do, the version, and the limits of requests.
+
+    >>> words = vocabulary()
+    >>> words["atoms"][3]["signature"]
+    'window(back, ahead=0)'
+    >>> words["recipes"][8]["expression"]
+    'window(back=3)'
+    """
+    atoms = {**ATOMS, "by_head": by_head, "by_batch": by_batch}
+    return {
+        "atoms": [_atom(name, atom) for name, atom in atoms.items()],
+        "recipes": [
+            {
+                "name": name,
+                "summary": _summary(getattr(recipes, name.split(".")[0])),
+                "expression": repr(mask),
+                "size": size,
+            }
+            for name, mask, size in RECIPES
+        ],
+        "version": __version__,
+        "limits": {
+            "characters": limits.MOST_LETTERS,
+            "sequences": limits.MOST_SEQUENCES,
+            "tokens": limits.MOST_TOKENS,
+            "token_characters": limits.LONGEST_TOKEN,
+            "size": limits.MOST_SIZE,
+            "planes": limits.MOST_PLANES,
+            "signs": limits.MOST_SIGNS,
+            "steps": limits.MOST_STEPS,
+            "bytes": MOST_BYTES,
+        },
+    }
+
+
+def _atom(name: str, atom: Callable[..., Mask]) -> dict[str, str]:
+    return {
+        "name": name,
+        "signature": name + bare_signature(atom),
+        "summary": _summary(atom),
+        "example": EXAMPLES[name],
+    }
+
+
+def bare_signature(function: Callable[..., Any]) -> str:
+    """The arguments without their types."""
+    taken = inspect.signature(function)
+    bare = [
+        given.replace(annotation=inspect.Parameter.empty) for given in taken.parameters.values()
+    ]
+    return str(inspect.Signature(bare))
+
+
+def _summary(function: object) -> str:
+    return (inspect.getdoc(function) or "").partition("\n")[0]
