@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-tf check fuzz audit-zoo bench docs format clean
+.PHONY: help setup tour test test-tf check fuzz audit-zoo bench docs pictures format clean
 
 help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,10 +48,11 @@ check: $(VENV)/.ready ## Formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-fuzz: $(VENV)/.peers ## Compare 100,000 random masks with the oracle, 20,000 lowered, 10,000 attended
+fuzz: $(VENV)/.peers ## 100,000 random masks beside the oracle, 20,000 lowered, 10,000 attended, 10,000 questions
 	MASKWRIGHT_FUZZ=$(or $(CASES),100000) $(TEST) tests/core/test_truth.py
 	MASKWRIGHT_TARGET_CASES=$(or $(TARGET_CASES),20000) $(TEST) tests/targets/test_lowering.py
 	MASKWRIGHT_ENGINE_CASES=$(or $(ENGINE_CASES),10000) $(TEST) tests/engine/test_attention.py
+	MASKWRIGHT_EXPLORE_CASES=$(or $(EXPLORE_CASES),10000) $(TEST) tests/explore/test_fuzz.py
 
 audit-zoo: $(VENV)/.peers ## Audit models with planted mistakes, and their healthy twins
 	$(BIN)/python -m tests.zoo
@@ -62,6 +63,9 @@ bench: $(VENV)/.peers ## Measure, beside PyTorch in the same run; writes benchma
 
 docs: $(VENV)/.ready ## Write the generated pages of docs/ anew
 	$(BIN)/python -m docs.generate
+
+pictures: $(VENV)/.ready ## Draw the pictures of docs/ anew, and photograph the explorer in Chromium
+	$(BIN)/python -m docs.pictures
 
 format: $(VENV)/.ready ## Format and fix what can be fixed
 	$(BIN)/ruff format .

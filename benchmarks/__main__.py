@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from itertools import takewhile
 
-MEASURED = ("core", "targets", "attention", "prefill")
+MEASURED = ("core", "targets", "attention", "prefill", "explore")
 WITH_OPTIONS = ("attention", "prefill")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import generate
+from docs import generate, pictures
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -50,3 +50,14 @@ def test_commands_run(path: Path) -> None:
 def test_generated_pages_are_current() -> None:
     for path, text in generate.pages().items():
         assert path.read_text() == text, f"{path.name} is stale: run `make docs`"
+
+
+def test_drawings_are_current() -> None:
+    for path, text in pictures.drawings().items():
+        assert path.read_text() == text, f"{path.name} is stale: run `make pictures`"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pictures_and_links_are_there(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert "://" in link or (path.parent / link).exists(), link

@@ -29,17 +29,35 @@ ROOMS = {
     "checks": {"_version", "errors", "core", "targets", "engine"},
     "engine": {"errors", "core", "targets"},
     "integrations": {"errors", "core", "targets", "engine"},
+    "models": {"errors", "core", "engine"},
+    "draw": {"errors", "core", "engine"},
+    "explore": {
+        *("_version", "errors", "core", "recipes", "targets", "engine", "checks", "draw", "root"),
+    },
     "tour": {"errors"},  # its chapters run code as a user would, and import maskwright there
-    "cli": {"_version", "tour", "root", "engine", "checks"},
+    "cli": {
+        *("_version", "errors", "core", "recipes", "root"),
+        *("engine", "checks", "draw", "explore", "tour"),
+    },
     "__main__": {"errors", "cli"},
     # __init__.py, the flat public API
-    "root": {"_version", "errors", "core", "recipes", "targets", "checks", "engine"},
+    "root": {"_version", "errors", "core", "recipes", "targets", "checks", "engine", "draw"},
 }
-OUTSIDE = {"cli": {"typer"}, "engine": {"torch"}, "integrations": {"torch"}}
+OUTSIDE = {
+    "cli": {"typer", "safetensors"},
+    "engine": {"torch"},
+    "integrations": {"torch"},
+    "models": {"torch"},
+    "draw": {"matplotlib", "wcwidth"},
+    "explore": {"starlette", "uvicorn"},
+}
 MODEL_CHECKS = (  # these meet models
     *("audit.py", "loading.py", "trace.py", "auditing/*.py", "probes/*.py", "tracing/*.py"),
 )
-NUMPY_ONLY = {"plan.py", "pieces.py", "cutting.py", "costs.py", "routes.py"}  # of the engine
+NUMPY_ONLY = {  # of the engine
+    *("plan.py", "pieces.py", "cutting.py", "costs.py", "routes.py"),
+    *("problem.py", "runs.py", "ways.py", "rough.py", "taking.py", "dilation.py"),
+}
 
 
 def room_of(path: Path) -> str:
@@ -93,7 +111,7 @@ def test_importing_maskwright_loads_no_framework() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert "numpy" in loaded
-    assert not loaded & (FRAMEWORKS | {"typer", "rich", "hypothesis", "matplotlib"})
+    assert not loaded & (FRAMEWORKS | {"typer", "rich", "hypothesis", "matplotlib", "wcwidth"})
 
 
 def test_the_pytest_plugin_loads_nothing_until_it_is_used() -> None:

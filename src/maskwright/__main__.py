@@ -18,6 +18,10 @@ def main() -> None:
         app()
     except MaskError as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        if error.name != "wcwidth":
+            raise
+        _fail("pictures need wcwidth. Run: pip install 'maskwright[cli]'")
 
 
 def _fail(sentence: str) -> NoReturn:

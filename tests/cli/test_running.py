@@ -1,0 +1,67 @@
+"""Verbs about running, as a person calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import maskwright as mw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Here
+
+
+def test_plan_prints_what_the_library_would_here(here: Here) -> None:
+    ran = here("plan", "window(back=255)", "--size", "1024", "--heads", "8")
+    assert ran == (0, f"{mw.explain_route(mw.window(back=255), 1024, heads=8)}\n", "")
+
+
+def test_plan_shows_the_backward_pass(here: Here) -> None:
+    from maskwright.engine.plan import plan_of
+
+    ran = here("plan", "causal()", "--size", "512", "--backward")
+    assert ran.out == f"{plan_of(mw.causal().on(512), 'backward')}\n"
+
+
+def test_plan_needs_no_framework(here: Here) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from maskwright.__main__ import main\n"
+        "sys.argv = ['maskwright', 'plan', 'causal()', '--size', '64']\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_plan_refuses_what_does_not_fit(here: Here) -> None:
+    ran = here("plan", "padding(lengths=[3, 4])", "--size", "4", "--batch", "3")
+    assert ran.code == 2
+    assert ran.out == ""
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_bench_times_a_mask_beside_sdpa(here: Here) -> None:
+    ran = here("bench", "causal()", "--size", "64", "--heads", "2")
+    first, ours, theirs, last = ran.out.splitlines()
+    assert first == "causal(), 64 queries and keys, 2 heads of 64, float32"
+    assert ours.startswith("maskwright")
+    assert theirs.startswith("SDPA")
+    assert "times as fast" in last
+
+
+def test_plan_as_data_and_as_a_picture(here: Here, tmp_path: Path) -> None:
+    found = json.loads(here("plan", "window(back=63)", "-n", "1024", "-f", "json").out)
+    assert found["useful"] == mw.window(back=63).on(1024).count()
+    assert found["pieces"]
+    assert here("plan", "window(back=63)", "-n", "1024", "-o", "plan.svg").code == 0
+    assert "cells computed" in (tmp_path / "plan.svg").read_text()
+
+
+def test_bench_as_data(here: Here) -> None:
+    found = json.loads(here("bench", "causal()", "-n", "32", "--heads", "1", "-f", "json").out)
+    assert set(found["seconds"]) == {"maskwright", "SDPA, dense mask"}
