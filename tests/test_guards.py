@@ -47,7 +47,7 @@ OUTSIDE = {
     "cli": {"typer", "safetensors"},
     "engine": {"torch"},
     "integrations": {"torch"},
-    "models": {"torch"},
+    "models": {"torch", "safetensors"},
     "draw": {"matplotlib", "wcwidth"},
     "explore": {"starlette", "uvicorn"},
 }
