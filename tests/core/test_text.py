@@ -93,6 +93,8 @@ def test_large_data_goes_through_json() -> None:
         ("documents(ids='中文') & casual()", "documents(ids='中文')"),
         ("~causal", "causal"),
         ("causal() & window(back=3", "("),
+        ("causal() &", "&"),
+        (" causal() &  ", "&"),
         ("range(3)", "range"),
         ("keys(range(0))  | keys(range(1.5))", "range(1.5)"),
     ],

@@ -158,8 +158,9 @@ def chromium() -> Iterator[Chromium]:
     if not Path(program).exists():
         lacking("There is no Chromium. Run: apt-get install chromium")
     playwright = sync_playwright().start()
+    flags = ["--no-sandbox", "--disable-gpu"]
     try:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=flags)
     except BaseException:
         playwright.stop()
         raise
@@ -214,13 +215,6 @@ def expression_box(page: Page) -> Locator:
     return page.get_by_role("textbox", name="Mask expression")
 
 
-def hash_of(page: Page) -> dict[str, Any]:
-    """The state in the link of the page, as far as it is written there."""
-    return dict(
-        pair.split("=", 1) for pair in urlsplit(page.url).fragment.split("&") if "=" in pair
-    )
-
-
 def cells_of(place: Locator, look: str) -> set[tuple[int, int]]:
     """The cells that a picture draws in that look: seen, some, first, second or mixed."""
     return {
@@ -245,14 +239,17 @@ _READ_CELLS = """(place, look) => {
 
 def middle_of(page: Page, row: int, key: int, shape: tuple[int, int]) -> tuple[float, float]:
     """Where a sign of the mask's picture lies on the screen."""
-    frame = page.locator("#stage .cell-frame")
-    frame.scroll_into_view_if_needed()
-    box = frame.bounding_box()
-    assert box is not None
-    return (
-        box["x"] + (key + 0.5) * box["width"] / shape[1],
-        box["y"] + (row + 0.5) * box["height"] / shape[0],
-    )
+    left, top, width, height = page.evaluate(_FRAME)
+    return left + (key + 0.5) * width / shape[1], top + (row + 0.5) * height / shape[0]
+
+
+# In one go, since the picture may be drawn again at any time.
+_FRAME = """() => {
+  const frame = document.querySelector("#stage .cell-frame");
+  frame.scrollIntoView({ block: "center", behavior: "instant" });
+  const { left, top, width, height } = frame.getBoundingClientRect();
+  return [left, top, width, height];
+}"""
 
 
 def numbers_of(table: Locator) -> list[list[float]]:

@@ -411,7 +411,7 @@ def test_comparing_masks_of_which_one_alone_tells_of_heads_and_batch() -> None:
 def test_an_error_in_another_mask_names_it() -> None:
     error = refused("compare", 422, subject=on("causal()"), others=["casual()"])
     assert error["message"].startswith("In casual():")
-    assert error["at"] is None
+    assert error["at"] == [0, 6]
 
 
 def test_code_for_every_target() -> None:
@@ -472,6 +472,7 @@ def test_an_array_is_recognised() -> None:
     assert found["expression"] == "causal()"
     assert found["convention"].startswith("additive")
     assert (found["shape"], found["dtype"], found["lint"]) == ([2, 2], "float64", [])
+    assert found["frame"] == {"q_len": 2, "kv_len": 2, "batch": 1, "heads": 1, "q_start": 0}
     assert kinds(found["grid"]) == [[2, 0], [2, 2]]
 
 

@@ -46,7 +46,7 @@ def test_light_and_dark_files_differ(visit: Visit) -> None:
 
 
 def test_the_png_is_whole(visit: Visit) -> None:
-    page = visit(expression="causal()", text=None, size=1_048_576)
+    page = visit(expression="causal()", text=None, size=4096)
     name, data = saved(page, "Download as PNG")
     assert name == "mask.png"
     assert data.startswith(b"\x89PNG\r\n\x1a\n")

@@ -88,11 +88,11 @@ def _tree(text: str) -> ast.expr:
 
 
 def _syntax_error(text: str, error: SyntaxError | ValueError) -> TextError:
-    place = getattr(error, "offset", None)
-    if not place:
+    if not isinstance(error, SyntaxError) or error.offset is None:
         return TextError(
             f"The text is no expression ({error}). Write for example causal() & window(back=3)."
         )
+    place = error.offset or len(text)  # 0 is Python's word for the end
     around = text[max(0, place - 20) : place + 20]
     found = TextError(
         f"The text is no expression: {error.args[0]} at {around!r}. Check brackets and commas."

@@ -30,6 +30,7 @@ from maskwright.explore.subjects import (
 )
 
 if TYPE_CHECKING:
+    from maskwright.core.frame import Frame
     from maskwright.draw.masks import View
     from maskwright.draw.scene import Grid
     from maskwright.explore.requests import AskCompare, AskMask, AskTokens, AskWhy
@@ -56,9 +57,7 @@ def answer_mask(ask: AskMask) -> dict[str, Any]:
         "said": said,
         "simplified": shorter_text(bound.mask),
         "sizes": sizes,
-        "frame": {
-            name: getattr(frame, name) for name in ("q_len", "kv_len", "batch", "heads", "q_start")
-        },
+        "frame": frame_data(frame),
         "planes": list(on.shape[:2]),
         "cells": frame.cells,
         **counts,
@@ -105,6 +104,11 @@ def grid_data(grid: Grid) -> dict[str, Any]:
         "columns": None if grid.columns is None else list(grid.columns),
         "title": grid.title,
     }
+
+
+def frame_data(frame: Frame) -> dict[str, int]:
+    """The sizes and positions that the page knows of."""
+    return {name: getattr(frame, name) for name in ("q_len", "kv_len", "batch", "heads", "q_start")}
 
 
 _COUNTS: Final = ("density", "count", "empty_rows", "unseen_keys")

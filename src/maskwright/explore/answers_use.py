@@ -16,7 +16,7 @@ from maskwright.draw.masks import describe, grid_of, scene_of
 from maskwright.draw.scene import Scene, legend_of
 from maskwright.engine.routes import plan_route
 from maskwright.errors import MaskError
-from maskwright.explore.answers import grid_data
+from maskwright.explore.answers import frame_data, grid_data
 from maskwright.explore.faults import ADVICE, too_large, wrong
 from maskwright.explore.fields import WORDS
 from maskwright.explore.files import read_file
@@ -97,6 +97,7 @@ def answer_recognise(ask: AskRecognise) -> dict[str, Any]:
         "expression": said if len(said) <= LONGEST_TEXT and "(...)" not in said else None,
         "convention": str(found.convention),
         "says": str(found),
+        "frame": frame_data(frame),
         "grid": grid_data(grid_of(on, most=PICTURE_SIGNS)),
     }
 

@@ -88,12 +88,13 @@ def bind_together(subject: Subject, others: tuple[str, ...]) -> list[Bound]:
 def bind_other(
     subject: Subject, expression: str, batch: int | None = None, heads: int | None = None
 ) -> Bound:
-    """An expression to compare with; an error in it is not in the box of the first."""
+    """An expression to compare with; the place of an error is one in it, and the sentence says so."""
     try:
         return bind(subject, expression, batch, heads)
     except MaskError as error:
         status = 413 if isinstance(error, SizeError) else 422
-        raise Fault(status, f"In {expression:.60}: {error}", type(error).__name__) from None
+        kind = type(error).__name__
+        raise Fault(status, f"In {expression:.60}: {error}", kind, error.at) from None
 
 
 def check_planes(on: BoundMask) -> BoundMask:

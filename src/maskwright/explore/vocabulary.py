@@ -37,6 +37,9 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "by_head": "by_head([causal(), window(back=2)])",
     "by_batch": "by_batch([causal(), everything()])",
 }
+# Examples that hold data fit only one number of tokens, or need at least so many.
+SIZES: Final[Mapping[str, int]] = {"tree": 8, "image": 8, "blocks": 8, "dense": 2}
+LEAST: Final[Mapping[str, int]] = {"padding": 8, "documents": 8, "graph": 6}
 IDS: Final = [[5, 6, 7, 8, 9, 0, 0, 0]]
 SOURCE, TARGET = [[5, 6, 7, 8, 9, 3, 0, 0]], [[1, 2, 3, 4, 5, 6, 7, 0]]
 
@@ -100,12 +103,14 @@ def vocabulary() -> dict[str, Any]:
     }
 
 
-def _atom(name: str, atom: Callable[..., Mask]) -> dict[str, str]:
+def _atom(name: str, atom: Callable[..., Mask]) -> dict[str, Any]:
     return {
         "name": name,
         "signature": name + bare_signature(atom),
         "summary": _summary(atom),
         "example": EXAMPLES[name],
+        "size": SIZES.get(name),
+        "least": LEAST.get(name),
     }
 
 

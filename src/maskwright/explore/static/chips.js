@@ -37,30 +37,35 @@ export function showChips({ atoms, recipes }) {
   byId("recipes").replaceChildren(...recipes.map(recipeChip));
 }
 
-const atomChip = ({ name, summary, example }) =>
-  chip(name, `${summary}\n${example}`, () => write(joined(state.expression.trim(), example)));
+const atomChip = ({ name, summary, example, size, least }) =>
+  chip(name, `${summary}\n${example}`, () => put(name, example, size, least));
 
 const recipeChip = ({ name, summary, expression, size }) =>
-  chip(name, summary, () => {
-    const { queries, keys } = sizes();
-    if (!size || (queries === size && keys === size)) {
-      write(joined(state.expression.trim(), expression));
-      return;
-    }
-    set({
-      text: null,
-      size,
-      keys: null,
-      q_start: null,
-      batches: null,
-      heads: null,
-      view: null,
-      batch: 0,
-      head: 0,
-    });
-    write(expression);
-    byId("said").textContent = t("recipe_sized", { name, size });
+  chip(name, summary, () => put(name, expression, size));
+
+/** Join a piece to the mask, or show it alone on its own size where it does not fit this one. */
+function put(name, piece, size, least = 1) {
+  const { queries, keys } = sizes();
+  const fits = size ? queries === size && keys === size : Math.min(queries, keys) >= (least ?? 1);
+  if (fits) {
+    write(joined(state.expression.trim(), piece));
+    return;
+  }
+  const own = size ?? least;
+  set({
+    text: null,
+    size: own,
+    keys: null,
+    q_start: null,
+    batches: null,
+    heads: null,
+    view: null,
+    batch: 0,
+    head: 0,
   });
+  write(piece);
+  byId("said").textContent = t("recipe_sized", { name, size: own });
+}
 
 function chip(name, title, click) {
   const button = h("button", { type: "button", class: "chip code-chip", title }, name);

@@ -19,6 +19,7 @@ export function sized(scores, size) {
 
 /** The table of boxes; `change(scores)` hears of every new number. */
 export function editor(scores, tokens, ctx, change) {
+  const typed = scores.map((line) => [...line]); // what the boxes show, which outlive a change
   const table = make(
     "table",
     { class: "numbers typed" },
@@ -39,9 +40,8 @@ export function editor(scores, tokens, ctx, change) {
       const name = ctx.t("scores.cell", { query: tokens[row], key: tokens[column] });
       const box = make("input", { type: "number", step: "any", value, "aria-label": name });
       box.addEventListener("change", () => {
-        const next = scores.map((old) => [...old]);
-        next[row][column] = Number(box.value) || 0;
-        change(next);
+        typed[row][column] = Number(box.value) || 0;
+        change(typed.map((line) => [...line]));
       });
       tr.append(make("td", {}, box));
     });
