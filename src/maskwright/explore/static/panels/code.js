@@ -2,7 +2,6 @@
 
 import { add } from "../words.js";
 import { follow, make } from "./parts.js";
-import { scrollable } from "./matrix.js";
 
 let following = null;
 
@@ -68,7 +67,11 @@ function card(target, ctx) {
 }
 
 function listing(target) {
-  return scrollable(make("pre", { class: "code" }, make("code", { text: target.code })), target.name);
+  const code = make("pre", { class: "code" }, make("code", { text: target.code }));
+  code.setAttribute("role", "region"); // wide or not, it can be reached and scrolled by the keyboard
+  code.setAttribute("aria-label", target.name);
+  code.tabIndex = 0;
+  return code;
 }
 
 /** The polarity as the server says it, and what that means in the reader's language. */
