@@ -30,6 +30,7 @@ ROOMS = {
     "engine": {"errors", "core", "targets"},
     "integrations": {"errors", "core", "targets", "engine"},
     "models": {"errors", "core", "engine"},
+    "apps": {"_version", "errors", "core", "engine", "checks", "draw", "models", "root"},
     "draw": {"errors", "core", "engine"},
     "explore": {
         *("_version", "errors", "core", "recipes", "targets", "engine", "checks", "draw", "root"),
@@ -48,6 +49,10 @@ OUTSIDE = {
     "engine": {"torch"},
     "integrations": {"torch"},
     "models": {"torch", "safetensors"},
+    "apps": {
+        *("torch", "safetensors", "tokenizers", "rich", "babel", "num2words", "yaml"),
+        *("chatterbot_corpus", "networkx", "rouge_score", "sacrebleu", "sklearn", "matplotlib"),
+    },
     "draw": {"matplotlib", "wcwidth"},
     "explore": {"starlette", "uvicorn"},
 }

@@ -1,0 +1,5 @@
+"""Applications: real data, a model of `models/`, training and use, one file each.
+
+What may enter: what is particular to one task. How a model is trained is in `training`, how it is
+kept in `checkpoints`.
+"""
