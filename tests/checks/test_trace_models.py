@@ -183,3 +183,48 @@ def test_encoder_decoders(name: str) -> None:
     assert all("decoder" in call.layer for call in calls[2:])
     expected = [PADDING, PADDING, CAUSAL, PADDING, CAUSAL, PADDING]
     assert [call.mask for call in calls] == expected
+
+
+def test_heads_side_by_side_are_one_step_and_layers_are_several() -> None:
+    from maskwright.models.attention import Heads
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Heads(8, 2), Heads(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = mw.window(back=1)
+            return self.second(self.first(x, mask), mask)
+
+    calls = mw.trace(Two(), torch.randn(1, 6, 8))
+    assert [call.layer for call in calls] == [
+        "first.heads.0",
+        "first.heads.1",
+        "second.heads.0",
+        "second.heads.1",
+    ]
+    assert [call.step for call in calls] == [0, 0, 1, 1]
+    mw.audit(Two(), torch.randn(2, 12, 8), expects=mw.window(back=1)).assert_ok()
+
+
+def test_what_is_written_into_is_another_input() -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Plain() for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.clone()
+            for layer in self.layers:
+                x += layer(x)
+            return x
+
+    class Plain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            one = nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+            return nn.functional.scaled_dot_product_attention(one, one, one, is_causal=True)
+
+    with torch.no_grad():
+        calls = mw.trace(InPlace(), torch.randn(1, 4, 8))
+    assert [call.step for call in calls] == list(range(6))

@@ -215,4 +215,4 @@ def audited(task: LanguageTask | Trained) -> AuditReport:
     ids = torch.randint(4, size, (2, 32), generator=torch.Generator().manual_seed(0))
     model = task.model
     ids = ids.to(model.words.weight.device)
-    return audit(model, ids, expects=task.mask, layers=model.config.layers, probes=PROBES)
+    return audit(model, ids, expects=task.mask, probes=PROBES)

@@ -140,11 +140,12 @@ class Case:
                 )
 
     def _count_layers(self) -> int | None:
-        """Calls that see all positions at once; else the modules that see some at a time."""
+        """Steps that see all positions at once; else the modules that see some at a time."""
         length = self.subject.length()
         own = own_calls(self.calls)
         whole = [call for call in own if call.seen.shape[-2:] == (length, length)]
-        return len(whole) or len({call.layer for call in own if call.layer}) or None
+        steps = {call.step for call in whole}
+        return len(steps) or len({call.layer for call in own if call.layer}) or None
 
     def _look_at_masks(self, answers: list[Answer]) -> None:
         """A key that no layer shows, though it should be seen: too little to be felt from outside."""

@@ -37,7 +37,8 @@ class AttentionCall:
     is really there: (batch or 1, heads or 1, queries, keys). `masks` are the mask arguments as they
     were passed, by name, and `given` is the one of them that matters most. `after_softmax` says that
     weights were taken away after the softmax, so that the rest no longer sums to one. `cross` says
-    that keys come from another sequence than queries.
+    that keys come from another sequence than queries. `step` counts the steps of attention from 0:
+    modules that are given the very same tensor, such as heads side by side, are one step.
 
     >>> import torch, maskwright as mw
     >>> x = torch.ones(1, 2, 4, 8)
@@ -61,6 +62,7 @@ class AttentionCall:
     convention: str
     after_softmax: bool
     cross: bool
+    step: int
 
     @property
     def given(self) -> Any:
@@ -113,6 +115,7 @@ class AttentionCall:
             "convention": self.convention,
             "after_softmax": self.after_softmax,
             "cross": self.cross,
+            "step": self.step,
             "hidden_share": self.hidden_share,
         }
 

@@ -30,6 +30,8 @@ class Frame:
     entered: Shape | None
     left: Shape | None = None
     function: Callable[..., Any] | None = None
+    source: int | None = None  # a number for the tensor that it was given
+    met: int = 0  # calls in it so far
 
     @property
     def is_mha(self) -> bool:
@@ -64,8 +66,9 @@ class Draft:
     convention: str
     cross: bool
     after_softmax: bool = False
+    turn: int = 0  # which of the calls in its module
 
-    def finish(self, index: int) -> AttentionCall:
+    def finish(self, index: int, step: int) -> AttentionCall:
         """The call, with all that is known of it."""
         q, k, v, out = self.shapes
         batch = q[0] if q else out[0] if out else self.seen.shape[0]
@@ -86,4 +89,16 @@ class Draft:
             self.convention,
             self.after_softmax,
             self.cross,
+            step,
         )
+
+
+def steps_of(drafts: list[Draft]) -> list[int]:
+    """Which step of attention each call is; what modules do with the same input is done at once."""
+    numbers: dict[Any, int] = {}
+    found = []
+    for index, draft in enumerate(drafts):
+        source = None if draft.frame is None else draft.frame.source
+        key = ("alone", index) if source is None else (source, draft.turn)
+        found.append(numbers.setdefault(key, len(numbers)))
+    return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 from torch.utils import _python_dispatch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from maskwright.checks.tracing.frames import Frame
 from maskwright.checks.tracing.tensors import first_of, kept, shape_of
@@ -38,6 +39,8 @@ class Stage:
         self._names: dict[int, str] = {}
         self._named: list[Any] = []  # kept, so that no other module comes to have the same id
         self._away = 0  # how deep in what is not to be met
+        self._given = 0
+        self._sources: Any = WeakIdKeyDictionary()  # a version and a number for each tensor given
 
     def name(self, root: Any) -> None:
         """Learn the names and the parameters of a model."""
@@ -55,8 +58,9 @@ class Stage:
             with self.aside():
                 if id(module) not in self._names and all(f.name is None for f in self.frames):
                     self.name(module)
-                entered = shape_of(first_of((*args, *kwargs.values())))
-                frame = Frame(self._names.get(id(module)), module, args, kwargs, entered)
+                given = first_of((*args, *kwargs.values()))
+                frame = Frame(self._names.get(id(module)), module, args, kwargs, shape_of(given))
+                frame.source = self._number(given)
             self.frames.append(frame)
             try:
                 out = original(module, *args, **kwargs)
@@ -71,6 +75,17 @@ class Stage:
             return out
 
         return call
+
+    def _number(self, given: Any) -> int | None:
+        """The same for the same tensor, as long as nobody writes into it."""
+        if not isinstance(given, torch.Tensor) or given.is_inference():
+            return None
+        version, number = self._sources.get(given, (None, 0))
+        if version != given._version:
+            self._given += 1
+            number = self._given
+            self._sources[given] = (given._version, number)
+        return int(number)
 
     @property
     def frame(self) -> Frame | None:

@@ -26,7 +26,7 @@ from maskwright.checks.tracing.arguments import (
 )
 from maskwright.checks.tracing.calls import shrink
 from maskwright.checks.tracing.flow import Flow
-from maskwright.checks.tracing.frames import Draft, Frame
+from maskwright.checks.tracing.frames import Draft, Frame, steps_of
 from maskwright.checks.tracing.kernels import by_flex, by_lengths, by_native, by_sdpa
 from maskwright.checks.tracing.stage import Stage
 from maskwright.checks.tracing.tensors import is_real, kept, shape_of
@@ -102,7 +102,11 @@ class Watch:
 
     def finish(self) -> None:
         """All modules have come to their end."""
-        self.recorder.calls.extend(draft.finish(i) for i, draft in enumerate(self._drafts))
+        steps = steps_of(self._drafts)
+        self.recorder.calls.extend(
+            draft.finish(i, step)
+            for i, (draft, step) in enumerate(zip(self._drafts, steps, strict=True))
+        )
 
     def replacements(self) -> list[tuple[Any, str, Any]]:
         """What is put in the place of what, while it lasts."""
@@ -374,7 +378,10 @@ class Watch:
                 convention,
                 cross,
                 after_softmax,
+                0 if frame is None else frame.met,
             )
         )
+        if frame is not None:
+            frame.met += 1
         if self._keep_outputs:
             self.recorder.outputs.append(kept(out))
