@@ -31,6 +31,7 @@ def test_coverage_counts_the_cells_of_every_tile(
         ({"batch": 1}, "batch 1 is not there. Give a number from 0 to 0"),
         ({"rows": (2, 9)}, "there are 4"),
         ({"keys": (3, 2)}, "one past the last"),
+        ({"rows": 5}, "rows=5 is no stretch"),
         ({"q_block": 0}, "q_block=0"),
     ],
 )

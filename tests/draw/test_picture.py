@@ -38,6 +38,10 @@ def test_what_can_not_be_drawn_is_one_sentence(tmp_path: Path) -> None:
         mw.picture(mw.causal().on(2), tmp_path / "a.gif")
     with pytest.raises(mw.ArgumentError, match="There is no form pdf"):
         mw.picture(mw.causal().on(2), form="pdf")
+    with pytest.raises(mw.ArgumentError, match="can't be made of str"):
+        mw.picture("causal()")
+    with pytest.raises(mw.ArgumentError, match="a difference is of two bound masks"):
+        mw.picture((mw.causal().on(2), mw.causal()))
     with pytest.raises(mw.ArgumentError, match="needs two axes"):
         mw.picture(np.zeros((2, 2, 2)))
     assert not list(tmp_path.iterdir())

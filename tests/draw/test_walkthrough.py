@@ -76,6 +76,8 @@ def test_no_token_and_one_token() -> None:
         ({"mask": mw.causal().on(3)}, "Bind it to as many"),
         ({"mask": "causal()"}, "of type str"),
         ({"batch": 1}, "batch 1 is not there"),
+        ({"tokens": 3}, "tokens is of type int. Give a text"),
+        ({"fill": "low"}, "fill is of type str. Give a number"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(given: dict[str, object], says: str) -> None:

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
 
 def chosen_form(form: str | None, output: Path | None) -> str:
     """The form asked for, or the one that the file's ending tells."""
-    from maskwright.draw.picture import form_of
+    from maskwright.draw.picture import ENDINGS
 
     if form is not None:
         return form
-    if output is not None and output.suffix.lower() == ".json":
-        return "json"
-    return form_of(output, "text")
+    if output is None:
+        return "text"
+    known = {**ENDINGS, ".json": "json"}
+    ending = output.suffix.lower()
+    if ending not in known:
+        raise ArgumentError(
+            f"{output}: the ending {ending or '(none)'} tells no format. "
+            f"Use one of {' '.join(known)}, or pass --format."
+        )
+    return known[ending]
 
 
 def give(

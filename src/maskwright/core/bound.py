@@ -389,6 +389,10 @@ class BoundMask:
     def _stretch(self, given: tuple[int, int] | None, name: str, size: int) -> range:
         if given is None:
             return range(size)
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise ArgumentError(
+                f"coverage: {name}={given!r:.40} is no stretch. Give a first and one past the last."
+            )
         first, stop = (read_whole(end, f"coverage: {name}", least=0) for end in given)
         if not first <= stop <= size:
             raise FrameError(

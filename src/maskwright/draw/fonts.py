@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import unicodedata
 import warnings
@@ -136,7 +137,13 @@ def _family_with(character: str) -> str | None:
 @cache
 def _all_families() -> tuple[str, ...]:
     """Installed fonts, those first that are likely to have much."""
-    from matplotlib.font_manager import fontManager
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    # Matplotlib keeps a list of fonts, and knows nothing of those installed since it was made.
+    known = {entry.fname for entry in fontManager.ttflist}
+    for path in sorted({*findSystemFonts()} - known):
+        with contextlib.suppress(OSError, RuntimeError):  # what it can't read, it can't draw with
+            fontManager.addfont(path)
 
     def rank(name: str) -> tuple[bool, int, str]:
         found = [place for place, part in enumerate(_LIKELY) if part in name.lower()]

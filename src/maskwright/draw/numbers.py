@@ -59,7 +59,13 @@ def matrix_grid(
     digits: int = 2,
 ) -> Grid:
     """An array of two axes as a grid: the larger a number beside the largest, the darker."""
-    array = np.asarray(values, np.float64)
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"A picture can't be made of {type(values).__name__}. Give a bound mask, two of them, a "
+            "walkthrough, or a table of numbers."
+        ) from None
     if array.ndim != 2:
         raise ArgumentError(
             f"A picture of numbers needs two axes, and these have shape {array.shape}. "

@@ -78,7 +78,12 @@ def scene_from(what: Any, **options: Any) -> Scene:
         raise ArgumentError(f"picture: {what!r:.60} has no size yet. Bind it to one: .on(8).")
     if isinstance(what, BoundMask):
         return scene_of(what, **options)
-    if isinstance(what, (tuple, list)) and len(what) == 2 and isinstance(what[0], BoundMask):
+    if isinstance(what, (tuple, list)) and any(isinstance(one, BoundMask) for one in what):
+        if len(what) != 2 or not all(isinstance(one, BoundMask) for one in what):
+            raise ArgumentError(
+                "picture: a difference is of two bound masks, and this is something else. "
+                "Give (a.on(8), b.on(8))."
+            )
         return difference_of(what[0], what[1], **options)
     return matrix_scene(what, **options)
 

@@ -205,7 +205,11 @@ def walkthrough(
     >>> walk["weights"].values.round(4).tolist()
     [[1.0, 0.0, 0.0], [0.4256, 0.5744, 0.0], [0.2186, 0.4864, 0.295]]
     """
-    names = tuple(tokens.split() if isinstance(tokens, str) else (str(t) for t in tokens))
+    names = _read_tokens(tokens)
+    if isinstance(fill, bool) or not isinstance(fill, (int, float)):
+        raise ArgumentError(
+            f"walkthrough: fill is of type {type(fill).__name__}. Give a number, such as -1e9."
+        )
     if len(names) > MOST_TOKENS:
         raise ArgumentError(
             f"walkthrough: there are {len(names)} tokens, more than {MOST_TOKENS}. Give fewer."
@@ -341,6 +345,17 @@ def plain(number: float) -> float | str:
     if math.isnan(number):
         return "nan"
     return number if math.isfinite(number) else "inf" if number > 0 else "-inf"
+
+
+def _read_tokens(tokens: Any) -> tuple[str, ...]:
+    if isinstance(tokens, str):
+        return tuple(tokens.split())
+    try:
+        return tuple(str(token) for token in tokens)
+    except TypeError:
+        raise ArgumentError(
+            f"walkthrough: tokens is of type {type(tokens).__name__}. Give a text, or a list of them."
+        ) from None
 
 
 class _Inputs(NamedTuple):
