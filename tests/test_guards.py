@@ -38,7 +38,7 @@ ROOMS = {
     "tour": {"errors"},  # its chapters run code as a user would, and import maskwright there
     "cli": {
         *("_version", "errors", "core", "recipes", "root"),
-        *("engine", "checks", "draw", "explore", "tour"),
+        *("engine", "checks", "draw", "apps", "explore", "tour"),
     },
     "__main__": {"errors", "cli"},
     # __init__.py, the flat public API

@@ -12,7 +12,7 @@ from maskwright.apps import dialogue
 from maskwright.apps.app import Prompt, Wishes
 from maskwright.apps.checkpoints import load_progress, load_weights
 from maskwright.apps.conversations import corpus, split
-from maskwright.apps.dialogue import Dialogue, DialogueTask, audited, chat, reply, unigram_loss
+from maskwright.apps.dialogue import Dialogue, DialogueTask, audited, reply, unigram_loss
 from maskwright.apps.packing import SKIP, Example, pack, packed_mask
 from maskwright.apps.training import Course, train
 from maskwright.models.sampling import Sampling
@@ -234,7 +234,7 @@ def test_bad_prompts_and_versions_are_told() -> None:
 
 
 def test_a_chat_goes_on_after_a_line_that_can_not_be_answered() -> None:
-    answers = list(chat(task(), ["Hola", "", "x " * 300, "Hola"]))
+    answers = list(Dialogue().chat(task(), ["Hola", "", "x " * 300, "Hola"]))
     assert len(answers) == 3
     assert answers[0] == answers[2]
     assert answers[1].endswith("Give a shorter one.")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,8 +13,19 @@ from maskwright.apps.app import Prompt, Wishes
 from maskwright.apps.checkpoints import load_progress, load_weights
 from maskwright.apps.training import Course, train
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 APP = graph.Graph()
+FEW = 4  # seeds, in place of the app's many
 SHORT = Course(steps=25, rate=3e-3, warmup=1, clip=1e3, evaluate_every=25, device="cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_seeds() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph, "SEEDS", FEW)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +125,12 @@ def test_weights_are_shared_out_along_the_edges(task: graph.GraphTask) -> None:
 def test_weights_mix_the_values_as_the_layer_does(task: graph.GraphTask) -> None:
     """With one value for both heads, the mean of their weights is all that the layer uses."""
     member, ids = graph.Member(34, task.mask), torch.arange(34)[None]
-    layer, half = member.blocks[0].attend, graph.WIDTH // graph.HEADS
+    layer, half = member.looks[0], graph.WIDTH // graph.HEADS
     with torch.no_grad():
         layer.query.weight.mul_(50)
         layer.value.weight[half:] = layer.value.weight[:half]
         layer.mix.weight.copy_(torch.eye(half).repeat(2, 2) / graph.HEADS)
-        x = member.blocks[0].norm_attend(member.nodes(ids))
+        x = member.norms[0](member.nodes(ids))
         found = layer(x, task.mask.on(34, batch=1, heads=graph.HEADS))[0, :, :half]
         values = layer.value(x)[0, :, :half]
         torch.testing.assert_close(member.weights(ids)[0] @ values, found)

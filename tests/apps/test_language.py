@@ -90,7 +90,9 @@ def test_two_masks_are_trained_alike_and_compared(notes: Path) -> None:
     honest, cheat = (outcome.progress.losses for outcome in found.outcomes)
     assert len(honest) == len(cheat) == 4
     assert honest != cheat
-    assert "times lower" in str(found)
+    assert "The training loss under everything() is" in str(found)
+    assert "as the honest model sees it" in str(found)
+    assert all(figure > 0 for figure in found.figures)
     assert found.as_dict()["everything()"]["losses"] == cheat
 
 

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 VERBS = (
     *("show", "diff", "explain", "recipes", "lower", "targets", "recognize", "lint"),
-    *("plan", "bench", "audit", "trace", "explore", "tour"),
+    *("plan", "bench", "audit", "trace", "apps", "train", "generate", "compare-masks"),
+    *("explore", "tour"),
 )
 
 
 def test_help_tells_the_theory_and_names_every_verb(here: Here) -> None:
     whole = here("--help")
     assert "A mask is the set of (batch, head, query, key) cells" in whole.out
-    found = re.findall(r"^│ (\w+) ", whole.out, re.MULTILINE)
+    found = re.findall(r"^│ (\w[\w-]*) ", whole.out, re.MULTILINE)
     assert tuple(found) == VERBS
 
 
@@ -40,7 +41,10 @@ def test_the_examples_of_pictures_and_numbers_run(
 ) -> None:
     """All that need no model, no file and no browser."""
     monkeypatch.setenv("COLUMNS", "200")
-    left_out = ("bench", "audit", "trace", "explore", "mask.npy", "mask.csv", "batch.")
+    left_out = (
+        *("bench", "audit", "trace", "explore", "mask.npy", "mask.csv", "batch."),
+        *("train", "generate", "compare-masks"),
+    )
     for verb in VERBS:
         for line in here(verb, "--help").out.splitlines():
             words = line.strip()

@@ -41,6 +41,17 @@ class Wishes:
         )
 
 
+def named_mask(task: Task) -> str:
+    """The mask that a task is trained under, in words.
+
+    >>> from maskwright.apps.app import Wishes, named_mask
+    >>> from maskwright.apps.registry import find_app
+    >>> named_mask(find_app("image").task(Wishes()))
+    'causal()'
+    """
+    return "the mask of each batch" if task.mask is None else repr(task.mask)
+
+
 @dataclass(frozen=True)
 class Prompt:
     """What a person gives to a trained app."""
@@ -80,6 +91,13 @@ class App(Protocol):
 
     def report(self, task: Any) -> Iterator[str]:
         """What came of the training: measured figures, and the audit of its mask."""
+        ...
+
+    def judged(self, task: Any, honest: Any) -> tuple[str, float]:
+        """How good is what it generates by itself: what is measured, and the figure.
+
+        `honest` is the same app trained under its own mask, for apps that let it judge.
+        """
         ...
 
     def use(self, task: Any, prompt: Prompt) -> Iterator[str]:

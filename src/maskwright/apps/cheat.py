@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from maskwright.apps.app import named_mask
 from maskwright.apps.training import Course, Outcome, train
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class Compared:
     names: tuple[str, str]
     outcomes: tuple[Outcome, Outcome]
     samples: tuple[str, str]
+    measured: str  # what tells how good their own writing is
+    figures: tuple[float, float]
 
     @property
     def last_losses(self) -> tuple[float, float]:
@@ -41,22 +44,28 @@ class Compared:
                 "losses": outcome.progress.losses,
                 "evaluations": outcome.progress.evaluations,
                 "sample": sample,
+                "judged": {"by": self.measured, "figure": figure},
             }
-            for name, outcome, sample in zip(self.names, self.outcomes, self.samples, strict=True)
+            for name, outcome, sample, figure in zip(
+                self.names, self.outcomes, self.samples, self.figures, strict=True
+            )
         }
 
     def __str__(self) -> str:
         top = max(max(outcome.progress.losses) for outcome in self.outcomes)
         lines = []
-        for name, outcome, last, sample in zip(
-            self.names, self.outcomes, self.last_losses, self.samples, strict=True
+        for name, outcome, last, sample, figure in zip(
+            self.names, self.outcomes, self.last_losses, self.samples, self.figures, strict=True
         ):
             lines += [name, f"  {curve(outcome.progress.losses, top)}  {last:.3f}"]
-            lines += [f"  it writes: {sample!r}", ""]
+            lines += [f"  {self.measured}: {figure:.3f}", "  it gives:"]
+            lines += [*(f"    {line}" for line in sample.splitlines()), ""]
         honest, other = self.last_losses
-        lines.append(
-            f"The training loss under {self.names[1]} is {honest / max(other, 1e-9):.1f} times lower."
-        )
+        if other <= honest:
+            told = f"{honest / max(other, 1e-9):.1f} times lower"
+        else:
+            told = f"{other / max(honest, 1e-9):.1f} times higher"
+        lines.append(f"The training loss under {self.names[1]} is {told}.")
         return "\n".join(lines)
 
 
@@ -68,14 +77,21 @@ def compare_masks(
     say: Callable[[str], object] = lambda _: None,
 ) -> Compared:
     """Train the app with its own mask, then the same with another one."""
-    outcomes, samples, names = [], [], []
-    for wish in (wishes, replace(wishes, mask=mask)):
-        task = app.task(wish)
-        say(f"training under {task.mask}")
-        names.append(repr(task.mask))
+    honest, other = app.task(wishes), app.task(replace(wishes, mask=mask))
+    names, outcomes, samples, judged = [], [], [], []
+    for task in (honest, other):
+        names.append(named_mask(task))
+        say(f"training under {names[-1]}")
         outcomes.append(train(task, course))
         samples.append(app.sample(task))
-    return Compared((names[0], names[1]), (outcomes[0], outcomes[1]), (samples[0], samples[1]))
+        judged.append(app.judged(task, honest))
+    return Compared(
+        (names[0], names[1]),
+        (outcomes[0], outcomes[1]),
+        (samples[0], samples[1]),
+        judged[0][0],
+        (judged[0][1], judged[1][1]),
+    )
 
 
 def curve(losses: list[float], top: float) -> str:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 CONTEXT, BATCH, PIECES = 192, 8, 600
 SIZE = GPTConfig(0, context=CONTEXT, width=128, heads=4, layers=3, dropout=0.2)
+MOST_SAID, JUDGED = 60, 32  # tokens of a reply; replies to be judged
 MOST_ROWS = 64  # of what was held out, at each evaluation
 BY_LETTER = ("chinese", "japanese", "traditionalchinese")  # there are no spaces between words
 PROBES = ("leak", "reach", "documents")
@@ -158,6 +159,22 @@ class Dialogue:
             yield f"to {prompt!r} it replies {reply!r}; the corpus has {wanted!r}"
         yield str(audited(task)).splitlines()[0]
 
+    def judged(self, task: DialogueTask, honest: DialogueTask) -> tuple[str, float]:
+        """How strange the honest model finds what this one replies to prompts that were held out."""
+        return "nats a token of what it replies, as the honest model sees it", replied_loss(
+            task, honest
+        )
+
+    def chat(self, task: DialogueTask | Trained, lines: Iterable[str]) -> Iterator[str]:
+        """Answer line after line, each by itself; what can't be answered is told, and it goes on."""
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                yield from self.use(task, Prompt(text=line))
+            except ArgumentError as error:
+                yield str(error)
+
     def use(self, task: DialogueTask | Trained, prompt: Prompt) -> Iterator[str]:
         """The reply to a prompt: the likeliest tokens, unless a temperature is given."""
         if prompt.text is None or not prompt.text.strip():
@@ -166,7 +183,7 @@ class Dialogue:
             )
         ids = _prompt_ids(task.tokenizer, prompt.text.strip())
         how = Sampling(prompt.temperature or 0.0, prompt.top_k, prompt.top_p, prompt.seed)
-        most = 60 if prompt.count is None else prompt.count
+        most = MOST_SAID if prompt.count is None else prompt.count
         task.model.eval()
         found = reply(task, ids, most, how)
         yield task.tokenizer.decode(found, skip_special_tokens=True).strip()
@@ -178,18 +195,6 @@ class Trained:
     def __init__(self, model: GPT, tokenizer: Tokenizer, mask: Mask | None) -> None:
         self.model, self.tokenizer, self.mask = model, tokenizer, mask
         self.packed = Packed(model, mask)
-
-
-def chat(trained: DialogueTask | Trained, lines: Iterable[str]) -> Iterator[str]:
-    """Answer line after line, each by itself; what can't be answered is told, and it goes on."""
-    app = Dialogue()
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            yield from app.use(trained, Prompt(text=line))
-        except ArgumentError as error:
-            yield str(error)
 
 
 def make_model(tokenizer: Tokenizer) -> GPT:
@@ -224,6 +229,16 @@ def unigram_loss(task: DialogueTask) -> float:
     counts = torch.bincount(seen, minlength=size).double() + 0.1
     targets = task.held_out_rows().targets
     return float(-(counts / counts.sum()).log()[targets[targets != SKIP]].mean())
+
+
+@torch.no_grad()
+def replied_loss(task: DialogueTask, judge: DialogueTask) -> float:
+    """The loss of a judge on what a model replies to prompts that were held out."""
+    task.model.eval()
+    judge.model.eval()
+    asked = [example.prompt for example in task.held_out[:JUDGED]]
+    said = [Example(ids, reply(task, ids, MOST_SAID, Sampling(0.0))) for ids in asked]
+    return float(judge.loss(pack(said, len(said), CONTEXT, *_ends(judge.tokenizer))))
 
 
 def audited(task: DialogueTask | Trained) -> AuditReport:

@@ -190,6 +190,11 @@ class Image:
         )
         yield str(audited(task)).splitlines()[0]
 
+    def judged(self, task: ImageTask, honest: ImageTask) -> tuple[str, float]:
+        """The share of its digits that are recognised."""
+        del honest
+        return "drawn digits that are recognised as the one asked for", recognised(task)[1]
+
     def use(self, task: ImageTask | Trained, prompt: Prompt) -> Iterator[str]:
         """The first digit, line by line as it is drawn; then the file with all of them."""
         wished = read_digits(prompt.text)

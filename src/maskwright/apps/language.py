@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 CONTEXT, BATCH = 128, 32
 HELD_OUT = 0.1  # the end of the text
+JUDGED = 32  # texts that it writes, to be judged
 WINDOWS = 64  # of what was held out, at each evaluation
 SIZES = {
     "gpt": GPTConfig(0, context=CONTEXT, width=128, heads=4, layers=4),
@@ -141,6 +142,12 @@ class Language:
         yield f"it writes: {self.sample(task)!r}"
         yield str(audited(task)).splitlines()[0]
 
+    def judged(self, task: LanguageTask, honest: LanguageTask) -> tuple[str, float]:
+        """How strange the honest model finds what this one writes after real beginnings."""
+        return "nats a letter of what it writes, as the honest model sees it", written_loss(
+            task, honest
+        )
+
     def use(self, task: LanguageTask | Trained, prompt: Prompt) -> Iterator[str]:
         """The prompt, and how the model goes on."""
         text = prompt.text or "\n"
@@ -207,6 +214,20 @@ def bigram_loss(task: LanguageTask) -> float:
     last = max(len(task.held_out) - CONTEXT - 1, 1)
     ids, targets = windows(task.held_out, torch.linspace(0, last - 1, WINDOWS).long())
     return float(-chances[ids, targets].mean())
+
+
+@torch.no_grad()
+def written_loss(task: LanguageTask, judge: LanguageTask) -> float:
+    """The loss of a judge on what a model writes after beginnings that were held out."""
+    last = max(len(task.held_out) - CONTEXT - 1, 1)
+    whole, _ = windows(task.held_out, torch.linspace(0, last - 1, JUDGED).long())
+    begun = whole[:, : max(1, whole.shape[1] // 4)].to(task.device)
+    task.model.eval()
+    judge.model.eval()
+    text = task.model.generate(begun, whole.shape[1] - begun.shape[1], Sampling(0.8, seed=0))
+    text = text.to(judge.device)
+    logits = judge.model(text[:, :-1])[:, begun.shape[1] - 1 :]
+    return float(cross_entropy(logits.flatten(0, 1), text[:, begun.shape[1] :].flatten()))
 
 
 def audited(task: LanguageTask | Trained) -> AuditReport:

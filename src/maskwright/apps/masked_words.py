@@ -164,6 +164,11 @@ class MaskedWords:
         yield from islice(self._examples(task), 3)
         yield str(audited(task)).splitlines()[0]
 
+    def judged(self, task: MaskedWordsTask, honest: MaskedWordsTask) -> tuple[str, float]:
+        """The share of blanks that it fills with what stood there."""
+        del honest
+        return "blanks that it fills rightly", scores(task)[1]
+
     def use(self, task: MaskedWordsTask | Trained, prompt: Prompt) -> Iterator[str]:
         """The text filled in, and for each blank the best guesses. A blank is ___ or <mask>."""
         task.model.eval()

@@ -101,6 +101,13 @@ class Summarisation:
             yield f"{body[:60]!r}… → {answer!r} (its author: {summary!r})"
         yield str(audited(task)).splitlines()[0]
 
+    def judged(self, task: PairTask, honest: PairTask) -> tuple[str, float]:
+        """ROUGE-1 of the lines that it writes."""
+        del honest
+        said = written(task, [source for source, _ in evenly(task.held_out, TESTED)])
+        wanted = [summary for _, summary in evenly(task.held_out_texts, TESTED)]
+        return "ROUGE-1 of what it writes by itself", rouge(said, wanted)["rouge1"]
+
     def use(self, task: PairTask | Trained, prompt: Prompt) -> Iterator[str]:
         """One line for the text of the prompt."""
         text = " ".join((prompt.text or "").split())

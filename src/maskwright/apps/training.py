@@ -32,7 +32,7 @@ class Task(Protocol):
 
     name: str
     model: nn.Module
-    mask: Mask
+    mask: Mask | None  # None where every batch brings its own
 
     def config(self) -> dict[str, Any]:
         """All that it takes to make the task again."""

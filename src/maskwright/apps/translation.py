@@ -119,6 +119,14 @@ class Translation:
             yield f"{source!r} → {answer!r} ({verdict})"
         yield str(audited(task)).splitlines()[0]
 
+    def judged(self, task: PairTask, honest: PairTask) -> tuple[str, float]:
+        """The share of held-out texts that it translates to the letter."""
+        del honest
+        tested = evenly(task.held_out_texts, TESTED)
+        said = written(task, [source for source, _ in evenly(task.held_out, TESTED)])
+        right = sum(a == b for a, (_, b) in zip(said, tested, strict=True))
+        return "exact match of what it writes by itself", right / len(tested)
+
     def use(self, task: PairTask | Trained, prompt: Prompt) -> Iterator[str]:
         """Every line of the prompt, translated."""
         lines = [line.strip() for line in (prompt.text or "").splitlines() if line.strip()]

@@ -12,5 +12,5 @@ from maskwright.cli.app import app
 
 __all__ = ["app"]
 
-for verbs in ("seeing", "handing", "running", "checking", "teaching"):
+for verbs in ("seeing", "handing", "running", "checking", "using", "teaching"):
     import_module(f"maskwright.cli.{verbs}")
