@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.peers: $(VENV)/.ready
 	@echo "Adding the frameworks that tests and benchmarks compare with (once; some minutes) …"
-	@$(PIP) torch==2.13.0 transformers jax keras attn-gym --editable '.[apps]'
+	@$(PIP) torch==2.13.0 transformers jax keras attn-gym onnxruntime --editable '.[apps,onnx]'
 	@$(PIP) --no-deps xformers
 	@touch $@
 

@@ -48,7 +48,7 @@ OUTSIDE = {
     "cli": {"typer", "safetensors"},
     "engine": {"torch"},
     "integrations": {"torch"},
-    "models": {"torch", "safetensors"},
+    "models": {"torch", "safetensors", "onnx"},
     "apps": {
         *("torch", "safetensors", "tokenizers", "rich", "babel", "num2words", "yaml"),
         *("chatterbot_corpus", "networkx", "rouge_score", "sacrebleu", "sklearn", "matplotlib"),

@@ -64,9 +64,15 @@ def test_a_gpt_can_be_loaded_by_transformers(tmp_path: Path) -> None:
 def test_what_is_another_architecture_is_refused(tmp_path: Path) -> None:
     model = theirs()
     config = model.config.to_dict()
-    for change in ({"activation_function": "relu"}, {"n_inner": 7}, {"model_type": "llama"}):
+    changes: list[dict[str, object]] = [
+        *({"activation_function": "relu"}, {"n_inner": 7}, {"model_type": "llama"}),
+        *({"is_causal": False}, {"add_cross_attention": True}),
+    ]
+    for change in changes:
         with pytest.raises(mw.ArgumentError, match=next(iter(change))):
             from_gpt2({**config, **change}, model.state_dict())
+    with pytest.raises(mw.ArgumentError, match=r"under window\(back=3\)"):
+        to_gpt2(GPT(GPTConfig(9, 8, 8, 2, 1), mask=mw.window(back=3)))
     with pytest.raises(mw.ArgumentError, match="not those of this GPT-2"):
         from_gpt2(config, {})
     with pytest.raises(mw.ArgumentError, match="not those of this GPT-2"):
