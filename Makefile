@@ -41,7 +41,7 @@ test: $(VENV)/.peers ## Run all tests but TensorFlow's (some minutes on two core
 	$(TEST)
 
 test-tf: $(VENV)-tf/.ready ## Run TensorFlow's tests, in an environment of its own
-	$(VENV)-tf/bin/python -m pytest tests/tensorflow
+	$(VENV)-tf/bin/python -m pytest tests/tensorflow tests/lessons/test_frameworks.py
 
 check: $(VENV)/.ready ## Formatting, lint and types
 	$(BIN)/ruff format --check .

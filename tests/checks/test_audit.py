@@ -113,6 +113,21 @@ def test_two_inputs_have_masks_of_their_own() -> None:
 # ── what is asked ─────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_mask_may_be_an_input_and_is_not_cut() -> None:
+    """Such a model has a frozen config too, whose dropout is 0 only while it is watched."""
+    from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
+
+    model = Seq2Seq(Seq2SeqConfig(50, 60, width=16, heads=2, layers=1, dropout=0.25))
+    source, target = torch.randint(3, 50, (2, 7)), torch.randint(3, 60, (2, 5))
+    real = mw.padding(lengths=[4, 7])
+    inputs = {"source": source, "target": target, "source_padding": real}
+    report = mw.audit(model, inputs, expects={"source": real, "target": "causal"})
+    assert report.ok, str(report)
+    assert "an input is a mask" in str(report)
+    assert "training, without dropout" in str(report)
+    assert model.config.dropout == 0.25
+
+
 def test_a_leak_through_a_rounding_size_gap_is_still_a_leak() -> None:
     class Faint(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

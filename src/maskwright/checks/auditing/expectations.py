@@ -146,7 +146,9 @@ def expect(
 
 def read_expects(expects: Any) -> Any:
     """A mask, a dict of masks, or a name."""
-    if isinstance(expects, (Mask, dict)):
+    if isinstance(expects, dict):
+        return {name: _of_one_input(name, mask) for name, mask in expects.items()}
+    if isinstance(expects, Mask):
         return expects
     if isinstance(expects, str):
         if expects == "causal":
@@ -162,3 +164,10 @@ def read_expects(expects: Any) -> Any:
         f"audit: expects is {kind_of(expects)}. Give a mask, a dict of masks, or one of "
         f"{', '.join(NAMES)}."
     )
+
+
+def _of_one_input(name: Any, expects: Any) -> Mask:
+    found = read_expects(expects) if isinstance(expects, str) else expects
+    if not isinstance(found, Mask):
+        raise ArgumentError(f"audit: expects[{name!r}] is {kind_of(found)}. Give a mask.")
+    return found

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MORE: Final = 3  # positions of padding that are added
 MOST_ALONE: Final = 3  # sequences that are run by themselves
 MOST_SEQUENCES: Final = 16  # in a batch that is made larger
+UNCUT: Final = "an input is a mask, whose sequences are not cut: give it as an array to try that"
 
 
 def padding(meter: Meter, expected: Expectation, name: Key) -> Answer:
@@ -53,12 +54,12 @@ def padding(meter: Meter, expected: Expectation, name: Key) -> Answer:
                 answer.troubles.append(trouble)
                 break
         tried.append("what it holds")
-    if expected.whole:
+    if subject.holds_masks:
+        answer.notes.append(UNCUT)
+    elif expected.whole:
         if side(meter, expected, name, answer):
             tried.append("on the other side")
-        answer.tried = "padding changed: " + ", ".join(tried)
-        return answer
-    if subject.length(name) == meter.rest.shape[1]:
+    elif subject.length(name) == meter.rest.shape[1]:
         _without(meter, expected, name, answer)
         tried.append("taken away")
         if not subject.runs_across(name):
@@ -118,6 +119,8 @@ def documents(meter: Meter, expected: Expectation, name: Key) -> Answer:
     """Each of some packed documents by itself: it gives what it gives among the others."""
     packed = [t for t in terms_of(expected.mask) if isinstance(t, Documents)]
     length = meter.subject.length(name)
+    if packed and meter.subject.holds_masks:
+        return skip("documents", UNCUT)
     if not packed or expected.whole or meter.rest.shape[1] != length:
         return skip("documents", "no packed documents are expected")
     cells = packed[0].on(length, batch=meter.subject.batch).dense()[:, 0]
@@ -158,12 +161,18 @@ def batch(meter: Meter, expected: Expectation, heads: int | None) -> Answer:
             if trouble is not None:
                 answer.troubles.append(trouble)
                 break
+        tried.append("one sequence changed, the others watched")
+    if subject.holds_masks:
+        answer.notes.append(UNCUT)
+        answer.tried = ", ".join(tried)
+        return answer
+    if count > 1:
         for b in range(min(count, MOST_ALONE)):
             if compare("alone", [b], f"sequence {b} gives something else alone than in the batch"):
                 break
         backward = list(range(count))[::-1]
         compare("order", backward, "another order of the batch gives something else")
-        tried += ["one sequence changed, the others watched", "each alone", "in reverse"]
+        tried += ["each alone", "in reverse"]
     for size in sorted({count + 1, heads or 0, 2} - {0, 1, count}):
         if size <= MOST_SEQUENCES:
             rows = [n % count for n in range(size)]

@@ -20,6 +20,8 @@ from torch import nn
 
 from maskwright.checks.probes.stillness import same_chance
 from maskwright.core.arrays import kind_of
+from maskwright.core.bound import BoundMask
+from maskwright.core.mask import Mask
 from maskwright.errors import ArgumentError
 
 Key = str | int  # of an input: its keyword, or its place
@@ -168,6 +170,11 @@ class Subject:
         return torch.ones_like(padding)
 
     # ── cutting ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def holds_masks(self) -> bool:
+        """Is an input a mask of ours? It says its own sequences and positions, and is not cut along."""
+        return any(isinstance(x, (Mask, BoundMask)) for x in self.inputs.values())
 
     def sequences(self, rows: list[int]) -> Inputs:
         """Only these sequences, in this order; whatever runs along the batch is cut along."""

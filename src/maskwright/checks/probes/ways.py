@@ -78,12 +78,12 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
             own = isinstance(part, nn.modules.dropout._DropoutNd) and name == "p"
             if isinstance(value, float) and (own or "drop" in name.lower()):
                 kept.append((part, name, value))
-                setattr(part, name, 0.0)
+                object.__setattr__(part, name, 0.0)  # a config may be frozen
     try:
         yield
     finally:
         for part, name, value in kept:
-            setattr(part, name, value)
+            object.__setattr__(part, name, value)
 
 
 def _weighing(wanted: bool) -> Path:
