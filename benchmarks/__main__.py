@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from itertools import takewhile
 
-MEASURED = ("core", "targets", "attention", "prefill", "explore")
+MEASURED = ("core", "targets", "attention", "prefill", "training", "explore")
 WITH_OPTIONS = ("attention", "prefill")
 
 

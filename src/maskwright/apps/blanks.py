@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ENDS = tuple(".:!?。！？")
 BETWEEN = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 HELD_OUT = 0.1  # of the sentences
-BLANKED, HIDDEN, SWAPPED = 0.15, 0.8, 0.1  # of all tokens; of the blanked ones; of these as well
+BLANKED, HIDDEN, SWAPPED = 0.3, 0.8, 0.1  # of all tokens; of the blanked ones; of these as well
 LEAST_LETTERS, LEAST_SENTENCES = 20, 20
 SKIP = -100  # a target that is none
 

@@ -1,8 +1,8 @@
 """Masked words: an encoder that sees both ways fills in what was blanked out.
 
-The data is the prose of Python's own help, or any text, sentence by sentence. Sentences of a batch
-are filled up to the same length, and padding is all the mask there is. Next to the model stands one
-that always says the commonest pieces, so that it shows what the words around a blank add.
+The data is the prose of Python's own help and docstrings, or any text, sentence by sentence.
+Sentences of a batch are filled up to the same length, and padding is all the mask there is. Next to
+the model stands one that always says the commonest pieces: it shows what the words around add.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from maskwright.apps.app import Prompt, Wishes
 from maskwright.apps.blanks import SKIP, Blanks, blanked, sentences, split
+from maskwright.apps.docstrings import docstring_pairs
 from maskwright.apps.texts import python_topics, read_text
 from maskwright.apps.tokens import SPECIAL, by_piece
 from maskwright.apps.training import Course, seeded
@@ -131,7 +132,7 @@ class MaskedWords:
 
     def course(self, wishes: Wishes) -> Course:
         """A few minutes on two cores."""
-        return Course(steps=1200, rate=2e-3, evaluate_every=100, seed=wishes.seed)
+        return Course(steps=1200, rate=2e-3, warmup=100, evaluate_every=100, seed=wishes.seed)
 
     def task(self, wishes: Wishes) -> MaskedWordsTask:
         """The text asked for, or Python's own."""
@@ -139,7 +140,7 @@ class MaskedWords:
             raise ArgumentError(
                 f"There is no version {wishes.version} of {self.name}. Give {self.versions[0]}."
             )
-        text = python_topics() if wishes.text is None else read_text(wishes.text)
+        text = python_prose() if wishes.text is None else read_text(wishes.text)
         return MaskedWordsTask(wishes, text)
 
     def again(self, progress: Progress) -> Trained:
@@ -209,6 +210,12 @@ class Trained:
     def __init__(self, model: Bert, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer, self.mask = model, tokenizer, model.mask
         self.padded = Padded(model)
+
+
+def python_prose() -> str:
+    """Python's own help, and the bodies of docstrings."""
+    bodies, _ = docstring_pairs()
+    return "\n\n".join([python_topics(), *(body for body, _ in bodies)])
 
 
 def make_model(tokenizer: Tokenizer, mask: Mask) -> Bert:

@@ -46,8 +46,8 @@ class Kind:
 
 
 KINDS = {
-    "numbers": Kind(360, 48, 128, 2, 0.0, steps=1500, rate=2e-3),
-    "dates": Kind(600, 48, 128, 2, 0.0, steps=1500, rate=2e-3),
+    "numbers": Kind(360, 48, 128, 2, 0.0, steps=800, rate=2e-3),
+    "dates": Kind(600, 48, 128, 2, 0.0, steps=800, rate=2e-3),
     "debian": Kind(3000, 48, 128, 2, 0.1, steps=2000, rate=2e-3),
     "own": Kind(3000, 96, 128, 2, 0.1, steps=2000, rate=1e-3),
 }
