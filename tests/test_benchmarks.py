@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import maskwright as mw  # noqa: E402
-from benchmarks import attention, measure, prefill, report  # noqa: E402
+from benchmarks import attention, measure, prefill, report, training  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.patterns import DECODE, LENGTHS, PATTERNS, SMALL, make, patterns_of  # noqa: E402
 from benchmarks.report import BOTH, FORWARD, OURS  # noqa: E402
@@ -236,6 +236,13 @@ def test_peers_may_compute_bfloat16_in_float32(monkeypatch: pytest.MonkeyPatch) 
     assert "sdpa float mask" not in names
     text = report.page(a_result(cell(dtype="bfloat16", seconds={OURS: 0.1, wide: 0.2})))
     assert "`… in float32`" in text
+
+
+@pytest.mark.parametrize("mask", ["causal()", "window(back=7)"])
+def test_a_gpt_trains_alike_on_both_attentions(mask: str) -> None:
+    found = training.measure(2, 24, mask, pace=ONCE, width=16)
+    assert found["ratio"] == found["seconds"]["sdpa"] / found["seconds"]["maskwright"]
+    assert min(found["tokens a second"].values()) > 0
 
 
 def test_a_model_prefills_alike_with_every_attention(results: Path) -> None:

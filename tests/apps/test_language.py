@@ -9,7 +9,6 @@ import torch
 
 import maskwright as mw
 from maskwright.apps.app import Prompt, Wishes
-from maskwright.apps.cheat import compare_masks
 from maskwright.apps.checkpoints import load_progress, load_weights
 from maskwright.apps.language import Language, LanguageTask, audited, bigram_loss
 from maskwright.apps.registry import find_app
@@ -79,21 +78,6 @@ def test_the_report_ends_with_the_audit(notes: Path) -> None:
     lines = list(app.report(made))
     assert "held-out loss" in lines[0]
     assert lines[-1].startswith("BabyGPT obeys causal()")
-
-
-def test_two_masks_are_trained_alike_and_compared(notes: Path) -> None:
-    app = Language()
-    course = replace(app.course(Wishes(version="v3")), steps=4, evaluate_every=4)
-    wishes = Wishes(version="v3", text=notes, batch=4)
-    found = compare_masks(app, wishes, "everything()", course)
-    assert found.names == ("causal()", "everything()")
-    honest, cheat = (outcome.progress.losses for outcome in found.outcomes)
-    assert len(honest) == len(cheat) == 4
-    assert honest != cheat
-    assert "The training loss under everything() is" in str(found)
-    assert "as the honest model sees it" in str(found)
-    assert all(figure > 0 for figure in found.figures)
-    assert found.as_dict()["everything()"]["losses"] == cheat
 
 
 @pytest.mark.parametrize(

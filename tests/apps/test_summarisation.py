@@ -62,6 +62,12 @@ def test_the_report_compares_and_ends_with_the_audit(learned: tuple[PairTask, Ou
     assert lines[-1].startswith("Seq2Seq obeys source: padding(...), target: causal()")
 
 
+def test_what_it_writes_is_judged_by_rouge(learned: tuple[PairTask, Outcome]) -> None:
+    told, figure = APP.judged(learned[0], learned[0])
+    assert told.startswith("ROUGE-1")
+    assert f"ROUGE-1 {figure:.3f}" in list(APP.report(learned[0]))[1]
+
+
 def test_it_sums_a_text_up(learned: tuple[PairTask, Outcome]) -> None:
     task, _ = learned
     again = APP.again(Progress("summarisation", task.config()))
