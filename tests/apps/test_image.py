@@ -15,7 +15,7 @@ from maskwright.apps.training import Course, train
 from maskwright.models.sampling import Sampling
 
 APP = image.Image()
-SHORT = Course(steps=6, rate=3e-3, warmup=1, evaluate_every=6, device="cpu")
+SHORT = Course(steps=12, rate=2e-3, warmup=2, evaluate_every=12, device="cpu")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -52,16 +52,6 @@ def test_nothing_held_out_is_trained_on() -> None:
     seen = {row.tobytes() for row in digits.training}
     assert not seen & {row.tobytes() for row in digits.held_out}
     assert len(digits.training) + len(digits.held_out) == 1797
-
-
-def test_moving_keeps_all_ink() -> None:
-    digits = image.load_digits()
-    ids = image.sequences(digits.training, digits.training_digits)
-    for move in (-1, 1):
-        found = image.moved(ids, torch.full((len(ids),), move))
-        assert (found.sum(1) == ids.sum(1)).all()
-        assert (found != ids).any(1).double().mean() > 0.8
-    assert (image.moved(ids, torch.zeros(len(ids))) == ids).all()
 
 
 def test_a_batch_depends_on_seed_step_and_part_only(task: image.ImageTask) -> None:

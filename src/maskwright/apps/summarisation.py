@@ -68,6 +68,7 @@ class Summarisation:
             heads=HEADS,
             layers=LAYERS,
             dropout=DROPOUT,
+            copies=True,
         )
         task = PairTask(self.name, wishes, version, lessons, size)
         task.size = wishes.batch or BATCH

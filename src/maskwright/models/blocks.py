@@ -35,11 +35,15 @@ class Block(nn.Module):
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor, mask: BoundMask, cache: Cache | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, mask: Mask | BoundMask, cache: Cache | None = None
+    ) -> torch.Tensor:
         """(B, T, C) → (B, T, C)."""
         return self.think(self.look(x, mask, cache))
 
-    def look(self, x: torch.Tensor, mask: BoundMask, cache: Cache | None = None) -> torch.Tensor:
+    def look(
+        self, x: torch.Tensor, mask: Mask | BoundMask, cache: Cache | None = None
+    ) -> torch.Tensor:
         """Self-attention, added."""
         seen: torch.Tensor = x + self.drop(self.attend(self.norm_attend(x), mask, cache=cache))
         return seen
@@ -62,9 +66,9 @@ class CrossBlock(Block):
     def forward(  # type: ignore[override]
         self,
         x: torch.Tensor,
-        mask: BoundMask,
+        mask: Mask | BoundMask,
         memory: torch.Tensor,
-        cross_mask: BoundMask,
+        cross_mask: Mask | BoundMask,
         caches: tuple[Cache, Cache] | None = None,
     ) -> torch.Tensor:
         """(B, T, C) and a memory (B, S, C) → (B, T, C)."""
@@ -76,8 +80,13 @@ class CrossBlock(Block):
 
 def bound_mask(
     mask: Mask, padding: Mask | None, tokens: int, keys: int, batch: int, heads: int
-) -> BoundMask:
-    """The mask of all layers, on the frame of this pass; without padding it is made once."""
+) -> Mask | BoundMask:
+    """The mask of all layers, on the frame of this pass; without padding it is made once.
+
+    Compiled code is given the mask as it is, and binds it when it runs.
+    """
+    if torch.compiler.is_compiling():
+        return mask if padding is None else mask & padding
     if padding is None:
         return _bound(mask, tokens, keys, batch, heads)
     return (mask & padding).on(tokens, keys, batch=batch, heads=heads)

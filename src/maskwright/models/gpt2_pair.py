@@ -90,6 +90,10 @@ def from_gpt2_pair(
 def to_gpt2_pair(model: Seq2Seq) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The config and the weights, as transformers' EncoderDecoderModel takes them."""
     check_causal(model.mask)
+    if model.pointer is not None:
+        raise ArgumentError(
+            "The model copies from its source, which two GPT-2s don't. Make it with copies=False."
+        )
     made = model.config
     alike = (made.context, made.width, made.heads, made.layers)
     tokens = {"pad_token_id": made.pad, "bos_token_id": made.begin, "eos_token_id": made.end}

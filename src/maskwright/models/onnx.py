@@ -156,6 +156,11 @@ def _bert(graph: Graph, model: Bert, wanted: Wanted) -> None:
 
 
 def _seq2seq(graph: Graph, model: Seq2Seq, wanted: Wanted) -> None:
+    if model.pointer is not None:
+        raise ArgumentError(
+            "export_onnx: the model copies from its source, which is not written to a file yet. "
+            "Make it with copies=False."
+        )
     source = _text(graph, wanted, "source", "source_", None)
     x = embed(graph, model.source_words, model.source_places, source.ids, source.at)
     for layer in model.encoder:

@@ -19,6 +19,7 @@ from maskwright.core.atoms import padding as padding_of
 from maskwright.errors import ArgumentError
 from maskwright.models.attention import Cache
 from maskwright.models.blocks import Block, CrossBlock, bound_mask, start_small
+from maskwright.models.pointer import Pointer
 
 if TYPE_CHECKING:
     from maskwright.core.mask import Mask
@@ -40,6 +41,7 @@ class Seq2SeqConfig:
     pad: int = 0
     begin: int = 1
     end: int = 2
+    copies: bool = False  # may words of the source be copied? Then both have one vocabulary
 
 
 class Seq2Seq(nn.Module):
@@ -55,6 +57,11 @@ class Seq2Seq(nn.Module):
 
     def __init__(self, config: Seq2SeqConfig, mask: Mask | None = None) -> None:
         super().__init__()
+        if config.copies and config.source_vocabulary != config.target_vocabulary:
+            raise ArgumentError(
+                f"There are {config.source_vocabulary} source words and {config.target_vocabulary} "
+                "target words, so none can be copied. Give both the same vocabulary."
+            )
         self.config, self.mask = config, causal() if mask is None else mask
         width, heads, dropout = config.width, config.heads, config.dropout
         self.source_words = nn.Embedding(config.source_vocabulary, width)
@@ -66,6 +73,7 @@ class Seq2Seq(nn.Module):
         self.encoder = nn.ModuleList(Block(width, heads, dropout) for _ in layers)
         self.decoder = nn.ModuleList(CrossBlock(width, heads, dropout) for _ in layers)
         self.encoder_norm, self.decoder_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.pointer = Pointer(width) if config.copies else None
         start_small(self)
 
     def forward(
@@ -77,7 +85,7 @@ class Seq2Seq(nn.Module):
     ) -> torch.Tensor:
         """Logits of the next target token, at every place: (B, S), (B, T) → (B, T, vocabulary)."""
         memory = self.encode(source, source_padding)
-        return self.decode(target, memory, source_padding, target_padding)
+        return self.decode(target, memory, source_padding, target_padding, source=source)
 
     def encode(self, source: torch.Tensor, padding: Mask | None = None) -> torch.Tensor:
         """The source, each token among the others: (B, S) → (B, S, C)."""
@@ -96,8 +104,13 @@ class Seq2Seq(nn.Module):
         source_padding: Mask | None = None,
         target_padding: Mask | None = None,
         caches: Caches | None = None,
+        *,
+        source: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Logits of the next target token; with caches the tokens come after those they hold."""
+        """Logits of the next target token; with caches the tokens come after those they hold.
+
+        `source` is for a model that copies from it.
+        """
         batch, tokens = target.shape
         before = len(caches[0][0]) if caches else 0
         heads, keys = self.config.heads, memory.shape[1]
@@ -106,8 +119,14 @@ class Seq2Seq(nn.Module):
         cross = bound_mask(everything(), source_padding, tokens, keys, batch, heads)
         for n, block in enumerate(self.decoder):
             x = block(x, mask, memory, cross, caches[n] if caches else None)
-        logits: torch.Tensor = self.decoder_norm(x) @ self.target_words.weight.T
-        return logits
+        x = self.decoder_norm(x)
+        logits: torch.Tensor = x @ self.target_words.weight.T
+        if self.pointer is None or source is None:
+            return logits
+        copied: torch.Tensor = self.pointer(
+            x, memory, source, _kept(source, source_padding), logits
+        )
+        return copied
 
     def new_caches(self) -> Caches:
         """Empty caches for every layer: of its own tokens, and of the memory."""
@@ -123,7 +142,7 @@ class Seq2Seq(nn.Module):
         ids = source.new_full((source.shape[0], 1), config.begin)
         done = torch.zeros(source.shape[0], dtype=torch.bool, device=source.device)
         for _ in range(min(most, config.context)):
-            logits = self.decode(ids[:, -1:], memory, padding, caches=caches)[:, -1]
+            logits = self.decode(ids[:, -1:], memory, padding, caches=caches, source=source)[:, -1]
             fresh = logits.argmax(-1).masked_fill(done, config.pad)
             ids = torch.cat([ids, fresh[:, None]], dim=1)
             done |= fresh == config.end
@@ -151,6 +170,7 @@ class Seq2Seq(nn.Module):
             raise ArgumentError(f"beams={beams} follows nothing. Give 1 or more.")
         memory = self.encode(source, padding).repeat_interleave(beams, 0)  # (B · beams, S, C)
         padding = _for_beams(padding, source.shape, beams)
+        source = source.repeat_interleave(beams, 0)
         caches = self.new_caches()
         ids = source.new_full((batch * beams, 1), config.begin)
         score = memory.new_full((batch, beams), -torch.inf)
@@ -158,7 +178,7 @@ class Seq2Seq(nn.Module):
         length = torch.zeros_like(score)
         done = torch.zeros_like(score, dtype=torch.bool)
         for _ in range(min(most, config.context)):
-            logits = self.decode(ids[:, -1:], memory, padding, caches=caches)[:, -1]
+            logits = self.decode(ids[:, -1:], memory, padding, caches=caches, source=source)[:, -1]
             chances = logits.log_softmax(-1).unflatten(0, (batch, beams))  # (B, beams, vocabulary)
             chances = chances.masked_fill(done[..., None], -torch.inf)
             chances[..., config.pad] = chances[..., config.pad].masked_fill(done, 0.0)
@@ -191,6 +211,15 @@ class Seq2Seq(nn.Module):
         at = torch.arange(before, stop, device=ids.device)
         embedded: torch.Tensor = self.drop(words(ids) + places(at))
         return embedded
+
+
+def _kept(source: torch.Tensor, padding: Mask | None) -> torch.Tensor:
+    """The real tokens of the source: (B, S)."""
+    if padding is None:
+        return torch.ones_like(source, dtype=torch.bool)
+    batch, tokens = source.shape
+    keep = padding.on(1, tokens, batch=batch).dense()[:, 0, 0]  # (B or 1, S)
+    return torch.from_numpy(keep).to(source.device).expand(batch, tokens)
 
 
 def _for_beams(padding: Mask | None, shape: torch.Size, beams: int) -> Mask | None:
