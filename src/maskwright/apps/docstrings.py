@@ -30,6 +30,12 @@ SUMMARY_WORDS = (3, 14)  # at least, at most
 BODY_WORDS = (10, 80)  # at least, and at most: what comes after is cut off
 HELD_OUT_ONE_IN = 10  # modules
 STRETCH = 6  # words; texts that share many such stretches are copies
+TOLD = 1 / 3  # of the first line's words, common ones left out, that the body has at the least
+COMMON = {
+    *("a", "an", "and", "are", "as", "at", "be", "by", "can", "for", "from", "given", "if", "in"),
+    *("is", "it", "its", "not", "of", "on", "or", "return", "returns", "that", "the", "this"),
+    *("to", "which", "with"),
+}
 COPIED = 0.3  # the share from which a held-out text counts as a copy
 
 Known = tuple[str, str, str]  # a module, a body, and its first line
@@ -100,6 +106,17 @@ def split_by_module(found: Iterable[Known]) -> tuple[list[Pair], list[Pair]]:
         (held_out if aside else training).append((body, summary))
     learned = {stretch for body, _ in training for stretch in stretches(body)}
     return training, [pair for pair in held_out if share_of(stretches(pair[0]), learned) < COPIED]
+
+
+def sums_up(pair: Pair) -> bool:
+    """Is the first line about what the body says? From some bodies nobody could tell it.
+
+    >>> from maskwright.apps.docstrings import sums_up
+    >>> sums_up(("All numbers are added.", "Add numbers.")), sums_up(("See above.", "Add numbers."))
+    (True, False)
+    """
+    body, summary = set(words(pair[0])), [word for word in words(pair[1]) if word not in COMMON]
+    return bool(summary) and sum(word in body for word in summary) >= TOLD * len(summary)
 
 
 def stretches(text: str) -> set[tuple[str, ...]]:
