@@ -33,7 +33,7 @@ def learned() -> Iterator[tuple[PairTask, Outcome]]:
 
 def test_it_learns_docstrings(learned: tuple[PairTask, Outcome]) -> None:
     task, outcome = learned
-    assert outcome.progress.best < outcome.progress.losses[0] - 0.5
+    assert outcome.progress.best < outcome.progress.losses[0] - 0.3
     assert len(task.training) > 100
     assert max(len(source) for source, _ in task.training) == summarisation.CONTEXT
 

@@ -45,7 +45,7 @@ class Summarisation:
 
     def course(self, wishes: Wishes) -> Course:
         """Some minutes on two cores."""
-        return Course(steps=800, rate=2e-3, warmup=100, evaluate_every=100, seed=wishes.seed)
+        return Course(steps=600, rate=2e-3, warmup=60, evaluate_every=100, seed=wishes.seed)
 
     def task(self, wishes: Wishes) -> PairTask:
         """The docstrings of this machine, or a user's own pairs of a text and its summary."""
