@@ -1,0 +1,21 @@
+/* The kernel for vectors of W floats, tiles of MR rows by NV vectors of keys, steps of STEP keys
+ * and blocks of BLOCK rows, under the name ISA. */
+
+#define NR (NV * W)
+
+#include "vector.h"
+#include "marks.h"
+#include "tiles.h"
+#include "pack.h"
+#include "forward.h"
+
+const Isa ISA = {
+    .name = ISA_NAME,
+    .panel_keys = NR,
+    .block_rows = BLOCK,
+    .values_as_given = values_as_given,
+    .values_width = values_width,
+    .forward_space = forward_space,
+    .pack = pack,
+    .forward = forward,
+};
