@@ -48,6 +48,9 @@ typedef struct {
     const int64_t *offsets;
 } Team;
 
+/* One instruction set's kernel. The backward pass of a unit is done in parts, which take its blocks
+ * of keys in turn; each adds up a dq of its own, and write_dq writes their sum; where there is but one
+ * part, and dq is NULL, it writes it itself. */
 typedef struct {
     const char *name;
     int64_t panel_keys, block_rows;
@@ -58,6 +61,13 @@ typedef struct {
                  int64_t first, int64_t stop, Keys *keys);
     void (*forward)(const Attention *a, const Team *team, const Keys *keys, int64_t first,
                     int64_t stop, void *space);
+    int64_t back_keys; /* in a block of the backward pass */
+    size_t (*backward_space)(const Attention *a);
+    void (*backward)(const Attention *a, const uint64_t *seen, int64_t batch, int64_t key_head,
+                     int64_t part, int64_t parts, float *dq, void *space);
+    int64_t (*dq_floats)(const Attention *a);
+    void (*write_dq)(const Attention *a, int64_t batch, int64_t key_head, float *dq, int64_t parts,
+                     int64_t apart);
 } Isa;
 
 extern const Isa isa_baseline;

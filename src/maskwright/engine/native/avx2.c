@@ -19,6 +19,8 @@
 #define NV 2
 #define STEP 384
 #define BLOCK 192
+#define BACK_STEP 192
+#define BACK_BLOCK 96
 #include "kernel.h"
 
 #if defined(__clang__)

@@ -54,3 +54,8 @@ int64_t maskwright_forward(const Attention *a) {
     if (!chosen) maskwright_use_isa(NULL);
     return forward_pass(a, chosen);
 }
+
+int64_t maskwright_backward(const Attention *a) {
+    if (!chosen) maskwright_use_isa(NULL);
+    return backward_pass(a, chosen);
+}

@@ -94,7 +94,7 @@ static void step(const Attention *a, const Keys *keys, Group *g, float *totals, 
     float keep[MR];
     vec top[MR];
     int64_t at = g->at;
-    mark_step(&a->spans, at, g->cursor, g->stop, &s->marks);
+    mark_step(&a->spans, at, STEP, g->cursor, g->stop, &s->marks);
     int count = score(g, &s->marks, keys->panels + at * a->dim, a->dim, s->weights, list, top);
     weigh(g, s->weights, list, count, top, keep);
     int runs = runs_of(s->marks.any, s->runs);

@@ -1,5 +1,5 @@
 /* The kernel for vectors of W floats, tiles of MR rows by NV vectors of keys, steps of STEP keys
- * and blocks of BLOCK rows, under the name ISA. */
+ * and blocks of BLOCK rows, and of BACK_STEP keys and BACK_BLOCK rows backward, under the name ISA. */
 
 #define NR (NV * W)
 
@@ -8,6 +8,7 @@
 #include "tiles.h"
 #include "pack.h"
 #include "forward.h"
+#include "backward.h"
 
 const Isa ISA = {
     .name = ISA_NAME,
@@ -18,4 +19,9 @@ const Isa ISA = {
     .forward_space = forward_space,
     .pack = pack,
     .forward = forward,
+    .back_keys = BACK_STEP,
+    .backward_space = backward_space,
+    .backward = backward,
+    .dq_floats = dq_floats,
+    .write_dq = write_dq,
 };

@@ -28,21 +28,24 @@ static void mark(uint64_t *words, int64_t from, int64_t to) {
     words[last] |= tail;
 }
 
-/* The marks of the keys at … at + STEP - 1. Row r has the intervals cursor[r] … stop[r] - 1 left. */
-static void mark_step(const Spans *spans, int64_t at, int64_t cursor[MR], const int64_t stop[MR],
-                      Marks *marks) {
+/* The marks of the keys at … at + length - 1, at most STEP of them. Row r has the intervals
+ * cursor[r] … stop[r] - 1 left. */
+INLINE void mark_step(const Spans *spans, int64_t at, int64_t length, int64_t cursor[MR],
+                      const int64_t stop[MR], Marks *marks) {
+    const int64_t end = at + length;
     marks->next = FAR;
     for (int w = 0; w < STEP_WORDS; w++) marks->any[w] = 0, marks->every[w] = ~(uint64_t)0;
     for (int r = 0; r < MR; r++) {
         uint64_t *words = marks->row[r];
         for (int w = 0; w < STEP_WORDS; w++) words[w] = 0;
         int64_t i = cursor[r];
-        for (; i < stop[r] && spans->starts[i] < at + STEP; i++) {
-            mark(words, larger(spans->starts[i] - at, 0), smaller(spans->stops[i] - at, STEP));
-            if (spans->stops[i] > at + STEP) break;
+        while (i < stop[r] && spans->stops[i] <= at) i++;
+        for (; i < stop[r] && spans->starts[i] < end; i++) {
+            mark(words, larger(spans->starts[i] - at, 0), smaller(spans->stops[i], end) - at);
+            if (spans->stops[i] > end) break;
         }
         cursor[r] = i;
-        if (i < stop[r]) marks->next = smaller(marks->next, larger(spans->starts[i], at + STEP));
+        if (i < stop[r]) marks->next = smaller(marks->next, larger(spans->starts[i], end));
         for (int w = 0; w < STEP_WORDS; w++)
             marks->any[w] |= words[w], marks->every[w] &= words[w];
     }

@@ -13,17 +13,28 @@ Shape shape_of(const Attention *a, const Isa *isa) {
     s.panel_floats = s.panels * isa->panel_keys * a->dim;
     s.value_stride = isa->values_as_given(a) ? 0 : isa->values_width(a);
     s.value_floats = a->keys * s.value_stride;
+    s.keys = a->keys;
     s.packed_size = 4 * (size_t)(round_up(s.panel_floats, 16) + round_up(s.value_floats, 16)) +
-                    8 * (size_t)round_up(s.words, 8) + 4 * (size_t)round_up(a->keys + 1, 16);
+                    seen_size(&s);
     return s;
 }
 
+size_t seen_size(const Shape *shape) {
+    return 8 * (size_t)round_up(shape->words, 8) + 4 * (size_t)round_up(shape->keys + 1, 16);
+}
+
+Packed seen_at(const Shape *shape, char *memory) {
+    Packed p = {0};
+    p.seen = (uint64_t *)memory;
+    p.change = (int32_t *)(p.seen + round_up(shape->words, 8));
+    return p;
+}
+
 Packed packed_at(const Shape *shape, char *memory) {
-    Packed p;
+    size_t floats = (size_t)(round_up(shape->panel_floats, 16) + round_up(shape->value_floats, 16));
+    Packed p = seen_at(shape, memory + 4 * floats);
     p.panels = (float *)memory;
     p.values = p.panels + round_up(shape->panel_floats, 16);
-    p.seen = (uint64_t *)(p.values + round_up(shape->value_floats, 16));
-    p.change = (int32_t *)(p.seen + round_up(shape->words, 8));
     return p;
 }
 

@@ -7,6 +7,7 @@
 enum {
     PANELS_A_PACK = 64,
     UNITS_A_THREAD = 8, /* from which on each thread takes whole units, and packs them itself */
+    PARTS_A_THREAD = 4, /* of the backward pass, at least, so that all have work to the end */
 };
 
 typedef struct {
@@ -15,7 +16,7 @@ typedef struct {
     int64_t words;             /* of 64 keys */
     int64_t value_stride;      /* of packed values; 0 where they are read as given */
     size_t packed_size;        /* bytes of a unit's packed keys, with what is known of them */
-    int64_t panel_floats, value_floats;
+    int64_t panel_floats, value_floats, keys;
 } Shape;
 
 typedef struct {
@@ -26,6 +27,8 @@ typedef struct {
 
 Shape shape_of(const Attention *a, const Isa *isa);
 Packed packed_at(const Shape *shape, char *memory);
+Packed seen_at(const Shape *shape, char *memory); /* what is seen alone, without packed keys */
+size_t seen_size(const Shape *shape);
 Team team_of(const Attention *a, const Shape *shape, int64_t unit, int64_t team);
 Keys keys_of(const Attention *a, const Isa *isa, const Shape *shape, int64_t unit,
              const Packed *packed);
@@ -34,5 +37,6 @@ Keys keys_of(const Attention *a, const Isa *isa, const Shape *shape, int64_t uni
 void find_seen(const Attention *a, const Shape *shape, int64_t unit, Packed *packed);
 
 int64_t forward_pass(const Attention *a, const Isa *isa);
+int64_t backward_pass(const Attention *a, const Isa *isa);
 
 #endif
