@@ -10,16 +10,23 @@ static const Isa *chosen;
 /* Does this processor have it? */
 static int can_run(const Isa *isa) {
 #if defined(__x86_64__)
+    if (isa == &isa_avx512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
     if (isa == &isa_avx2)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("bmi2");
 #endif
+    (void)isa;
     return 1;
 }
 
 static const Isa *const known[] = {
 #if defined(__x86_64__)
+    &isa_avx512,
     &isa_avx2,
 #endif
+    &isa_baseline,
 };
 
 enum { KNOWN = sizeof known / sizeof *known };
