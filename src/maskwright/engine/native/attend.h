@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 enum { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
+enum { FEW_ROWS = 16 }; /* of a team, up to which keys are not packed */
 enum { DONE = 0, NO_MEMORY = 1, NO_SUCH_ISA = 2 };
 
 /* (batch, heads, rows) of a tensor whose last axis has no gaps. */
@@ -61,6 +62,12 @@ typedef struct {
                  int64_t first, int64_t stop, Keys *keys);
     void (*forward)(const Attention *a, const Team *team, const Keys *keys, int64_t first,
                     int64_t stop, void *space);
+    /* Few rows: no packing. Each part of the keys leaves few_floats floats, which are merged. */
+    size_t (*few_space)(const Attention *a);
+    int64_t (*few_floats)(const Attention *a);
+    void (*few)(const Attention *a, const Team *team, int64_t first, int64_t stop, float *found,
+                void *space);
+    void (*few_merge)(const Attention *a, const Team *team, float *found, int64_t parts);
     int64_t back_keys; /* in a block of the backward pass */
     size_t (*backward_space)(const Attention *a);
     void (*backward)(const Attention *a, const uint64_t *seen, int64_t batch, int64_t key_head,

@@ -32,7 +32,7 @@ static void sum_of_parts(void *context, int64_t unit, void *space) {
 
 int64_t backward_pass(const Attention *a, const Isa *isa) {
     Backward w = {.a = a, .isa = isa, .shape = shape_of(a, isa), .parts = 1};
-    int64_t units = a->batch * a->key_heads, threads = larger(a->threads, 1);
+    int64_t units = a->batch * a->key_heads, threads = threads_for(a);
     int64_t most = larger((a->keys + isa->back_keys - 1) / isa->back_keys, 1);
     if (threads > 1 && units < PARTS_A_THREAD * threads)
         w.parts = smaller((PARTS_A_THREAD * threads + units - 1) / units, most);

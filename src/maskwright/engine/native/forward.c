@@ -57,9 +57,50 @@ static void block(void *context, int64_t item, void *space) {
     f->isa->forward(f->a, &team, &keys, first, stop, space);
 }
 
+/* ── few rows ──────────────────────────────────────────────────────────────────────────────── */
+
+typedef struct {
+    const Attention *a;
+    const Isa *isa;
+    Shape shape;
+    int64_t parts; /* of the keys */
+    float *found;
+    int64_t apart; /* floats that one part leaves */
+} Few;
+
+static void some_keys(void *context, int64_t item, void *space) {
+    const Few *f = context;
+    int64_t n = item / f->parts, first = item % f->parts * KEYS_A_PART;
+    Team team = team_of(f->a, &f->shape, n / f->shape.teams, n % f->shape.teams);
+    f->isa->few(f->a, &team, first, smaller(first + KEYS_A_PART, f->a->keys),
+                f->found + item * f->apart, space);
+}
+
+static void merge_parts(void *context, int64_t n, void *space) {
+    const Few *f = context;
+    Team team = team_of(f->a, &f->shape, n / f->shape.teams, n % f->shape.teams);
+    (void)space;
+    f->isa->few_merge(f->a, &team, f->found + n * f->parts * f->apart, f->parts);
+}
+
+static int64_t few_pass(const Attention *a, const Isa *isa, int64_t threads) {
+    Few f = {.a = a, .isa = isa, .shape = shape_of(a, isa), .apart = isa->few_floats(a)};
+    int64_t teams = a->batch * a->key_heads * f.shape.teams;
+    f.parts = larger((a->keys + KEYS_A_PART - 1) / KEYS_A_PART, 1);
+    size_t own = (size_t)round_up((int64_t)isa->few_space(a), 64);
+    char *memory = take_memory(own * (size_t)threads + 4 * (size_t)(teams * f.parts * f.apart));
+    if (!memory) return NO_MEMORY;
+    f.found = (float *)(memory + own * (size_t)threads);
+    run_items(threads, teams * f.parts, some_keys, &f, memory, own);
+    run_items(1, teams, merge_parts, &f, memory, 0);
+    give_memory(memory);
+    return DONE;
+}
+
 int64_t forward_pass(const Attention *a, const Isa *isa) {
     Forward f = {.a = a, .isa = isa, .shape = shape_of(a, isa)};
-    int64_t units = a->batch * a->key_heads, threads = larger(a->threads, 1);
+    int64_t units = a->batch * a->key_heads, threads = threads_for(a);
+    if (a->rows * f.shape.team_heads <= FEW_ROWS) return few_pass(a, isa, threads);
     f.own = (size_t)round_up((int64_t)isa->forward_space(a), 64);
     if (threads == 1 || units >= UNITS_A_THREAD * threads) {
         size_t each = f.own + f.shape.packed_size;

@@ -9,6 +9,7 @@
 #include "pack.h"
 #include "forward.h"
 #include "backward.h"
+#include "few.h"
 
 const Isa ISA = {
     .name = ISA_NAME,
@@ -19,6 +20,10 @@ const Isa ISA = {
     .forward_space = forward_space,
     .pack = pack,
     .forward = forward,
+    .few_space = few_space,
+    .few_floats = few_floats,
+    .few = few,
+    .few_merge = few_merge,
     .back_keys = BACK_STEP,
     .backward_space = backward_space,
     .backward = backward,

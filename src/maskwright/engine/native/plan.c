@@ -2,6 +2,12 @@
 
 #include <string.h>
 
+int64_t threads_for(const Attention *a) {
+    const double little = 1 << 20; /* products that are done before another thread is awake */
+    double most = (double)a->batch * (double)a->heads * (double)a->rows * (double)a->keys;
+    return most * (double)(a->dim + a->value_dim) < little ? 1 : larger(a->threads, 1);
+}
+
 Shape shape_of(const Attention *a, const Isa *isa) {
     Shape s = {0};
     int64_t group = a->heads / a->key_heads;

@@ -7,6 +7,7 @@
 enum {
     PANELS_A_PACK = 64,
     UNITS_A_THREAD = 8, /* from which on each thread takes whole units, and packs them itself */
+    KEYS_A_PART = 2048, /* where rows are few and work is split over keys */
     PARTS_A_THREAD = 4, /* of the backward pass, at least, so that all have work to the end */
 };
 
@@ -24,6 +25,9 @@ typedef struct {
     int32_t *change; /* room to find them by */
     float *panels, *values;
 } Packed;
+
+/* How many threads are worth waking. */
+int64_t threads_for(const Attention *a);
 
 Shape shape_of(const Attention *a, const Isa *isa);
 Packed packed_at(const Shape *shape, char *memory);

@@ -25,11 +25,11 @@ INLINE void row_products(const float *const rows[MR], const float *panel, int64_
 
 /* totals[r] = totals[r] * keep[r] + the weights of row r times the values, over the runs of keys;
  * of `wide` vectors of the values' columns. Weights of a row are `apart` from the next. */
-#define ADD_VALUES(name, wide, apart)                                                             \
+#define ADD_VALUES(name, height, wide, apart)                                                     \
     INLINE void name(const float *weights, const float *values, int64_t stride, const Run *runs,  \
                      int count, const float *keep, float *totals, int64_t width) {                \
-        vec sums[MR][wide];                                                                       \
-        _Pragma("GCC unroll 16") for (int r = 0; r < MR; r++)                                     \
+        vec sums[height][wide];                                                                   \
+        _Pragma("GCC unroll 16") for (int r = 0; r < height; r++)                                 \
             _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++) sums[r][n] =                   \
                 load(totals + r * width + n * W) * keep[r];                                       \
         for (int i = 0; i < count; i++) {                                                         \
@@ -38,22 +38,22 @@ INLINE void row_products(const float *const rows[MR], const float *panel, int64_
                 vec column[wide];                                                                 \
                 _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++) column[n] =                \
                     load(value + n * W);                                                          \
-                _Pragma("GCC unroll 16") for (int r = 0; r < MR; r++) {                           \
+                _Pragma("GCC unroll 16") for (int r = 0; r < height; r++) {                       \
                     vec x = all(weights[r * apart + j]);                                          \
                     _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++) sums[r][n] +=          \
                         x * column[n];                                                            \
                 }                                                                                 \
             }                                                                                     \
         }                                                                                         \
-        _Pragma("GCC unroll 16") for (int r = 0; r < MR; r++)                                     \
+        _Pragma("GCC unroll 16") for (int r = 0; r < height; r++)                                 \
             _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++)                                \
                 store(totals + r * width + n * W, sums[r][n]);                                    \
     }
 
 /* The same of all columns. */
 #define ADD_ALL_VALUES(name, apart)                                                               \
-    ADD_VALUES(name##_tile, NV, apart)                                                            \
-    ADD_VALUES(name##_narrow, 1, apart)                                                           \
+    ADD_VALUES(name##_tile, MR, NV, apart)                                                         \
+    ADD_VALUES(name##_narrow, MR, 1, apart)                                                        \
     static void name(const float *weights, const float *values, int64_t stride, const Run *runs,  \
                      int count, const float *keep, float *totals, int64_t width) {                \
         int64_t c = 0;                                                                            \
@@ -64,6 +64,8 @@ INLINE void row_products(const float *const rows[MR], const float *panel, int64_
     }
 
 ADD_ALL_VALUES(add_values, STEP)
+ADD_VALUES(add_to_row, 1, 8, STEP)
+ADD_VALUES(add_to_row_narrow, 1, 1, STEP)
 ADD_ALL_VALUES(add_keys, BACK_STEP)
 
 /* totals[k] += the sum over rows of weights[row][k] times that row, for the KR keys that begin at
