@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 enum { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
-enum { FEW_ROWS = 16 }; /* of a team, up to which keys are not packed */
+enum { FEW_ROWS = 8 }; /* of a team, up to which keys are not packed */
 enum { DONE = 0, NO_MEMORY = 1, NO_SUCH_ISA = 2 };
 
 /* (batch, heads, rows) of a tensor whose last axis has no gaps. */

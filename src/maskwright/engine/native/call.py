@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from maskwright.engine.native.layout import (
-    BFLOAT16,
-    DONE,
-    FLOAT16,
-    FLOAT32,
-    MOST_DIM,
-    Attention,
-    Spans,
-    Tensor,
-)
+from maskwright.engine.native.layout import BFLOAT16, DONE, FLOAT16, FLOAT32, MOST_DIM, Given
 from maskwright.engine.native.library import borrow_threads, loaded
 from maskwright.errors import Unsupported
 
@@ -66,12 +56,17 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in q's dtype, laid out as SDPA lays it out, and logsumexp in float32."""
     batch, heads, rows, _ = q.shape
-    out = q.new_empty((batch, rows, heads, v.shape[-1])).transpose(1, 2)
-    lse = q.new_empty((batch, heads, rows), dtype=torch.float32)
-    call, kept = _call(bound, q, k, v, scale)
-    call.out, call.lse = _tensor(out), lse.data_ptr()
-    _run(loaded().functions.maskwright_forward, call)
-    del kept  # until here C reads it
+    dim = v.shape[-1]
+    apart = (rows * heads * dim, dim, heads * dim, 1)
+    out = torch.empty_strided((batch, heads, rows, dim), apart, dtype=q.dtype)
+    lse = torch.empty((batch, heads, rows), dtype=torch.float32)
+    q, k, v = _closed(q), _closed(k), _closed(v)
+    held = _held(bound)
+    given = Given(
+        *(_sizes(q, v), scale, held.pointers),
+        *(_strided(q), _strided(k), _strided(v), _strided(out), lse.data_ptr()),
+    )
+    _run(loaded().functions.maskwright_forward, given)
     return out, lse
 
 
@@ -87,31 +82,34 @@ def backward(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
-    dq, dk, dv = (torch.empty_like(_closed(x)) for x in (q, k, v))
-    call, kept = _call(bound, q, k, v, scale)
-    grad, out, lse = _closed(grad), _closed(out), lse.contiguous()
-    call.grad, call.out, call.lse = _tensor(grad), _tensor(out), lse.data_ptr()
-    call.dq, call.dk, call.dv = _tensor(dq), _tensor(dk), _tensor(dv)
+    q, k, v, grad, out = (_closed(x) for x in (q, k, v, grad, out))
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    lse = lse.contiguous()
     if grad_lse is not None:
         grad_lse = grad_lse.to(torch.float32).contiguous()
-        call.grad_lse = grad_lse.data_ptr()
-    _run(loaded().functions.maskwright_backward, call)
-    del kept
+    held = _held(bound)
+    given = Given(
+        *(_sizes(q, v), scale, held.pointers),
+        *(_strided(q), _strided(k), _strided(v), _strided(out), lse.data_ptr()),
+        *(_strided(grad), _strided(dq), _strided(dk), _strided(dv)),
+        0 if grad_lse is None else grad_lse.data_ptr(),
+    )
+    _run(loaded().functions.maskwright_backward, given)
     return dq, dk, dv
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
     """A bound mask's spans as C reads them."""
 
     offsets: IntArray
     starts: IntArray
     stops: IntArray
-    spans: Spans
+    pointers: tuple[int, ...]
 
 
-def _held(bound: BoundMask) -> _Held:
+def _held(bound: BoundMask) -> Held:
     """The spans for C, made once; the arrays behind the pointers live as long as the mask."""
-    held: _Held | None = bound.__dict__.get("_native")
+    held: Held | None = bound.__dict__.get("_native")
     if held is None:
         spans = bound.spans
         offsets, starts, stops = (np.ascontiguousarray(x, np.int64) for x in spans.flat)
@@ -122,27 +120,16 @@ def _held(bound: BoundMask) -> _Held:
             and (not starts.size or (starts.min() >= 0 and stops.max() <= spans.kv_len))
         )
         assert sound, "spans lie within their frame"
-        pointers = (x.ctypes.data for x in (offsets, starts, stops))
-        held = _Held(offsets, starts, stops, Spans(batch, heads, *pointers))
-        bound.__dict__["_native"] = held
+        pointers = (batch, heads, *(x.ctypes.data for x in (offsets, starts, stops)))
+        held = bound.__dict__["_native"] = Held(offsets, starts, stops, pointers)
     return held
 
 
-def _call(
-    bound: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-) -> tuple[Attention, Any]:
-    """What both passes hand over, and what must live until C is done."""
-    held = _held(bound)
-    given = tuple(_closed(x) for x in (q, k, v))
+def _sizes(q: torch.Tensor, v: torch.Tensor) -> tuple[int, ...]:
     batch, heads, rows, dim = q.shape
     _, key_heads, keys, value_dim = v.shape
-    call = Attention(
-        *(batch, heads, key_heads, rows, keys, dim, value_dim),
-        *(DTYPES[q.dtype], torch.get_num_threads(), scale),
-        held.spans,
-        *(_tensor(x) for x in given),
-    )
-    return call, (held, given)
+    threads = torch.get_num_threads()
+    return batch, heads, key_heads, rows, keys, dim, value_dim, DTYPES[q.dtype], threads
 
 
 def _closed(x: torch.Tensor) -> torch.Tensor:
@@ -152,10 +139,12 @@ def _closed(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _tensor(x: torch.Tensor) -> Tensor:
-    return Tensor(x.data_ptr(), *x.stride()[:3])
+def _strided(x: torch.Tensor) -> tuple[int, int, int, int]:
+    batch, head, row, _ = x.stride()
+    return x.data_ptr(), batch, head, row
 
 
-def _run(function: Any, call: Attention) -> None:
-    if function(ctypes.byref(call)) != DONE:
+def _run(function: Any, given: Given) -> None:
+    """The call; the tensors and arrays behind its pointers are held by the caller."""
+    if function(given.packed()) != DONE:
         raise MemoryError("attention: there is not enough memory for a copy of the keys")

@@ -146,7 +146,7 @@ static void forward(const Attention *a, const Team *team, const Keys *keys, int6
     for (int64_t block = first; block < stop; block += BLOCK) {
         int64_t end = smaller(block + BLOCK, stop);
         int groups = (int)((end - block + MR - 1) / MR);
-        memset(totals, 0, sizeof(float) * (size_t)(BLOCK * width));
+        memset(totals, 0, sizeof(float) * (size_t)(groups * MR * width));
         for (int g = 0; g < groups; g++)
             begin(a, team, &s->groups[g], block + g * MR, smaller(MR, end - block - g * MR),
                   room + g * MR * a->dim);

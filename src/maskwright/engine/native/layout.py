@@ -1,55 +1,45 @@
-"""What is handed to C, field by field as in attend.h."""
+"""What is handed to C: the fields of `Attention` in attend.h, one after the other, 8 bytes each."""
 
 from __future__ import annotations
 
-from ctypes import Structure, c_double, c_int64, c_void_p
+from struct import Struct
+from typing import Final, NamedTuple
 
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 DONE, NO_MEMORY, NO_SUCH_ISA = 0, 1, 2
-MOST_DIM = 256  # numbers of a head that the kernel has room for
+MOST_DIM: Final = 256  # numbers of a head that the kernel has room for
+
+Strided = tuple[int, int, int, int]  # address, and what batch rows, heads and rows are apart
+NOTHING: Final[Strided] = (0, 0, 0, 0)
+
+SIZES: Final = "9q"  # batch, heads, key_heads, rows, keys, dim, value_dim, dtype, threads
+SPANS: Final = "5q"  # batch, heads, and the addresses of offsets, starts and stops
+ATTENTION: Final = Struct(f"={SIZES}d{SPANS}16qq16qq")
 
 
-class Tensor(Structure):
-    """Where the first number lies, and how far apart batch rows, heads and rows are."""
+class Given(NamedTuple):
+    """One call, in the order of the fields."""
 
-    _fields_ = (("data", c_void_p), ("batch", c_int64), ("head", c_int64), ("row", c_int64))
+    sizes: tuple[int, ...]
+    scale: float
+    spans: tuple[int, ...]
+    q: Strided
+    k: Strided
+    v: Strided
+    out: Strided
+    lse: int
+    grad: Strided = NOTHING
+    dq: Strided = NOTHING
+    dk: Strided = NOTHING
+    dv: Strided = NOTHING
+    grad_lse: int = 0
 
-
-class Spans(Structure):
-    """The flat spans of some planes."""
-
-    _fields_ = (
-        ("batch", c_int64),
-        ("heads", c_int64),
-        ("offsets", c_void_p),
-        ("starts", c_void_p),
-        ("stops", c_void_p),
-    )
-
-
-class Attention(Structure):
-    """One call."""
-
-    _fields_ = (
-        ("batch", c_int64),
-        ("heads", c_int64),
-        ("key_heads", c_int64),
-        ("rows", c_int64),
-        ("keys", c_int64),
-        ("dim", c_int64),
-        ("value_dim", c_int64),
-        ("dtype", c_int64),
-        ("threads", c_int64),
-        ("scale", c_double),
-        ("spans", Spans),
-        ("q", Tensor),
-        ("k", Tensor),
-        ("v", Tensor),
-        ("out", Tensor),
-        ("lse", c_void_p),
-        ("grad", Tensor),
-        ("dq", Tensor),
-        ("dk", Tensor),
-        ("dv", Tensor),
-        ("grad_lse", c_void_p),
-    )
+    def packed(self) -> bytes:
+        """As C reads it."""
+        return ATTENTION.pack(
+            *self.sizes,
+            self.scale,
+            *self.spans,
+            *(*self.q, *self.k, *self.v, *self.out, self.lse),
+            *(*self.grad, *self.dq, *self.dk, *self.dv, self.grad_lse),
+        )

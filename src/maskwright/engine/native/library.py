@@ -13,7 +13,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any, Final
 
-from maskwright.engine.native.layout import DONE, Attention
+from maskwright.engine.native.layout import ATTENTION, DONE
 from maskwright.errors import ArgumentError
 
 VARIABLE: Final = "MASKWRIGHT_ISA"
@@ -69,7 +69,7 @@ def loaded() -> Loaded:
         functions = _typed(ctypes.CDLL(str(paths[0])))
     except (OSError, AttributeError) as error:
         return Loaded(None, f"{paths[0].name} can't be loaded: {error}")
-    if functions.maskwright_size() != ctypes.sizeof(Attention):
+    if functions.maskwright_size() != ATTENTION.size:
         return Loaded(None, f"{paths[0].name} is of another version of maskwright")
     found = Loaded(functions, "the best that this processor has", paths[0])
     if wanted is not None:
@@ -98,7 +98,7 @@ def use_isa(name: str, library: Loaded | None = None) -> None:
 
 def _typed(library: Any) -> Any:
     """With the types of its functions."""
-    pointer, whole = ctypes.POINTER(Attention), ctypes.c_int64
+    given, whole = ctypes.c_char_p, ctypes.c_int64
     for name, takes, gives in (
         ("maskwright_size", [], whole),
         ("maskwright_isa", [], ctypes.c_char_p),
@@ -106,8 +106,8 @@ def _typed(library: Any) -> Any:
         ("maskwright_use_isa", [ctypes.c_char_p], whole),
         ("maskwright_borrow_threads", [ctypes.c_void_p], None),
         ("maskwright_borrows_threads", [], whole),
-        ("maskwright_forward", [pointer], whole),
-        ("maskwright_backward", [pointer], whole),
+        ("maskwright_forward", [given], whole),
+        ("maskwright_backward", [given], whole),
     ):
         function = getattr(library, name)
         function.argtypes, function.restype = takes, gives
