@@ -18,6 +18,7 @@ class BuildKernel(build_ext):
     """Builds the kernel where there is a compiler, and says so where there is none."""
 
     def run(self) -> None:
+        """Build, unless none is wanted."""
         if os.environ.get("MASKWRIGHT_BUILD") == "none":
             print(f"{WHY}MASKWRIGHT_BUILD=none", file=sys.stderr)
             self.extensions = []
@@ -25,6 +26,7 @@ class BuildKernel(build_ext):
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
+        """Build, or say why not."""
         if self.compiler.compiler_type == "msvc":
             print(f"{WHY}it needs GCC or Clang", file=sys.stderr)
             return
@@ -36,20 +38,15 @@ class BuildKernel(build_ext):
             print(f"{WHY}{error}", file=sys.stderr)
 
     def get_outputs(self) -> list[str]:
+        """What was really built."""
         return [name for name in super().get_outputs() if Path(name).exists()]
-
-    def copy_extensions_to_source(self) -> None:
-        if any(Path(self.get_ext_fullpath(ext.name)).exists() or self._built(ext) for ext in self.extensions):
-            super().copy_extensions_to_source()
-
-    def _built(self, ext: Extension) -> bool:
-        return Path(self.build_lib, self.get_ext_filename(ext.name)).exists()
 
 
 class Wheel(bdist_wheel):
     """One wheel serves every Python from 3.10 on."""
 
     def finalize_options(self) -> None:
+        """Name the oldest Python."""
         self.py_limited_api = "cp310"
         super().finalize_options()
 
@@ -61,7 +58,13 @@ setup(
             "maskwright.engine.native._kernel",
             sources=[str(path) for path in sorted(NATIVE.glob("*.c"))],
             depends=[str(path) for path in sorted(NATIVE.glob("*.h"))],
-            extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", *flags],
+            extra_compile_args=[
+                "-O3",
+                "-std=gnu11",
+                "-fno-math-errno",
+                "-fno-trapping-math",
+                *flags,
+            ],
             extra_link_args=["-lm", "-pthread", *flags],
             py_limited_api=True,
             optional=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.functional import scaled_dot_product_attention
@@ -12,6 +13,7 @@ from maskwright.core.bound import BoundMask
 from maskwright.core.mask import Mask
 from maskwright.engine import execute
 from maskwright.engine.inputs import EVERYTHING, bind, check_numbers, check_tensors
+from maskwright.engine.native.arrays import attention as attention_of_arrays
 from maskwright.engine.native.call import check_native
 from maskwright.engine.op import Attend, Task, attend, usual_scale
 from maskwright.engine.routes import Route, choose, read_impl
@@ -41,8 +43,9 @@ def attention(
 
     The output is (B, H, T, Dv); with `return_lse` also the logsumexp of each row's scores,
     (B, H, T). Both are differentiable. `enable_gqa` lets groups of query heads share a key head.
-    `impl` asks for one way ("native", "strips", "sdpa", "dense", "flex", "reference") in place of
-    the cheapest; `explain_route` says which that is.
+    Numpy arrays give numpy arrays, without gradients. `impl` asks for one way ("native", "strips",
+    "sdpa", "dense", "flex", "reference") in place of the cheapest; `explain_route` says which that
+    is.
 
     >>> import torch, maskwright as mw
     >>> q = k = torch.zeros(1, 1, 4, 2)
@@ -52,6 +55,16 @@ def attention(
     >>> mw.attention(q, k, v, mw.window(back=1)).flatten().tolist()
     [1.0, 1.5, 2.5, 3.5]
     """
+    if isinstance(q, np.ndarray):
+        return attention_of_arrays(
+            *(q, k, v, mask),
+            scale=scale,
+            dropout_p=dropout_p,
+            enable_gqa=enable_gqa,
+            q_start=q_start,
+            impl=impl,
+            return_lse=return_lse,
+        )
     q, k, v = _autocast(q, k, v)
     check_tensors(q, k, v, enable_gqa)
     check_numbers(scale, dropout_p)

@@ -1,7 +1,8 @@
 """Attention of any tensors, by the kernel in C where that serves, else by strips.
 
-What strips ask of their input is seen to here. Torch's kernel wants one head_dim for q, k and v, a last axis without gaps, at least one query, and
-numbers in every key that it reads. Half precision is computed in float32 where that is quicker.
+What strips ask of their input is seen to here: torch's kernel wants one head_dim for q, k and v, a
+last axis without gaps, at least one query, and numbers in every key that it reads. Half precision
+is computed in float32 where that is quicker.
 """
 
 from __future__ import annotations

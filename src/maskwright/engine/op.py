@@ -99,9 +99,7 @@ class Gradients(torch.autograd.Function):
         """Compute them."""
         terms = task.terms(seed)
         with _full_precision(q.device.type):
-            return execute.backward(
-                task.bound, grad, grad_lse, q, k, v, out, lse, terms, task.impl
-            )
+            return execute.backward(task.bound, grad, grad_lse, q, k, v, out, lse, terms, task.impl)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

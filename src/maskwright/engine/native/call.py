@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from maskwright.engine.native.layout import BFLOAT16, DONE, FLOAT16, FLOAT32, MOST_DIM, Given
-from maskwright.engine.native.library import borrow_threads, loaded
+from maskwright.engine.native.layout import BFLOAT16, FLOAT16, FLOAT32, MOST_DIM, Given
+from maskwright.engine.native.library import borrow_threads, loaded, run
+from maskwright.engine.native.spans import held_spans
 from maskwright.errors import Unsupported
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
     from maskwright.core.bound import BoundMask
 
 DTYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
@@ -61,12 +60,18 @@ def forward(
     out = torch.empty_strided((batch, heads, rows, dim), apart, dtype=q.dtype)
     lse = torch.empty((batch, heads, rows), dtype=torch.float32)
     q, k, v = _closed(q), _closed(k), _closed(v)
-    held = _held(bound)
+    held = held_spans(bound)
     given = Given(
-        *(_sizes(q, v), scale, held.pointers),
-        *(_strided(q), _strided(k), _strided(v), _strided(out), lse.data_ptr()),
+        _sizes(q, v),
+        scale,
+        held.pointers,
+        q=_strided(q),
+        k=_strided(k),
+        v=_strided(v),
+        out=_strided(out),
+        lse=lse.data_ptr(),
     )
-    _run(loaded().functions.maskwright_forward, given)
+    run("forward", given)
     return out, lse
 
 
@@ -87,42 +92,24 @@ def backward(
     lse = lse.contiguous()
     if grad_lse is not None:
         grad_lse = grad_lse.to(torch.float32).contiguous()
-    held = _held(bound)
+    held = held_spans(bound)
     given = Given(
-        *(_sizes(q, v), scale, held.pointers),
-        *(_strided(q), _strided(k), _strided(v), _strided(out), lse.data_ptr()),
-        *(_strided(grad), _strided(dq), _strided(dk), _strided(dv)),
-        0 if grad_lse is None else grad_lse.data_ptr(),
+        _sizes(q, v),
+        scale,
+        held.pointers,
+        q=_strided(q),
+        k=_strided(k),
+        v=_strided(v),
+        out=_strided(out),
+        lse=lse.data_ptr(),
+        grad=_strided(grad),
+        dq=_strided(dq),
+        dk=_strided(dk),
+        dv=_strided(dv),
+        grad_lse=0 if grad_lse is None else grad_lse.data_ptr(),
     )
-    _run(loaded().functions.maskwright_backward, given)
+    run("backward", given)
     return dq, dk, dv
-
-
-class Held(NamedTuple):
-    """A bound mask's spans as C reads them."""
-
-    offsets: IntArray
-    starts: IntArray
-    stops: IntArray
-    pointers: tuple[int, ...]
-
-
-def _held(bound: BoundMask) -> Held:
-    """The spans for C, made once; the arrays behind the pointers live as long as the mask."""
-    held: Held | None = bound.__dict__.get("_native")
-    if held is None:
-        spans = bound.spans
-        offsets, starts, stops = (np.ascontiguousarray(x, np.int64) for x in spans.flat)
-        batch, heads, rows = spans.shape
-        sound = (
-            offsets.size == batch * heads * rows + 1
-            and starts.size == stops.size == offsets[-1]
-            and (not starts.size or (starts.min() >= 0 and stops.max() <= spans.kv_len))
-        )
-        assert sound, "spans lie within their frame"
-        pointers = (batch, heads, *(x.ctypes.data for x in (offsets, starts, stops)))
-        held = bound.__dict__["_native"] = Held(offsets, starts, stops, pointers)
-    return held
 
 
 def _sizes(q: torch.Tensor, v: torch.Tensor) -> tuple[int, ...]:
@@ -142,9 +129,3 @@ def _closed(x: torch.Tensor) -> torch.Tensor:
 def _strided(x: torch.Tensor) -> tuple[int, int, int, int]:
     batch, head, row, _ = x.stride()
     return x.data_ptr(), batch, head, row
-
-
-def _run(function: Any, given: Given) -> None:
-    """The call; the tensors and arrays behind its pointers are held by the caller."""
-    if function(given.packed()) != DONE:
-        raise MemoryError("attention: there is not enough memory for a copy of the keys")

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.engine.native.layout import ATTENTION, DONE
 from maskwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from maskwright.engine.native.layout import Given
 
 VARIABLE: Final = "MASKWRIGHT_ISA"
 
@@ -77,6 +80,12 @@ def loaded() -> Loaded:
         found = Loaded(functions, f"{VARIABLE} asks for it", paths[0])
     functions.maskwright_borrow_threads(None)
     return found
+
+
+def run(which: str, given: Given) -> None:
+    """One pass; whatever its addresses point to is held by the caller until it is done."""
+    if getattr(loaded().functions, f"maskwright_{which}")(given.packed()) != DONE:
+        raise MemoryError("attention: there is not enough memory for a copy of the keys")
 
 
 def borrow_threads() -> None:
