@@ -63,6 +63,7 @@ setup(
                 "-std=gnu11",
                 "-fno-math-errno",
                 "-fno-trapping-math",
+                "-g0",
                 *flags,
             ],
             extra_link_args=["-lm", "-pthread", *flags],

@@ -83,7 +83,7 @@ static void take_row(Back *s, const int64_t *offsets, int64_t n, int64_t b, int6
     float delta = sum(total);
     for (; d < a->value_dim; d++) delta += grad[d] * out[d];
     s->delta[n] = a->grad_lse ? delta - a->grad_lse[place] : delta;
-    s->lse[n] = a->lse[place] == -INFINITY ? 0.0f : a->lse[place] * 1.4426950408889634f;
+    s->lse[n] = a->lse[place] == -INFINITY ? 0.0f : (float)(a->lse[place] * 1.4426950408889634);
 }
 
 static Team back_team(const Attention *a, int64_t batch, int64_t key_head, int64_t n) {
@@ -139,6 +139,25 @@ static void take_keys(Back *s, const uint64_t *seen, int64_t b, int64_t h, int64
     }
 }
 
+/* As row_products, but added up in parts: a sum of slopes is a small difference of large numbers,
+ * so what one long sum would lose is missed there. */
+INLINE void summed_products(const float *rows[MR], const float *panel, int64_t dim,
+                            vec sums[MR][NV]) {
+    enum { PART = 32 };
+    vec total[MR][NV];
+    memset(total, 0, sizeof total);
+    for (int64_t d = 0; d < dim; d += PART) {
+        row_products(rows, panel + d * NR, smaller(PART, dim - d), sums);
+#pragma GCC unroll 16
+        for (int r = 0; r < MR; r++) {
+            rows[r] += PART;
+#pragma GCC unroll 4
+            for (int n = 0; n < NV; n++) total[r][n] += sums[r][n];
+        }
+    }
+    memcpy(sums, total, sizeof total);
+}
+
 /* Weights and slopes of one panel for the MR rows from `row` on; 0 in cells not seen. */
 INLINE void slope(Back *s, int64_t row, int panel, float *weights, float *slopes) {
     const uint32_t whole = (uint32_t)(((uint64_t)1 << NR) - 1);
@@ -159,7 +178,7 @@ INLINE void slope(Back *s, int64_t row, int panel, float *weights, float *slopes
     }
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++) rows[r] = s->grad + (row + r) * s->value_dim;
-    row_products(rows, s->value_panels + panel * NR * s->a->value_dim, s->a->value_dim, sums);
+    summed_products(rows, s->value_panels + panel * NR * s->a->value_dim, s->a->value_dim, sums);
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++) {
         float delta = s->delta[row + r];

@@ -126,12 +126,13 @@ static void few(const Attention *a, const Team *team, int64_t first, int64_t sto
     memset(found, 0, sizeof(float) * (size_t)(FEW_ROWS * width));
     for (int64_t n = 0; n < rows; n++) {
         int64_t row = n / team->heads, head = team->first_head + n % team->heads;
-        read_floats(s->q[n], row_at(&a->q, a->dtype, team->batch, head, row), a->dtype, a->dim);
-        for (int64_t d = 0; d < a->dim; d++) s->q[n][d] *= factor;
-        for (int64_t d = a->dim; d < round_up(a->dim, W); d++) s->q[n][d] = 0.0f;
         top[n] = -INFINITY;
         total[n] = 0.0f;
         s->cursor[n] = team->offsets[row];
+        if (team->offsets[row] == team->offsets[row + 1]) continue;
+        read_floats(s->q[n], row_at(&a->q, a->dtype, team->batch, head, row), a->dtype, a->dim);
+        for (int64_t d = 0; d < a->dim; d++) s->q[n][d] *= factor;
+        for (int64_t d = a->dim; d < round_up(a->dim, W); d++) s->q[n][d] = 0.0f;
     }
     for (int64_t at = first; at < stop; at += STEP)
         for (int64_t n = 0; n < rows; n++) {
@@ -163,6 +164,6 @@ static void few_merge(const Attention *a, const Team *team, float *found, int64_
         write_row(&a->out, a->dtype, team->batch, head, row, sums, seen ? 1.0f / total[n] : 0.0f,
                   a->value_dim);
         a->lse[(team->batch * a->heads + head) * a->rows + row] =
-            seen ? top[n] * 0.6931471805599453f + logf(total[n]) : -INFINITY;
+            seen ? (float)(top[n] * 0.6931471805599453 + logf(total[n])) : -INFINITY;
     }
 }

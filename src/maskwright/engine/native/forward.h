@@ -103,25 +103,30 @@ static void step(const Attention *a, const Keys *keys, Group *g, float *totals, 
     g->at = s->marks.next == FAR ? FAR : s->marks.next / NR * NR;
 }
 
-/* A group's rows, from row `first` of the team on; what is left of MR repeats the first row. */
+/* A group's rows, from row `first` of the team on; what is left of MR repeats the first row. A row
+ * that sees nothing is not read: another of the group stands in for it. */
 static void begin(const Attention *a, const Team *team, Group *g, int64_t first, int64_t count,
                   float *room) {
+    const float *some = NULL;
     g->at = FAR;
     for (int r = 0; r < MR; r++) {
         int64_t n = first + (r < count ? r : 0), row = n / team->heads;
-        const void *q = row_at(&a->q, a->dtype, team->batch, team->first_head + n % team->heads, row);
-        g->q[r] = q;
-        if (a->dtype != FLOAT32) {
-            g->q[r] = room + r * a->dim;
-            read_floats(room + r * a->dim, q, a->dtype, a->dim);
-        }
+        g->q[r] = NULL;
         g->cursor[r] = team->offsets[row];
         g->stop[r] = team->offsets[row + 1];
         g->top[r] = -INFINITY;
         g->total[r] = 0.0f;
-        if (g->cursor[r] < g->stop[r])
-            g->at = smaller(g->at, a->spans.starts[g->cursor[r]] / NR * NR);
+        if (g->cursor[r] == g->stop[r]) continue;
+        g->at = smaller(g->at, a->spans.starts[g->cursor[r]] / NR * NR);
+        const void *q = row_at(&a->q, a->dtype, team->batch, team->first_head + n % team->heads, row);
+        if (a->dtype == FLOAT32)
+            g->q[r] = q;
+        else
+            read_floats(room + r * a->dim, q, a->dtype, a->dim), g->q[r] = room + r * a->dim;
+        some = g->q[r];
     }
+    for (int r = 0; r < MR; r++)
+        if (!g->q[r]) g->q[r] = some;
 }
 
 static void finish(const Attention *a, const Team *team, const Group *g, int64_t first,
@@ -134,7 +139,7 @@ static void finish(const Attention *a, const Team *team, const Group *g, int64_t
         write_floats((char *)a->out.data + place * size, totals + r * width,
                      seen ? 1.0f / g->total[r] : 0.0f, a->dtype, a->value_dim);
         a->lse[(team->batch * a->heads + head) * a->rows + row] =
-            seen ? g->top[r] * 0.6931471805599453f + logf(g->total[r]) : -INFINITY;
+            seen ? (float)(g->top[r] * 0.6931471805599453 + logf(g->total[r])) : -INFINITY;
     }
 }
 

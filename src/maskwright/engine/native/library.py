@@ -1,6 +1,7 @@
 """The compiled kernel: is it there, which instruction set does it use, and whose threads?
 
-`MASKWRIGHT_ISA` names an instruction set, or is "none" for no kernel at all.
+`MASKWRIGHT_ISA` names an instruction set, or is "none" for no kernel at all. `MASKWRIGHT_KERNEL`
+names another file to load it from, as tests do that were compiled with sanitizers.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def loaded() -> Loaded:
     if wanted == "none":
         return Loaded(None, f"{VARIABLE} is none")
     here = Path(__file__).parent
-    paths = [path for end in EXTENSION_SUFFIXES if (path := here / f"_kernel{end}").exists()]
+    places = [here / f"_kernel{end}" for end in EXTENSION_SUFFIXES]
+    if other := os.environ.get("MASKWRIGHT_KERNEL"):
+        places = [Path(other)]
+    paths = [path for path in places if path.exists()]
     if not paths:
         return Loaded(None, "it was not built when maskwright was installed")
     try:

@@ -59,12 +59,12 @@ INLINE ivec lanes_of(uint32_t bits) {
     return ((((ivec){0} + (int32_t)bits) >> lane) & one) != 0;
 }
 
-/* x[i] becomes 2 to the x[i], for x <= about 0, to 2 units in the last place; 0 below the normal
+/* x[i] becomes 2 to the x[i], for x <= about 0, to 1 unit in the last place; 0 below the normal
  * numbers. NaN stays NaN. Several at once, each step for all of them, since one waits for the last. */
 INLINE void exp2_of(vec *x, int count) {
     const vec magic = all(12582912.0f); /* adding it rounds to a whole number in the low bits */
-    const vec term[] = {all(1.326472707e-3f), all(9.671512649e-3f), all(5.550733744e-2f),
-                        all(2.402224209e-1f), all(6.931469776e-1f), all(1.0f)};
+    const vec term[] = {all(1.535336191e-4f), all(1.339887441e-3f), all(9.618437358e-3f),
+                        all(5.550332471e-2f), all(2.402264791e-1f), all(6.931472029e-1f), all(1.0f)};
     vec shifted[8], f[8], p[8];
 #define EACH _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
     EACH shifted[i] = x[i] + magic;
@@ -74,6 +74,7 @@ INLINE void exp2_of(vec *x, int count) {
     EACH p[i] = p[i] * f[i] + term[3];
     EACH p[i] = p[i] * f[i] + term[4];
     EACH p[i] = p[i] * f[i] + term[5];
+    EACH p[i] = p[i] * f[i] + term[6];
     EACH x[i] = bits_of(((ivec)p[i] + ((ivec)shifted[i] << 23)) & ~(x[i] < -126.0f));
 #undef EACH
 }
