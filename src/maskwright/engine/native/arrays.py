@@ -56,7 +56,17 @@ def attention(
     if out.size and keys:
         q, k, v = (_closed(x) for x in (q, k, v))
         held = held_spans(bound)
-        sizes = (batch, heads, key_heads, rows, keys, dim, value_dim, DTYPES[q.dtype], _threads())
+        sizes = (
+            batch,
+            heads,
+            key_heads,
+            rows,
+            keys,
+            dim,
+            value_dim,
+            DTYPES[q.dtype],
+            thread_count(),
+        )
         factor = 1 / math.sqrt(dim) if scale is None else float(scale)
         given = Given(
             sizes,
@@ -126,8 +136,12 @@ def _strided(x: npt.NDArray[Any]) -> tuple[int, int, int, int]:
     return x.ctypes.data, batch, head, row
 
 
-def _threads() -> int:
-    """As many as OpenMP would take."""
+def thread_count() -> int:
+    """As many as OpenMP would take.
+
+    >>> thread_count() >= 1
+    True
+    """
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked):
         return int(asked)
