@@ -78,7 +78,7 @@ def attention(
             out=_strided(out),
             lse=lse.ctypes.data,
         )
-        run("forward", given)
+        run("forward", given, held.cells_for(*q.shape[:2]))
     return (out, lse) if return_lse else out
 
 

@@ -71,7 +71,7 @@ def forward(
         out=_strided(out),
         lse=lse.data_ptr(),
     )
-    run("forward", given)
+    run("forward", given, held.cells_for(*q.shape[:2]))
     return out, lse
 
 
@@ -108,7 +108,7 @@ def backward(
         dv=_strided(dv),
         grad_lse=0 if grad_lse is None else grad_lse.data_ptr(),
     )
-    run("backward", given)
+    run("backward", given, held.cells_for(*q.shape[:2]))
     return dq, dk, dv
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.engine.native.layout import ATTENTION, DONE
+from maskwright.engine.native.parts import parts_of
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -86,10 +87,15 @@ def loaded() -> Loaded:
     return found
 
 
-def run(which: str, given: Given) -> None:
-    """One pass; whatever its addresses point to is held by the caller until it is done."""
-    if getattr(loaded().functions, f"maskwright_{which}")(given.packed()) != DONE:
-        raise MemoryError("attention: there is not enough memory for a copy of the keys")
+def run(which: str, given: Given, cells: int = 0) -> None:
+    """One pass; whatever its addresses point to is held by the caller until it is done.
+
+    `cells` says how much work it is; what would take long is done in several calls.
+    """
+    function = getattr(loaded().functions, f"maskwright_{which}")
+    for part in parts_of(given, cells):
+        if function(part.packed()) != DONE:
+            raise MemoryError("attention: there is not enough memory for a copy of the keys")
 
 
 def borrow_threads() -> None:

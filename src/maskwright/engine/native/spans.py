@@ -12,12 +12,17 @@ if TYPE_CHECKING:
 
 
 class Held(NamedTuple):
-    """The arrays, and what C is told of them: batch, heads, and three addresses."""
+    """The arrays, how many cells they hold, and what C is told: batch, heads, three addresses."""
 
     offsets: IntArray
     starts: IntArray
     stops: IntArray
+    cells: int
     pointers: tuple[int, ...]
+
+    def cells_for(self, batch: int, heads: int) -> int:
+        """How many cells there are for so many batch rows and heads, shared planes for each."""
+        return self.cells * (batch // self.pointers[0]) * (heads // self.pointers[1])
 
 
 def held_spans(bound: BoundMask) -> Held:
@@ -40,5 +45,7 @@ def held_spans(bound: BoundMask) -> Held:
         )
         assert sound, "spans lie within their frame"
         pointers = (batch, heads, *(x.ctypes.data for x in (offsets, starts, stops)))
-        held = bound.__dict__["_native"] = Held(offsets, starts, stops, pointers)
+        held = bound.__dict__["_native"] = Held(
+            offsets, starts, stops, int((stops - starts).sum()), pointers
+        )
     return held
