@@ -188,7 +188,7 @@ INLINE void slope(Back *s, int64_t row, int panel, float *weights, float *slopes
             float *place = weights + r * BACK_STEP + n * W;
             vec x = load(place), y = x * (sums[r][n] - delta);
             if (partial) {
-                ivec lanes = lanes_of(bits >> (n * W));
+                ivec lanes = lanes_of(bits, n);
                 y = bits_of((ivec)y & lanes);
                 store(place, bits_of((ivec)x & lanes));
             }

@@ -74,7 +74,7 @@ static void few_step(const Attention *a, const Team *team, const float *q, int64
             int64_t left = s->runs[n].stop - key;
             vec found = dots(a, team, q, at + key, smaller(left, W), s->keys);
             if (left < W)
-                found = choose(lanes_of(((uint32_t)1 << left) - 1), found, all(-INFINITY));
+                found = choose(lanes_of(((uint32_t)1 << left) - 1, 0), found, all(-INFINITY));
             store(s->scores + key, found);
             most = max_of(most, found);
         }
@@ -86,7 +86,7 @@ static void few_step(const Attention *a, const Team *team, const float *q, int64
             /* Past the run's end may lie the next one's scores: only own lanes are written. */
             int64_t left = s->runs[n].stop - key;
             vec given = load(s->scores + key), x[1];
-            ivec own = left < W ? lanes_of(((uint32_t)1 << left) - 1) : ~(ivec){0};
+            ivec own = left < W ? lanes_of(((uint32_t)1 << left) - 1, 0) : ~(ivec){0};
             x[0] = choose(own, given, all(-INFINITY)) - against;
             exp2_of(x, 1);
             store(s->scores + key, choose(own, x[0], given));

@@ -44,7 +44,7 @@ INLINE int score(const Group *g, const Marks *marks, const float *panels, int64_
                 uint32_t bits = (uint32_t)panel_bits(marks->row[r], panel);
 #pragma GCC unroll 4
                 for (int n = 0; n < NV; n++)
-                    sums[r][n] = choose(lanes_of(bits >> (n * W)), sums[r][n], all(-INFINITY));
+                    sums[r][n] = choose(lanes_of(bits, n), sums[r][n], all(-INFINITY));
             }
         }
 #pragma GCC unroll 16

@@ -15,19 +15,23 @@ INLINE void store(float *p, vec x) { *(loose_vec *)p = x; }
 INLINE vec all(float x) { return x - (vec){0}; }
 INLINE vec bits_of(ivec x) { return (vec)x; }
 
+#define FOUR(x) (x), (x) * 2, (x) * 4, (x) * 8
 #if W == 4
-#define LANES {0, 1, 2, 3}
+#define LANE_BITS {FOUR(1)}
 #elif W == 8
-#define LANES {0, 1, 2, 3, 4, 5, 6, 7}
+#define LANE_BITS {FOUR(1), FOUR(16)}
 #else
-#define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#define LANE_BITS {FOUR(1), FOUR(16), FOUR(256), FOUR(4096)}
 #endif
 
 INLINE vec choose(ivec which, vec yes, vec no) {
+#if W == 8 && defined(__AVX__)
+    return __builtin_ia32_blendvps256(no, yes, (vec)which);
+#endif
     return bits_of((which & (ivec)yes) | (~which & (ivec)no));
 }
 
-/* The larger of each; of x and NaN either. */
+/* The larger of each; y where either is NaN. */
 INLINE vec max_of(vec x, vec y) {
 #if W == 8 && defined(__AVX__)
     return __builtin_ia32_maxps256(x, y);
@@ -52,21 +56,22 @@ INLINE float sum(vec x) {
     return parts[0];
 }
 
-/* Lane i is all ones where bit i is set. */
-INLINE ivec lanes_of(uint32_t bits) {
-    const ivec lane = LANES;
-    const ivec one = (ivec){0} + 1;
-    return ((((ivec){0} + (int32_t)bits) >> lane) & one) != 0;
+/* Lane i is all ones where bit n * W + i is set. */
+INLINE ivec lanes_of(uint32_t bits, int n) {
+    const ivec lane = LANE_BITS;
+    const ivec bit = lane << (n * W);
+    return (((ivec){0} + (int32_t)bits) & bit) == bit;
 }
 
-/* x[i] becomes 2 to the x[i], for x <= about 0, to 1 unit in the last place; 0 below the normal
- * numbers. NaN stays NaN. Several at once, each step for all of them, since one waits for the last. */
+/* x[i] becomes 2 to the x[i], for x <= about 0, to 1 unit in the last place; 0 at -127 and below.
+ * NaN stays NaN. Several at once, each step for all of them, since one waits for the last. */
 INLINE void exp2_of(vec *x, int count) {
     const vec magic = all(12582912.0f); /* adding it rounds to a whole number in the low bits */
     const vec term[] = {all(1.535336191e-4f), all(1.339887441e-3f), all(9.618437358e-3f),
                         all(5.550332471e-2f), all(2.402264791e-1f), all(6.931472029e-1f), all(1.0f)};
     vec shifted[8], f[8], p[8];
 #define EACH _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
+    EACH x[i] = max_of(all(-127.0f), x[i]); /* where the exponent's bits come to 0, and f is 0 */
     EACH shifted[i] = x[i] + magic;
     EACH f[i] = x[i] - (shifted[i] - magic);
     EACH p[i] = term[0] * f[i] + term[1];
@@ -75,7 +80,7 @@ INLINE void exp2_of(vec *x, int count) {
     EACH p[i] = p[i] * f[i] + term[4];
     EACH p[i] = p[i] * f[i] + term[5];
     EACH p[i] = p[i] * f[i] + term[6];
-    EACH x[i] = bits_of(((ivec)p[i] + ((ivec)shifted[i] << 23)) & ~(x[i] < -126.0f));
+    EACH x[i] = bits_of((ivec)p[i] + ((ivec)shifted[i] << 23));
 #undef EACH
 }
 
