@@ -128,8 +128,9 @@ def _calibrate() -> None:
 def doctor(form: TextForm = None, output: Output = None) -> None:
     """Tell which kernel, instructions and threads attention is computed by, and why."""
     wanted = text_or_json("doctor", form, output)
+    from maskwright import __version__
     from maskwright.engine.doctor import facts
 
-    found = facts()
+    found = {"maskwright": __version__, **facts()}
     lines = "\n".join(f"{name}: {fact}" for name, fact in found.items())
     emit(json.dumps(found, indent=2) if wanted == "json" else lines, output)

@@ -14,16 +14,13 @@ def facts() -> dict[str, str]:
     """In words, by name.
 
     >>> sorted(facts())
-    ['kernel', 'library', 'maskwright', 'other instructions', 'python', 'threads', 'torch']
+    ['kernel', 'library', 'other instructions', 'python', 'threads', 'torch']
     """
-    from maskwright import __version__
-
     torch = find_spec("torch")
     threads = _threads(torch is not None)
     library = loaded()
     others = [name for name in library.isas if name != library.isa]
     return {
-        "maskwright": __version__,
         "python": f"{platform.python_version()} on {platform.machine()}, numpy {np.__version__}",
         "torch": _torch_version() if torch else "not installed: attention takes numpy arrays only",
         "kernel": f"{library.isa}: {library.why}" if library.isa else f"none: {library.why}",
