@@ -91,7 +91,7 @@ def explain_route(
     """Which way `attention` would take, why, and its plan.
 
     >>> import maskwright as mw
-    >>> print(mw.explain_route(mw.everything(), 128, heads=8).kind)
+    >>> print(mw.explain_route(mw.everything(), 128, heads=8, impl="strips").kind)
     SDPA, no mask
     """
     keys = q_len if kv_len is None else kv_len
