@@ -7,12 +7,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-tf check fuzz audit-zoo bench docs pictures format clean
+.PHONY: help setup tour test test-tf test-sanitize dist check fuzz audit-zoo bench docs pictures format clean
 
 help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml setup.py constraints.txt $(wildcard src/maskwright/engine/native/*.[ch])
 	@echo "Setting up $(VENV) (once; a minute or two) …"
 	@$(PYTHON) -c 'import sys; sys.exit("maskwright needs Python 3.10 or newer; pass PYTHON=...") if sys.version_info < (3, 10) else None'
 	@$(PYTHON) -m venv $(VENV)
@@ -26,7 +26,7 @@ $(VENV)/.peers: $(VENV)/.ready
 	@touch $@
 
 # TensorFlow is as large as all the others together, and has an environment of its own.
-$(VENV)-tf/.ready: pyproject.toml
+$(VENV)-tf/.ready: pyproject.toml setup.py
 	@echo "Setting up $(VENV)-tf with TensorFlow (once; some minutes) …"
 	@$(PYTHON) -m venv $(VENV)-tf
 	@$(VENV)-tf/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0 hypothesis==6.170.15 pytest==9.2.0 --editable .
@@ -42,6 +42,18 @@ test: $(VENV)/.peers ## Run all tests but TensorFlow's (some minutes on two core
 
 test-tf: $(VENV)-tf/.ready ## Run TensorFlow's tests, in an environment of its own
 	$(VENV)-tf/bin/python -m pytest tests/tensorflow tests/lessons/test_frameworks.py
+
+# The library is loaded by a Python that knows nothing of sanitizers, so theirs comes first.
+SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+test-sanitize: $(VENV)/.peers ## Run the kernel's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	MASKWRIGHT_BUILD=required MASKWRIGHT_CFLAGS="$(SANITIZE)" $(BIN)/python setup.py --quiet build_ext --build-temp build/sanitize --build-lib build/sanitize
+	LD_PRELOAD=$$($${CC:-cc} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
+	MASKWRIGHT_KERNEL=build/sanitize/maskwright/engine/native/_kernel.abi3.so \
+	$(BIN)/python -m pytest tests/engine/native
+
+dist: $(VENV)/.ready ## Build the source distribution and a wheel with the kernel, into dist/
+	@$(PIP) build
+	MASKWRIGHT_BUILD=required $(BIN)/python -m build --quiet
 
 check: $(VENV)/.ready ## Formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -72,4 +84,4 @@ format: $(VENV)/.ready ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 clean: ## Remove everything that make made
-	rm -rf $(VENV) $(VENV)-tf .hypothesis .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf $(VENV) $(VENV)-tf .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist src/*.egg-info src/maskwright/engine/native/*.so

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def test_plan_prints_what_the_library_would_here(here: Here) -> None:
     ran = here("plan", "window(back=255)", "--size", "1024", "--heads", "8")
-    assert ran == (0, f"{mw.explain_route(mw.window(back=255), 1024, heads=8)}\n", "")
+    route = mw.explain_route(mw.window(back=255), 1024, heads=8, impl="strips")
+    assert ran == (0, f"{route}\n", "")
 
 
 def test_plan_shows_the_backward_pass(here: Here) -> None:
@@ -65,3 +66,15 @@ def test_plan_as_data_and_as_a_picture(here: Here, tmp_path: Path) -> None:
 def test_bench_as_data(here: Here) -> None:
     found = json.loads(here("bench", "causal()", "-n", "32", "--heads", "1", "-f", "json").out)
     assert set(found["seconds"]) == {"maskwright", "SDPA, dense mask"}
+
+
+def test_doctor_tells_of_the_kernel_and_its_threads(here: Here) -> None:
+    from maskwright.engine.native.library import loaded
+
+    ran = here("doctor")
+    assert ran.code == 0
+    found = dict(line.split(": ", 1) for line in ran.out.splitlines())
+    assert found["maskwright"] == mw.__version__
+    assert (loaded().isa or "none") in found["kernel"]
+    told = here("doctor", "--format", "json")
+    assert json.loads(told.out) == found

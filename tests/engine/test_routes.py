@@ -9,6 +9,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import maskwright as mw
+from maskwright.engine.native.library import loaded
 from maskwright.engine.routes import IMPLS
 from tests.engine.given import MASKS, T, Tensors, gradients, sizes_of, tensors
 
@@ -148,12 +149,12 @@ def test_flex_is_compiled_once_for_masks_of_like_shape(graphs: Any) -> None:
     ],
 )
 def test_the_kinds_of_plans(mask: mw.Mask, kind: str) -> None:
-    route = mw.explain_route(mask, 4096, heads=8)
+    route = mw.explain_route(mask, 4096, heads=8, impl="strips")
     assert (route.impl, route.kind) == ("strips", kind)
 
 
 def test_a_route_says_why_and_shows_its_plan() -> None:
-    route = mw.explain_route(mw.window(back=255), 8192, heads=8)
+    route = mw.explain_route(mw.window(back=255), 8192, heads=8, impl="strips")
     assert (route.impl, route.kind) == ("strips", "strips")
     first, why, *plan = str(route).splitlines()
     assert first == "strips: strips"
@@ -179,8 +180,18 @@ def test_other_devices_take_torchs_own_ways(mask: mw.Mask, impl: str) -> None:
     assert mw.explain_route(mask, 64, device="cuda").impl == impl
 
 
+@pytest.mark.skipif(loaded().functions is None, reason="the kernel was not built")
+def test_the_kernel_is_the_usual_way_here() -> None:
+    route = mw.explain_route(mw.window(back=255), 8192, heads=8)
+    assert (route.impl, route.kind, route.plan) == ("native", "the kernel in C", None)
+    assert f"its instructions are {loaded().isa}" in route.why
+    assert route == mw.explain_route(mw.causal(), 4, impl="native")
+    with pytest.raises(mw.Unsupported, match="runs on the CPU only, and q is on cuda"):
+        mw.explain_route(mw.causal(), 4, impl="native", device="cuda")
+
+
 def test_a_bound_mask_is_explained_on_its_own_frame() -> None:
     bound = mw.window(back=3).on(64, heads=2)
-    assert mw.explain_route(bound, 64, heads=2).plan is not None
+    assert mw.explain_route(bound, 64, heads=2, impl="strips").plan is not None
     with pytest.raises(mw.FrameError, match="bound to 64 queries"):
         mw.explain_route(bound, 32)

@@ -116,3 +116,21 @@ def _calibrate() -> None:
         progress(f"measured: {direction}")
         table[direction] = costs
     typer.echo(f"kept in {write_costs(table, machine())}")
+
+
+@app.command(
+    epilog="""Examples:
+
+    maskwright doctor
+
+    maskwright doctor --format json"""
+)
+def doctor(form: TextForm = None, output: Output = None) -> None:
+    """Tell which kernel, instructions and threads attention is computed by, and why."""
+    wanted = text_or_json("doctor", form, output)
+    from maskwright import __version__
+    from maskwright.engine.doctor import facts
+
+    found = {"maskwright": __version__, **facts()}
+    lines = "\n".join(f"{name}: {fact}" for name, fact in found.items())
+    emit(json.dumps(found, indent=2) if wanted == "json" else lines, output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.functional import scaled_dot_product_attention
@@ -12,6 +13,8 @@ from maskwright.core.bound import BoundMask
 from maskwright.core.mask import Mask
 from maskwright.engine import execute
 from maskwright.engine.inputs import EVERYTHING, bind, check_numbers, check_tensors
+from maskwright.engine.native.arrays import attention as attention_of_arrays
+from maskwright.engine.native.call import check_native
 from maskwright.engine.op import Attend, Task, attend, usual_scale
 from maskwright.engine.routes import Route, choose, read_impl
 from maskwright.errors import ArgumentError, Unsupported
@@ -40,8 +43,9 @@ def attention(
 
     The output is (B, H, T, Dv); with `return_lse` also the logsumexp of each row's scores,
     (B, H, T). Both are differentiable. `enable_gqa` lets groups of query heads share a key head.
-    `impl` asks for one way ("strips", "sdpa", "dense", "flex", "reference") in place of the
-    cheapest; `explain_route` says which that is.
+    Numpy arrays give numpy arrays, without gradients. `impl` asks for one way ("native", "strips",
+    "sdpa", "dense", "flex", "reference") in place of the cheapest; `explain_route` says which that
+    is.
 
     >>> import torch, maskwright as mw
     >>> q = k = torch.zeros(1, 1, 4, 2)
@@ -51,6 +55,16 @@ def attention(
     >>> mw.attention(q, k, v, mw.window(back=1)).flatten().tolist()
     [1.0, 1.5, 2.5, 3.5]
     """
+    if isinstance(q, np.ndarray):
+        return attention_of_arrays(
+            *(q, k, v, mask),
+            scale=scale,
+            dropout_p=dropout_p,
+            enable_gqa=enable_gqa,
+            q_start=q_start,
+            impl=impl,
+            return_lse=return_lse,
+        )
     q, k, v = _autocast(q, k, v)
     check_tensors(q, k, v, enable_gqa)
     check_numbers(scale, dropout_p)
@@ -77,7 +91,7 @@ def explain_route(
     """Which way `attention` would take, why, and its plan.
 
     >>> import maskwright as mw
-    >>> print(mw.explain_route(mw.everything(), 128, heads=8).kind)
+    >>> print(mw.explain_route(mw.everything(), 128, heads=8, impl="strips").kind)
     SDPA, no mask
     """
     keys = q_len if kv_len is None else kv_len
@@ -114,14 +128,16 @@ def _in_graph(
     impl: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Inside torch.compile: one operator, which finds the mask by its number."""
-    if impl not in ("auto", "strips"):
+    if impl not in ("auto", "native", "strips"):
         raise ArgumentError(
             f'attention: impl="{impl}" is not for compiled code. Leave impl out, or call it eagerly.'
         )
     held = EVERYTHING if mask is None else mask
     if not isinstance(held, (Mask, BoundMask)) or not torch.compiler.is_compiling():
         bind(held, (*q.shape[:3], k.shape[2]), q_start)  # refuses what does not fit
-    out, lse = attend(q, k, v, held._number, q_start, scale, dropout_p, seed)
+    if impl == "native":
+        check_native(q, v, dropout_p)
+    out, lse = attend(q, k, v, held._number, q_start, scale, dropout_p, seed, impl)
     return out, lse
 
 
@@ -138,14 +154,16 @@ def _eagerly(
     return_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     bound = bind(mask, (*q.shape[:3], k.shape[2]), q_start)
-    if impl != "strips" and (impl != "auto" or q.device.type != "cpu"):
+    if impl == "native":
+        check_native(q, v, dropout_p)
+    elif impl != "strips" and (impl != "auto" or q.device.type != "cpu"):
         out, lse = _by_torch(impl, bound, q, k, v, scale, dropout_p, return_lse)
         return out, lse
     if q.device.type != "cpu":
         choose(bound, impl, q.device.type, (q.shape[0], q.shape[1]))
-    task = Task(bound, scale, dropout_p)
+    task = Task(bound, scale, dropout_p, impl)
     if _plain_call(q, k, v):
-        return execute.forward(bound, q, k, v, task.terms(seed))
+        return execute.forward(bound, q, k, v, task.terms(seed), impl)
     out, lse = Attend.apply(q, k, v, seed, task)
     return out, lse
 

@@ -1,7 +1,8 @@
-"""Attention by strips, of any tensors: what the kernel asks of its input is seen to here.
+"""Attention of any tensors, by the kernel in C where that serves, else by strips.
 
-The kernel wants one head_dim for q, k and v, a last axis without gaps, at least one query, and
-numbers in every key that it reads. Half precision is computed in float32 where that is quicker.
+What strips ask of their input is seen to here: torch's kernel wants one head_dim for q, k and v, a
+last axis without gaps, at least one query, and numbers in every key that it reads. Half precision
+is computed in float32 where that is quicker.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch.nn.functional import pad
 
 from maskwright.engine import plain, strips
+from maskwright.engine.native import call as native
 from maskwright.engine.pieces import Steps
 from maskwright.engine.plan import plan_of
 
@@ -34,14 +36,26 @@ class Terms(NamedTuple):
     seed: int = 0
 
 
+def runs_natively(impl: str, q: torch.Tensor, v: torch.Tensor, dropout_p: float) -> bool:
+    """Does the kernel in C compute this? Dropout and float64 are for strips."""
+    return impl != "strips" and not dropout_p and native.serves(q, v)
+
+
 def forward(
-    bound: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, terms: Terms
+    bound: BoundMask,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    terms: Terms,
+    impl: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in q's dtype, and logsumexp in float32, or in float64 where q is."""
     if _nothing_to_do(q, k):
         return _blank(q, v)
+    if runs_natively(impl, q, v, terms.dropout_p):
+        return native.forward(bound, q, k, v, terms.scale)
     if terms.scale <= 0:  # the kernel's causal mode hides keys before it scales, as -inf
-        return forward(bound, q * terms.scale, k, v, terms._replace(scale=1.0))
+        return forward(bound, q * terms.scale, k, v, terms._replace(scale=1.0), impl)
     plan = plan_of(bound, "forward", (q.shape[0], q.shape[1]))
     piece = None if terms.dropout_p else plan.one_strip
     if piece is not None:
@@ -98,13 +112,16 @@ def backward(
     out: torch.Tensor,
     lse: torch.Tensor,
     terms: Terms,
+    impl: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
     if _nothing_to_do(q, k):
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    if runs_natively(impl, q, v, terms.dropout_p):
+        return native.backward(bound, grad, grad_lse, q, k, v, out, lse, terms.scale)
     if terms.scale <= 0:
         scaled, positive = q * terms.scale, terms._replace(scale=1.0)
-        dq, dk, dv = backward(bound, grad, grad_lse, scaled, k, v, out, lse, positive)
+        dq, dk, dv = backward(bound, grad, grad_lse, scaled, k, v, out, lse, positive, impl)
         return dq * terms.scale, dk, dv
     plan = plan_of(bound, "plain" if terms.dropout_p else "backward", (q.shape[0], q.shape[1]))
     if grad_lse is not None:

@@ -1,4 +1,4 @@
-"""The operator: attention by strips as torch sees it, in eager mode and in compiled graphs.
+"""The operator: attention under a mask as torch sees it, in eager mode and in compiled graphs.
 
 In eager mode an autograd function holds the bound mask itself. A compiled graph can't hold a mask,
 so there it is an operator that takes the mask's number; a new mask is then a new number, and
@@ -30,6 +30,7 @@ class Task:
     bound: BoundMask
     scale: float
     dropout_p: float
+    impl: str = "auto"
 
     def terms(self, seed: torch.Tensor | None) -> Terms:
         """With the seed that dropout was drawn by."""
@@ -37,15 +38,15 @@ class Task:
 
 
 class Attend(torch.autograd.Function):
-    """Attention by strips: output and logsumexp, both differentiable once."""
+    """Attention under a mask: output and logsumexp, both differentiable once."""
 
     @staticmethod
     def forward(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seed: torch.Tensor | None, task: Task
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the plan."""
+        """Compute it."""
         with _full_precision(q.device.type):
-            return execute.forward(task.bound, q, k, v, task.terms(seed))
+            return execute.forward(task.bound, q, k, v, task.terms(seed), task.impl)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -95,10 +96,10 @@ class Gradients(torch.autograd.Function):
         seed: torch.Tensor | None,
         task: Task,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Run the backward plan."""
+        """Compute them."""
         terms = task.terms(seed)
         with _full_precision(q.device.type):
-            return execute.backward(task.bound, grad, grad_lse, q, k, v, out, lse, terms)
+            return execute.backward(task.bound, grad, grad_lse, q, k, v, out, lse, terms, task.impl)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -153,7 +154,7 @@ def _full_precision(device: str) -> Any:
     "maskwright::attend",
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, SymInt mask, SymInt? q_start, float scale, "
-    "float dropout_p, Tensor? seed) -> (Tensor, Tensor)",
+    "float dropout_p, Tensor? seed, str impl) -> (Tensor, Tensor)",
 )
 def attend(
     q: torch.Tensor,
@@ -164,16 +165,17 @@ def attend(
     scale: float,
     dropout_p: float,
     seed: torch.Tensor | None,
+    impl: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention by strips under the mask of that number."""
+    """Attention under the mask of that number."""
     if q.device.type != "cpu":
         raise Unsupported(
-            f"attention: compiled code has strips only, which run on the CPU, and q is on {q.device}. "
+            f"attention: compiled code runs on the CPU only, and q is on {q.device}. "
             'Call attention outside of it, or flex_attention with mw.lower(mask, "torch.flex").',
             target="strips",
         )
     bound = bind(by_number(mask), (*q.shape[:3], k.shape[2]), q_start)
-    out, lse = execute.forward(bound, q, k, v, _terms(scale, dropout_p, seed))
+    out, lse = execute.forward(bound, q, k, v, _terms(scale, dropout_p, seed), impl)
     return out.contiguous(), lse.contiguous()
 
 
@@ -181,7 +183,7 @@ def attend(
     "maskwright::attend_backward",
     mutates_args=(),
     schema="(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-    "SymInt mask, SymInt? q_start, float scale, float dropout_p, Tensor? seed) "
+    "SymInt mask, SymInt? q_start, float scale, float dropout_p, Tensor? seed, str impl) "
     "-> (Tensor, Tensor, Tensor)",
 )
 def attend_backward(
@@ -197,11 +199,12 @@ def attend_backward(
     scale: float,
     dropout_p: float,
     seed: torch.Tensor | None,
+    impl: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
     bound = bind(by_number(mask), (*q.shape[:3], k.shape[2]), q_start)
     terms = _terms(scale, dropout_p, seed)
-    grads = execute.backward(bound, grad, grad_lse, q, k, v, out, lse, terms)
+    grads = execute.backward(bound, grad, grad_lse, q, k, v, out, lse, terms, impl)
     dq, dk, dv = (x.contiguous() for x in grads)
     return dq, dk, dv
 
@@ -222,7 +225,7 @@ def _(grad: Any, grad_lse: Any, q: Any, k: Any, v: Any, *_: Any) -> tuple[Any, A
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
-    q, k, v, *ctx.rest, seed = inputs
+    q, k, v, *ctx.rest, seed, ctx.impl = inputs
     ctx.save_for_backward(q, k, v, *output, *([] if seed is None else [seed]))
     ctx.set_materialize_grads(False)
 
@@ -231,11 +234,11 @@ def _gradients(ctx: Any, grad: Any, grad_lse: Any) -> tuple[Any, ...]:
     q, k, v, out, lse, *seed = ctx.saved_tensors
     drawn = seed[0] if seed else None
     if grad is None and grad_lse is None:
-        return (None,) * 8
+        return (None,) * 9
     if grad is None:
         grad = torch.zeros_like(out)
-    grads = attend_backward(grad, grad_lse, q, k, v, out, lse, *ctx.rest, drawn)
-    return (*grads, None, None, None, None, None)
+    grads = attend_backward(grad, grad_lse, q, k, v, out, lse, *ctx.rest, drawn, ctx.impl)
+    return (*grads, None, None, None, None, None, None)
 
 
 attend.register_autograd(_gradients, setup_context=_keep)

@@ -1,6 +1,7 @@
 """Which way attention is computed, and why.
 
-On CPU the plan itself is the choice: a single piece without a mask, or in the kernel's causal
+On CPU it is the kernel in C where there is one; dropout and float64 go by strips all the same.
+Without it the plan itself is the choice: a single piece without a mask, or in the kernel's causal
 mode, is what SDPA would do; a single masked piece is SDPA with a dense mask; else it is strips.
 The plan takes the cheapest by the cost table. On other devices it is SDPA where no mask tensor is
 needed, and FlexAttention else. `impl` names one, and never falls back to another.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from maskwright.core.arrays import read_choice
 from maskwright.engine.costs import table
+from maskwright.engine.native.library import loaded
 from maskwright.engine.pieces import Piece
 from maskwright.engine.plan import plan_of
 from maskwright.errors import Unsupported
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.engine.plan import Plan
 
-IMPLS: Final = ("auto", "strips", "sdpa", "dense", "flex", "reference")
+IMPLS: Final = ("auto", "native", "strips", "sdpa", "dense", "flex", "reference")
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Route:
     """The way taken, in words why, and the plan where there is one.
 
     >>> import maskwright as mw
-    >>> route = mw.explain_route(mw.causal(), 64, heads=8)
+    >>> route = mw.explain_route(mw.causal(), 64, heads=8, impl="strips")
     >>> route.impl, route.kind
     ('strips', 'SDPA, is_causal')
     """
@@ -53,7 +55,9 @@ def read_impl(impl: object) -> str:
 def choose(bound: BoundMask, impl: str, device: str, planes: tuple[int, int]) -> Route:
     """The way for this mask on this kind of device."""
     if impl == "auto":
-        impl = "strips" if device == "cpu" else _elsewhere(bound)
+        impl = _here() if device == "cpu" else _elsewhere(bound)
+    if impl == "native":
+        return _native_route(device)
     if impl == "strips":
         if device != "cpu":
             raise Unsupported(
@@ -79,6 +83,29 @@ _KINDS: Final = {
     "flex": "compiled FlexAttention",
     "reference": "dense softmax in float64",
 }
+
+
+def _here() -> str:
+    return "strips" if loaded().functions is None else "native"
+
+
+def _native_route(device: str) -> Route:
+    if device != "cpu":
+        raise Unsupported(
+            f"The kernel in C runs on the CPU only, and q is on {device}. "
+            'Pass impl="flex", or leave impl out.',
+            target="native",
+            term="",
+        )
+    library = loaded()
+    if library.functions is None:
+        raise Unsupported(
+            f"There is no kernel in C here: {library.why}. Leave impl out.",
+            target="native",
+            term="",
+        )
+    why = f"it reads the mask's intervals; its instructions are {library.isa}, {library.why}"
+    return Route("native", "the kernel in C", why)
 
 
 def _elsewhere(bound: BoundMask) -> str:

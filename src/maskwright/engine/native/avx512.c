@@ -1,0 +1,30 @@
+/* For x86 processors with AVX-512: 32 registers of 16 floats. */
+#if defined(__x86_64__)
+
+#include "attend.h"
+
+#include <math.h>
+#include <string.h>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi,bmi2"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi,bmi2,prefer-vector-width=512")
+#endif
+
+#define ISA isa_avx512
+#define ISA_NAME "avx512"
+#define W 16
+#define MR 12
+#define NV 2
+#define STEP 384
+#define BLOCK 192
+#define BACK_STEP 192
+#define BACK_BLOCK 96
+#include "kernel.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+
+#endif

@@ -1,0 +1,131 @@
+"""From tensors to pointers: one call of the kernel, with everything checked before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from maskwright.engine.native.layout import BFLOAT16, FLOAT16, FLOAT32, MOST_DIM, Given
+from maskwright.engine.native.library import borrow_threads, loaded, run
+from maskwright.engine.native.spans import held_spans
+from maskwright.errors import Unsupported
+
+if TYPE_CHECKING:
+    from maskwright.core.bound import BoundMask
+
+DTYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+
+borrow_threads()
+
+
+def serves(q: torch.Tensor, v: torch.Tensor) -> bool:
+    """Can the kernel compute attention of such tensors, and is it there?"""
+    return (
+        q.dtype in DTYPES
+        and q.device.type == "cpu"
+        and 0 < q.shape[-1] <= MOST_DIM
+        and 0 < v.shape[-1] <= MOST_DIM
+        and loaded().functions is not None
+    )
+
+
+def check_native(q: torch.Tensor, v: torch.Tensor, dropout_p: float) -> None:
+    """Refuse what the kernel can't compute, where it was asked for by name."""
+    if loaded().functions is None:
+        problem = f"needs the kernel in C, and there is none: {loaded().why}"
+    elif dropout_p:
+        problem = f"has no dropout, and dropout_p is {dropout_p}"
+    elif not serves(q, v):
+        problem = (
+            f"takes float32, bfloat16 and float16 on the CPU, heads of 1 to {MOST_DIM} numbers, and "
+            f"q and v are {str(q.dtype).removeprefix('torch.')} on {q.device} with heads of "
+            f"{q.shape[-1]} and {v.shape[-1]}"
+        )
+    else:
+        return
+    raise Unsupported(
+        f'attention: impl="native" {problem}. Leave impl out, or pass impl="strips".',
+        target="native",
+    )
+
+
+def forward(
+    bound: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output in q's dtype, laid out as SDPA lays it out, and logsumexp in float32."""
+    batch, heads, rows, _ = q.shape
+    dim = v.shape[-1]
+    apart = (rows * heads * dim, dim, heads * dim, 1)
+    out = torch.empty_strided((batch, heads, rows, dim), apart, dtype=q.dtype)
+    lse = torch.empty((batch, heads, rows), dtype=torch.float32)
+    q, k, v = _closed(q), _closed(k), _closed(v)
+    held = held_spans(bound)
+    given = Given(
+        _sizes(q, v),
+        scale,
+        held.pointers,
+        q=_strided(q),
+        k=_strided(k),
+        v=_strided(v),
+        out=_strided(out),
+        lse=lse.data_ptr(),
+    )
+    run("forward", given, held.cells_for(*q.shape[:2]))
+    return out, lse
+
+
+def backward(
+    bound: BoundMask,
+    grad: torch.Tensor,
+    grad_lse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of q, k and v."""
+    q, k, v, grad, out = (_closed(x) for x in (q, k, v, grad, out))
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    lse = lse.contiguous()
+    if grad_lse is not None:
+        grad_lse = grad_lse.to(torch.float32).contiguous()
+    held = held_spans(bound)
+    given = Given(
+        _sizes(q, v),
+        scale,
+        held.pointers,
+        q=_strided(q),
+        k=_strided(k),
+        v=_strided(v),
+        out=_strided(out),
+        lse=lse.data_ptr(),
+        grad=_strided(grad),
+        dq=_strided(dq),
+        dk=_strided(dk),
+        dv=_strided(dv),
+        grad_lse=0 if grad_lse is None else grad_lse.data_ptr(),
+    )
+    run("backward", given, held.cells_for(*q.shape[:2]))
+    return dq, dk, dv
+
+
+def _sizes(q: torch.Tensor, v: torch.Tensor) -> tuple[int, ...]:
+    batch, heads, rows, dim = q.shape
+    _, key_heads, keys, value_dim = v.shape
+    threads = torch.get_num_threads()
+    return batch, heads, key_heads, rows, keys, dim, value_dim, DTYPES[q.dtype], threads
+
+
+def _closed(x: torch.Tensor) -> torch.Tensor:
+    """The tensor with a last axis without gaps, and no sign kept aside."""
+    if x.is_neg():
+        x = x.resolve_neg()
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _strided(x: torch.Tensor) -> tuple[int, int, int, int]:
+    batch, head, row, _ = x.stride()
+    return x.data_ptr(), batch, head, row

@@ -1,0 +1,72 @@
+"""Attention of numpy arrays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import maskwright as mw
+from tests.engine.native.given import needs_kernel
+
+pytestmark = needs_kernel
+
+
+def arrays(*shapes: tuple[int, ...], dtype: Any = np.float32) -> list[Any]:
+    draw = np.random.default_rng(0)
+    return [draw.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("step", [1, 2])
+def test_arrays_give_what_tensors_give(dtype: Any, step: int) -> None:
+    given = [x[..., ::step] for x in arrays((2, 4, 20, 16), *[(2, 2, 30, 16)] * 2, dtype=dtype)]
+    mask = mw.window(back=7)
+    found = mw.attention(*given, mask, enable_gqa=True, return_lse=True)
+    tensors = [torch.from_numpy(np.ascontiguousarray(x)) for x in given]
+    expected = mw.attention(*tensors, mask, enable_gqa=True, return_lse=True, impl="native")
+    for mine, theirs in zip(found, expected, strict=True):
+        assert np.array_equal(mine, theirs.numpy())
+
+
+def test_no_framework_is_needed() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import numpy as np, maskwright as mw\n"
+        "x = np.ones((1, 1, 3, 2), np.float32)\n"
+        "print(mw.attention(x, x, x, mw.causal()).sum())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "6.0", done.stderr
+
+
+def test_nothing_to_see_gives_zeros() -> None:
+    out, lse = mw.attention(*arrays((1, 1, 2, 4), *[(1, 1, 0, 4)] * 2), return_lse=True)
+    assert not out.any()
+    assert (lse == -np.inf).all()
+
+
+X = np.ones((1, 2, 3, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "message"),
+    [
+        ((X, X, [1]), {}, mw.ArgumentError, "v is of type list"),
+        ((X.astype(float),) * 3, {}, mw.ArgumentError, "q is float64 of shape"),
+        ((X, X[0], X), {}, mw.ArgumentError, r"k is float32 of shape \(2, 3, 4\)"),
+        ((X, X[:, :1], X[:, :1]), {}, mw.ArgumentError, "do not fit together"),
+        ((X, X, X), {"impl": "strips"}, mw.Unsupported, "takes torch tensors"),
+        ((X, X, X), {"dropout_p": 0.1}, mw.Unsupported, "there is no dropout"),
+        ((X[..., :0],) * 3, {}, mw.ArgumentError, "heads of 0 and 0 numbers"),
+    ],
+)
+def test_what_can_not_be_taken_is_refused(
+    given: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        mw.attention(*given, **options)
