@@ -154,7 +154,7 @@ def _full_precision(device: str) -> Any:
     "maskwright::attend",
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, SymInt mask, SymInt? q_start, float scale, "
-    "float dropout_p, Tensor? seed, str impl) -> (Tensor, Tensor)",
+    "float dropout_p, Tensor? seed, str impl='auto') -> (Tensor, Tensor)",
 )
 def attend(
     q: torch.Tensor,
@@ -165,7 +165,7 @@ def attend(
     scale: float,
     dropout_p: float,
     seed: torch.Tensor | None,
-    impl: str,
+    impl: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention under the mask of that number."""
     if q.device.type != "cpu":
@@ -183,7 +183,7 @@ def attend(
     "maskwright::attend_backward",
     mutates_args=(),
     schema="(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-    "SymInt mask, SymInt? q_start, float scale, float dropout_p, Tensor? seed, str impl) "
+    "SymInt mask, SymInt? q_start, float scale, float dropout_p, Tensor? seed, str impl='auto') "
     "-> (Tensor, Tensor, Tensor)",
 )
 def attend_backward(
@@ -199,7 +199,7 @@ def attend_backward(
     scale: float,
     dropout_p: float,
     seed: torch.Tensor | None,
-    impl: str,
+    impl: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
     bound = bind(by_number(mask), (*q.shape[:3], k.shape[2]), q_start)

@@ -63,6 +63,13 @@ def test_every_size(q_len: int, kv_len: int, mask: mw.Mask) -> None:
     compare(keys.on(q_len, kv_len, heads=2), *given, gradients=bool(q_len and kv_len))
 
 
+@pytest.mark.parametrize("phase", [0, 2])
+@pytest.mark.parametrize("q_len", [5, T])
+def test_keys_that_lie_evenly_apart(phase: int, q_len: int) -> None:
+    mask = mw.window(back=30) & mw.stride(3, phase=phase)
+    compare(mask.on(q_len, T, heads=2), *tensors(q_len=q_len, kv_len=T, dim=16, **FLOAT))
+
+
 @pytest.mark.parametrize("step", [1, 2])
 def test_strides(step: int) -> None:
     q, k, v = (

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
+from maskwright.engine.native.dilated import thin_masks
 from maskwright.engine.native.layout import BFLOAT16, FLOAT16, FLOAT32, MOST_DIM, Given
 from maskwright.engine.native.library import borrow_threads, loaded, run
-from maskwright.engine.native.spans import held_spans
 from maskwright.errors import Unsupported
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+    from maskwright.engine.native.spans import Held
 
 DTYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 
@@ -60,18 +62,17 @@ def forward(
     out = torch.empty_strided((batch, heads, rows, dim), apart, dtype=q.dtype)
     lse = torch.empty((batch, heads, rows), dtype=torch.float32)
     q, k, v = _closed(q), _closed(k), _closed(v)
-    held = held_spans(bound)
-    given = Given(
-        _sizes(q, v),
-        scale,
-        held.pointers,
-        q=_strided(q),
-        k=_strided(k),
-        v=_strided(v),
-        out=_strided(out),
-        lse=lse.data_ptr(),
-    )
-    run("forward", given, held.cells_for(*q.shape[:2]))
+    masks = thin_masks(bound)
+    if masks[0].whole:
+        _forward(masks[0].held, q, k, v, out, lse, scale)
+        return out, lse
+    out.zero_()
+    lse.fill_(-math.inf)
+    for part, keys, held in masks:
+        found = torch.empty_like(lse[:, :, part], memory_format=torch.contiguous_format)
+        given = (q[:, :, part], k[:, :, keys], v[:, :, keys], out[:, :, part])
+        _forward(held, *given, found, scale)
+        lse[:, :, part] = found
     return out, lse
 
 
@@ -89,10 +90,59 @@ def backward(
     """Gradients of q, k and v."""
     q, k, v, grad, out = (_closed(x) for x in (q, k, v, grad, out))
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-    lse = lse.contiguous()
     if grad_lse is not None:
-        grad_lse = grad_lse.to(torch.float32).contiguous()
-    held = held_spans(bound)
+        grad_lse = grad_lse.to(torch.float32)
+    masks = thin_masks(bound)
+    if masks[0].whole:
+        _backward(masks[0].held, (grad, grad_lse), (q, k, v), (out, lse), (dq, dk, dv), scale)
+        return dq, dk, dv
+    for x in (dq, dk, dv):
+        x.zero_()
+    for part, keys, held in masks:
+        _backward(
+            held,
+            (grad[:, :, part], None if grad_lse is None else grad_lse[:, :, part]),
+            (q[:, :, part], k[:, :, keys], v[:, :, keys]),
+            (out[:, :, part], lse[:, :, part]),
+            (dq[:, :, part], dk[:, :, keys], dv[:, :, keys]),
+            scale,
+        )
+    return dq, dk, dv
+
+
+def _forward(
+    held: Held,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scale: float,
+) -> None:
+    given = Given(
+        _sizes(q, v),
+        scale,
+        held.pointers,
+        q=_strided(q),
+        k=_strided(k),
+        v=_strided(v),
+        out=_strided(out),
+        lse=lse.data_ptr(),
+    )
+    run("forward", given, held.cells_for(*q.shape[:2]))
+
+
+def _backward(
+    held: Held,
+    grads: tuple[torch.Tensor, torch.Tensor | None],
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    outputs: tuple[torch.Tensor, torch.Tensor],
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scale: float,
+) -> None:
+    (grad, grad_lse), (q, k, v), (out, lse), (dq, dk, dv) = grads, inputs, outputs, found
+    lse = lse.contiguous()
+    grad_lse = None if grad_lse is None else grad_lse.contiguous()
     given = Given(
         _sizes(q, v),
         scale,
@@ -109,7 +159,6 @@ def backward(
         grad_lse=0 if grad_lse is None else grad_lse.data_ptr(),
     )
     run("backward", given, held.cells_for(*q.shape[:2]))
-    return dq, dk, dv
 
 
 def _sizes(q: torch.Tensor, v: torch.Tensor) -> tuple[int, ...]:

@@ -35,17 +35,22 @@ def held_spans(bound: BoundMask) -> Held:
     held: Held | None = bound.__dict__.get("_native")
     if held is None:
         spans = bound.spans
-        offsets, starts, stops = (np.ascontiguousarray(x, np.int64) for x in spans.flat)
-        batch, heads, rows = spans.shape
-        sound = (
-            offsets.size == batch * heads * rows + 1
-            and starts.size == stops.size == offsets[-1]
-            and bool((np.diff(offsets) >= 0).all() and (starts < stops).all())
-            and (not starts.size or (starts.min() >= 0 and stops.max() <= spans.kv_len))
-        )
-        assert sound, "spans lie within their frame"
-        pointers = (batch, heads, *(x.ctypes.data for x in (offsets, starts, stops)))
-        held = bound.__dict__["_native"] = Held(
-            offsets, starts, stops, int((stops - starts).sum()), pointers
-        )
+        held = bound.__dict__["_native"] = held_of(spans.shape, spans.kv_len, *spans.flat)
     return held
+
+
+def held_of(
+    shape: tuple[int, int, int], kv_len: int, offsets: IntArray, starts: IntArray, stops: IntArray
+) -> Held:
+    """Flat spans of planes (batch, heads, rows), once more looked at before C reads them."""
+    offsets, starts, stops = (np.ascontiguousarray(x, np.int64) for x in (offsets, starts, stops))
+    batch, heads, rows = shape
+    sound = (
+        offsets.size == batch * heads * rows + 1
+        and starts.size == stops.size == offsets[-1]
+        and bool((np.diff(offsets) >= 0).all() and (starts < stops).all())
+        and (not starts.size or (starts.min() >= 0 and stops.max() <= kv_len))
+    )
+    assert sound, "spans lie within their frame"
+    pointers = (batch, heads, *(x.ctypes.data for x in (offsets, starts, stops)))
+    return Held(offsets, starts, stops, int((stops - starts).sum()), pointers)
