@@ -16,7 +16,7 @@
 #define ISA isa_avx512
 #define ISA_NAME "avx512"
 #define W 16
-#define MR 12
+#define MR 8
 #define NV 2
 #define STEP 512
 #define BLOCK 192
