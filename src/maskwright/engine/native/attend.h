@@ -50,8 +50,8 @@ typedef struct {
 } Team;
 
 /* One instruction set's kernel. The backward pass of a unit is done in parts, which take its blocks
- * of keys in turn; each adds up a dq of its own, and write_dq writes their sum; where there is but one
- * part, and dq is NULL, it writes it itself. */
+ * of keys in turn; each adds up a dq of its own, and write_dq writes their sum; where there is but
+ * one part, and dq is NULL, it writes it itself. */
 typedef struct {
     const char *name;
     int64_t panel_keys, block_rows;

@@ -7,7 +7,8 @@
 #include <string.h>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,bmi,bmi2,lzcnt,popcnt"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,bmi,bmi2,lzcnt,popcnt"))), \
+                             apply_to = function)
 #else
 #pragma GCC target("avx2,fma,bmi,bmi2,lzcnt,popcnt")
 #endif
@@ -17,7 +18,7 @@
 #define W 8
 #define MR 6
 #define NV 2
-#define STEP 384
+#define STEP 512
 #define BLOCK 192
 #define BACK_STEP 192
 #define BACK_BLOCK 96

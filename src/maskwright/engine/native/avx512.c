@@ -7,7 +7,8 @@
 #include <string.h>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi,bmi2"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi,bmi2"))), \
+                             apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi,bmi2,prefer-vector-width=512")
 #endif
@@ -15,9 +16,9 @@
 #define ISA isa_avx512
 #define ISA_NAME "avx512"
 #define W 16
-#define MR 12
+#define MR 8
 #define NV 2
-#define STEP 384
+#define STEP 512
 #define BLOCK 192
 #define BACK_STEP 192
 #define BACK_BLOCK 96

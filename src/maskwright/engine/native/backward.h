@@ -161,7 +161,7 @@ INLINE void summed_products(const float *rows[MR], const float *panel, int64_t d
 /* Weights and slopes of one panel for the MR rows from `row` on; 0 in cells not seen. */
 INLINE void slope(Back *s, int64_t row, int panel, float *weights, float *slopes) {
     const uint32_t whole = (uint32_t)(((uint64_t)1 << NR) - 1);
-    const int partial = panel_bits(s->marks.every, panel) != whole;
+    const int partial = !s->marks.full && panel_bits(s->marks.every, panel) != whole;
     const float *rows[MR];
     vec sums[MR][NV];
 #pragma GCC unroll 16
@@ -182,7 +182,7 @@ INLINE void slope(Back *s, int64_t row, int panel, float *weights, float *slopes
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++) {
         float delta = s->delta[row + r];
-        uint32_t bits = (uint32_t)panel_bits(s->marks.row[r], panel);
+        uint32_t bits = partial ? (uint32_t)panel_bits(s->marks.row[r], panel) : 0;
 #pragma GCC unroll 4
         for (int n = 0; n < NV; n++) {
             float *place = weights + r * BACK_STEP + n * W;
@@ -210,13 +210,13 @@ static void back_block(Back *s, int64_t row, int64_t at) {
         mark_step(&s->a->spans, at, BACK_STEP, group->cursor, group->stop, &s->marks);
         group->at = s->marks.next;
         for (int panel = 0; panel < BACK_PANELS; panel++) {
-            if (!panel_bits(s->marks.any, panel)) continue;
+            if (!s->marks.full && !panel_bits(s->marks.any, panel)) continue;
             s->panels[g] |= (uint32_t)1 << panel;
             slope(s, row + g * MR, panel, weights + panel * NR, slopes + panel * NR);
         }
         some |= s->panels[g];
         if (!s->panels[g]) continue;
-        int runs = runs_of(s->marks.any, s->runs);
+        int runs = runs_of(&s->marks, BACK_STEP, s->runs);
         add_keys(slopes, s->key_rows, s->dim, s->runs, runs, ones, s->dq + (row + g * MR) * s->dim,
                  s->dim);
     }

@@ -9,7 +9,7 @@
 #define W 4
 #define MR 6
 #define NV 2
-#define STEP 384
+#define STEP 512
 #define BLOCK 192
 #define BACK_STEP 192
 #define BACK_BLOCK 96

@@ -36,6 +36,12 @@ INLINE vec dots(const Attention *a, const Team *team, const float *q, int64_t ke
             rows[i] = room[i];
         }
     }
+    /* Keys come from memory once, and in an order that the processor does not foresee. */
+    const int64_t line = a->dtype == FLOAT32 ? 16 : 32, ahead = 2 * W;
+    for (int i = 0; i < W; i++)
+        for (int64_t d = 0; d < a->dim; d += line)
+            __builtin_prefetch((const char *)row_at(&a->k, a->dtype, team->batch, team->key_head,
+                                                    key + ahead + i) + d * (64 / line));
     vec sums[W];
 #pragma GCC unroll 16
     for (int i = 0; i < W; i++) sums[i] = (vec){0};

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { GROUPS = BLOCK / MR };
+enum { GROUPS = BLOCK / MR, HELD = (MR + W - 1) / W * W };
 
 typedef struct {
     const float *q[MR];
@@ -33,12 +33,12 @@ INLINE int score(const Group *g, const Marks *marks, const float *panels, int64_
     int count = 0;
     for (int r = 0; r < MR; r++) top[r] = all(-INFINITY);
     for (int panel = 0; panel < PANELS; panel++) {
-        if (!panel_bits(marks->any, panel)) continue;
+        if (!marks->full && !panel_bits(marks->any, panel)) continue;
         list[count++] = (short)(panel * NR);
         vec sums[MR][NV];
         row_products(g->q, panels + panel * NR * dim, dim, sums);
         float *to = weights + panel * NR;
-        if (panel_bits(marks->every, panel) != whole) {
+        if (!marks->full && panel_bits(marks->every, panel) != whole) {
 #pragma GCC unroll 16
             for (int r = 0; r < MR; r++) {
                 uint32_t bits = (uint32_t)panel_bits(marks->row[r], panel);
@@ -58,18 +58,28 @@ INLINE int score(const Group *g, const Marks *marks, const float *panels, int64_
     return count;
 }
 
-/* Weights from scores against each row's largest so far; what is kept of the rows' totals. */
-INLINE void weigh(Group *g, float *weights, const short *list, int count, const vec top[MR],
-                  float keep[MR]) {
+/* Each row's largest score so far into g->top, and what is kept of its totals into keep. */
+INLINE void lift(Group *g, const vec top[MR], float keep[HELD]) {
+    for (int r = 0; r < HELD; r++) keep[r] = 0.0f;
+    for (int r = 0; r < MR; r++) {
+        float before = g->top[r], now = largest(top[r]);
+        now = now > before ? now : before;
+        keep[r] = before == now ? 0.0f : before - now;
+        g->top[r] = now;
+    }
+    for (int r = 0; r < HELD; r += W) {
+        vec x[1] = {load(keep + r)};
+        exp2_of(x, 1);
+        store(keep + r, x[0]);
+    }
+}
+
+/* Weights from scores against each row's largest so far, and their sums. */
+INLINE void weigh(Group *g, float *weights, const short *list, int count, const float *keep) {
     for (int r = 0; r < MR; r += 2) {
         vec against[2], total[2] = {{0}, {0}};
-        for (int i = 0; i < 2; i++) {
-            float before = g->top[r + i], now = largest(top[r + i]);
-            now = now > before ? now : before;
-            against[i] = all(now == -INFINITY ? 0.0f : now);
-            keep[r + i] = before == now ? 1.0f : exp2f(before - now);
-            g->top[r + i] = now;
-        }
+        for (int i = 0; i < 2; i++)
+            against[i] = all(g->top[r + i] == -INFINITY ? 0.0f : g->top[r + i]);
         float *row = weights + r * STEP;
         for (int i = 0; i < count; i++) {
             vec x[2 * NV];
@@ -91,13 +101,14 @@ INLINE void weigh(Group *g, float *weights, const short *list, int count, const 
 static void step(const Attention *a, const Keys *keys, Group *g, float *totals, int64_t width,
                  ForwardSpace *s) {
     short list[PANELS];
-    float keep[MR];
+    float keep[HELD];
     vec top[MR];
     int64_t at = g->at;
     mark_step(&a->spans, at, STEP, g->cursor, g->stop, &s->marks);
     int count = score(g, &s->marks, keys->panels + at * a->dim, a->dim, s->weights, list, top);
-    weigh(g, s->weights, list, count, top, keep);
-    int runs = runs_of(s->marks.any, s->runs);
+    lift(g, top, keep);
+    weigh(g, s->weights, list, count, keep);
+    int runs = runs_of(&s->marks, STEP, s->runs);
     add_values(s->weights, keys->values + at * keys->value_stride, keys->value_stride, s->runs,
                runs, keep, totals, width);
     g->at = s->marks.next == FAR ? FAR : s->marks.next / NR * NR;

@@ -1,5 +1,5 @@
-/* The kernel for vectors of W floats, tiles of MR rows by NV vectors of keys, steps of STEP keys
- * and blocks of BLOCK rows, and of BACK_STEP keys and BACK_BLOCK rows backward, under the name ISA. */
+/* The kernel under the name ISA, for vectors of W floats, tiles of MR rows by NV vectors of keys,
+ * and, forward, steps of STEP keys and blocks of BLOCK rows; backward, of BACK_STEP and BACK_BLOCK. */
 
 #define NR (NV * W)
 

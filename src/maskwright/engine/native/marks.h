@@ -11,6 +11,7 @@ typedef struct {
     uint64_t row[MR][STEP_WORDS];
     uint64_t any[STEP_WORDS]; /* seen by some row of the group */
     uint64_t every[STEP_WORDS];
+    int full;     /* every row sees every key of the step; then no bits are made */
     int64_t next; /* where the first key after this step is seen; FAR where none is */
 } Marks;
 
@@ -28,11 +29,28 @@ static void mark(uint64_t *words, int64_t from, int64_t to) {
     words[last] |= tail;
 }
 
+/* Does every row's next interval hold all of the keys at … end - 1? */
+INLINE int sees_all(const Spans *spans, int64_t at, int64_t end, const int64_t cursor[MR],
+                    const int64_t stop[MR], int64_t *next) {
+    *next = FAR;
+    for (int r = 0; r < MR; r++) {
+        int64_t i = cursor[r];
+        if (i >= stop[r] || spans->starts[i] > at || spans->stops[i] < end) return 0;
+        if (spans->stops[i] > end)
+            *next = end;
+        else if (i + 1 < stop[r])
+            *next = smaller(*next, spans->starts[i + 1]);
+    }
+    return 1;
+}
+
 /* The marks of the keys at … at + length - 1, at most STEP of them. Row r has the intervals
  * cursor[r] … stop[r] - 1 left. */
 INLINE void mark_step(const Spans *spans, int64_t at, int64_t length, int64_t cursor[MR],
                       const int64_t stop[MR], Marks *marks) {
     const int64_t end = at + length;
+    marks->full = sees_all(spans, at, end, cursor, stop, &marks->next);
+    if (marks->full) return;
     marks->next = FAR;
     for (int w = 0; w < STEP_WORDS; w++) marks->any[w] = 0, marks->every[w] = ~(uint64_t)0;
     for (int r = 0; r < MR; r++) {
@@ -56,10 +74,15 @@ INLINE uint64_t panel_bits(const uint64_t *words, int panel) {
     return words[panel * NR / 64] >> (panel * NR % 64) & whole;
 }
 
-/* The stretches of marked keys, in order; at most one every second key. */
-static int runs_of(const uint64_t *words, Run runs[STEP / 2 + 1]) {
+/* The stretches of keys that some row sees, in order; at most one every second key. */
+INLINE int runs_of(const Marks *marks, int64_t length, Run runs[STEP / 2 + 1]) {
+    const uint64_t *words = marks->any;
     int count = 0;
     int64_t at = 0;
+    if (marks->full) {
+        runs[0] = (Run){0, length};
+        return 1;
+    }
     while (at < STEP) {
         uint64_t left = words[at / 64] >> (at % 64);
         if (!left) {

@@ -1,3 +1,4 @@
+/* Units, their teams, and the memory for their packed keys. */
 #include "plan.h"
 
 #include <string.h>

@@ -123,7 +123,7 @@ INLINE uint16_t to_float16(float x) {
     return (uint16_t)(found | sign >> 16);
 }
 
-/* n numbers of the given dtype as floats, times a factor. */
+/* n numbers of the given dtype as floats. */
 static void read_floats(float *restrict to, const void *from, int64_t dtype, int64_t n) {
     const uint16_t *halves = from;
     if (dtype == FLOAT32)
