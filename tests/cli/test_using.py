@@ -77,12 +77,11 @@ def test_trace_shows_the_shapes_of_a_real_batch(here: Here) -> None:
 
 def test_two_masks_are_compared_in_words_numbers_and_a_picture(here: Here, tmp_path: Path) -> None:
     words = ("compare-masks", *SMALL[:5], "--steps", "3", "--device", "cpu")
-    told = here(*words).out
+    told = here(*words, "-o", "curves.svg").out
     assert told.index("causal()") < told.index("everything()")
     assert "nats a letter of what it writes" in told
-    data = json.loads(here(*words, "--format", "json").out)
-    assert [len(data[name]["losses"]) for name in ("causal()", "everything()")] == [3, 3]
-    assert here(*words, "-o", "curves.svg").code == 0
+    data = json.loads(here(*words[:-2], "--steps", "2", "--format", "json").out)
+    assert [len(data[name]["losses"]) for name in ("causal()", "everything()")] == [2, 2]
     assert "training loss" in (tmp_path / "curves.svg").read_text()
 
 
