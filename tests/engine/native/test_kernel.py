@@ -32,10 +32,11 @@ def test_every_head_dim(dim: int, value_dim: int | None) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["causal", "holes", "by head", "padding"])
-def test_half_precision(dtype: torch.dtype, name: str) -> None:
-    given = tensors(**sizes_of(name), dim=32, dtype=dtype)
-    compare(MASKS[name].on(T, **sizes_of(name)), *given)
+@pytest.mark.parametrize("name", ["causal", "holes", "by head", "by batch"])
+@pytest.mark.parametrize("q_len", [1, T])
+def test_half_precision(dtype: torch.dtype, name: str, q_len: int) -> None:
+    given = tensors(**sizes_of(name), q_len=q_len, kv_len=T, dim=32, dtype=dtype)
+    compare(MASKS[name].on(q_len, T, **sizes_of(name)), *given)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])

@@ -88,6 +88,14 @@ def backward(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
+    if q.dtype != torch.float32 and q.shape[-1] != v.shape[-1]:
+        # Torch keeps more digits here than a half has, so the output is had again, unrounded.
+        wq, wk, wv, wide = (x.to(torch.float32) for x in (q, k, v, grad))
+        found = backward(
+            bound, wide, grad_lse, wq, wk, wv, *forward(bound, wq, wk, wv, scale), scale=scale
+        )
+        dq, dk, dv = (x.to(q.dtype) for x in found)
+        return dq, dk, dv
     q, k, v, grad, out = (_closed(x) for x in (q, k, v, grad, out))
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     if grad_lse is not None:

@@ -138,14 +138,19 @@ def _borrowed() -> int | None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return None
-    lines = maps.read_text(errors="replace").splitlines()
-    paths = {line[line.index("/") :] for line in lines if "libgomp" in line and "/" in line}
-    own = [path for path in sorted(paths) if "/torch/" in path]
-    if not own and not any("libtorch" in line for line in lines):
-        return None  # somebody else's pool is not for us
-    for path in own or sorted(paths):
+    paths = {
+        Path(line[line.index("/") :])
+        for line in maps.read_text(errors="replace").splitlines()
+        if "/" in line and ".so" in line
+    }
+    names = {path.name.split(".")[0] for path in paths}
+    if "libtorch_cpu" not in names or names & {"libiomp5", "libomp"}:
+        return None
+    # A package that brings a library of its own keeps it in such a folder: that pool isn't PyTorch's.
+    ours = [p for p in paths if p.name.startswith("libgomp") and ".libs" not in p.parent.name]
+    for path in sorted(ours, key=lambda p: "torch" not in p.parts):
         try:
-            parallel = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW).GOMP_parallel
+            parallel = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW).GOMP_parallel
         except (OSError, AttributeError):
             continue
         return ctypes.cast(parallel, ctypes.c_void_p).value

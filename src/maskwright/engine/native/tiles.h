@@ -24,14 +24,14 @@ INLINE void row_products(const float *const rows[MR], const float *panel, int64_
 }
 
 /* totals[r] = totals[r] * keep[r] + the weights of row r times the values, over the runs of keys;
- * of `wide` vectors of the values' columns. Weights of a row are `apart` from the next. */
+ * of `wide` vectors of the values' columns. Weights of a row are `apart` from the next. What is new
+ * is added up by itself: short sums lose less. */
 #define ADD_VALUES(name, height, wide, apart)                                                     \
     INLINE void name(const float *weights, const float *values, int64_t stride, const Run *runs,  \
                      int count, const float *keep, float *totals, int64_t width) {                \
         vec sums[height][wide];                                                                   \
         _Pragma("GCC unroll 16") for (int r = 0; r < height; r++)                                 \
-            _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++) sums[r][n] =                   \
-                load(totals + r * width + n * W) * keep[r];                                       \
+            _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++) sums[r][n] = (vec){0};         \
         for (int i = 0; i < count; i++) {                                                         \
             const float *value = values + runs[i].start * stride;                                 \
             for (int64_t j = runs[i].start; j < runs[i].stop; j++, value += stride) {             \
@@ -46,8 +46,10 @@ INLINE void row_products(const float *const rows[MR], const float *panel, int64_
             }                                                                                     \
         }                                                                                         \
         _Pragma("GCC unroll 16") for (int r = 0; r < height; r++)                                 \
-            _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++)                                \
-                store(totals + r * width + n * W, sums[r][n]);                                    \
+            _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++) {                              \
+                float *place = totals + r * width + n * W;                                        \
+                store(place, load(place) * keep[r] + sums[r][n]);                                 \
+            }                                                                                     \
     }
 
 /* The same of all columns. */
@@ -77,8 +79,7 @@ enum { KR = 4 };
                      int count, float *totals) {                                                  \
         vec sums[KR][wide];                                                                       \
         _Pragma("GCC unroll 4") for (int k = 0; k < KR; k++)                                      \
-            _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++) sums[k][n] =                   \
-                load(totals + k * width + n * W);                                                 \
+            _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++) sums[k][n] = (vec){0};         \
         for (int i = 0; i < count; i++) {                                                         \
             for (int64_t r = runs[i].start; r < runs[i].stop; r++) {                              \
                 vec column[wide];                                                                 \
@@ -92,8 +93,10 @@ enum { KR = 4 };
             }                                                                                     \
         }                                                                                         \
         _Pragma("GCC unroll 4") for (int k = 0; k < KR; k++)                                      \
-            _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++)                                \
-                store(totals + k * width + n * W, sums[k][n]);                                    \
+            _Pragma("GCC unroll 8") for (int n = 0; n < wide; n++) {                              \
+                float *place = totals + k * width + n * W;                                        \
+                store(place, load(place) + sums[k][n]);                                           \
+            }                                                                                     \
     }
 
 ADD_ROWS(add_three, 3)

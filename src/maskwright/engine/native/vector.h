@@ -69,17 +69,15 @@ INLINE void exp2_of(vec *x, int count) {
     const vec magic = all(12582912.0f); /* adding it rounds to a whole number in the low bits */
     const vec term[] = {all(1.535336191e-4f), all(1.339887441e-3f), all(9.618437358e-3f),
                         all(5.550332471e-2f), all(2.402264791e-1f), all(6.931472029e-1f), all(1.0f)};
-    vec shifted[8], f[8], p[8];
+    vec shifted[8], f[8], square[8], p[8];
 #define EACH _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
     EACH x[i] = max_of(all(-127.0f), x[i]); /* where the exponent's bits come to 0, and f is 0 */
     EACH shifted[i] = x[i] + magic;
     EACH f[i] = x[i] - (shifted[i] - magic);
-    EACH p[i] = term[0] * f[i] + term[1];
-    EACH p[i] = p[i] * f[i] + term[2];
-    EACH p[i] = p[i] * f[i] + term[3];
-    EACH p[i] = p[i] * f[i] + term[4];
-    EACH p[i] = p[i] * f[i] + term[5];
-    EACH p[i] = p[i] * f[i] + term[6];
+    EACH square[i] = f[i] * f[i];
+    EACH p[i] = term[0] * square[i] + (term[1] * f[i] + term[2]);
+    EACH p[i] = p[i] * square[i] + (term[3] * f[i] + term[4]);
+    EACH p[i] = p[i] * square[i] + (term[5] * f[i] + term[6]);
     EACH x[i] = bits_of((ivec)p[i] + ((ivec)shifted[i] << 23));
 #undef EACH
 }
