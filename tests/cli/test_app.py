@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 VERBS = (
     *("show", "diff", "explain", "recipes", "lower", "targets", "recognize", "lint"),
-    *("plan", "bench", "audit", "trace", "apps", "train", "generate", "compare-masks"),
+    *("plan", "bench", "doctor", "audit", "trace", "apps", "train", "generate", "compare-masks"),
     *("explore", "tour"),
 )
 
