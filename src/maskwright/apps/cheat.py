@@ -59,7 +59,8 @@ class Compared:
         ):
             lines += [name, f"  {curve(outcome.progress.losses, top)}  {last:.3f}"]
             lines += [f"  {self.measured}: {figure:.3f}", "  it gives:"]
-            lines += [*(f"    {line}" for line in sample.splitlines()), ""]
+            shown = sample.splitlines() if sample.strip() else ["(nothing but blanks)"]
+            lines += [*(f"    {line}" for line in shown), ""]
         honest, other = self.last_losses
         if other <= honest:
             told = f"{honest / max(other, 1e-9):.1f} times lower"
