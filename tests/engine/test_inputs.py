@@ -31,7 +31,7 @@ def sized(**sizes: int) -> torch.Tensor:
 
 
 TENSORS: dict[str, tuple[Callable[[], Any], str]] = {
-    "q is an array": (call(changed(q=np.zeros((2, 4, 5, 3)))), "q is of type ndarray"),
+    "k is an array": (call(changed(k=np.zeros((2, 4, 6, 3)))), "k is of type ndarray"),
     "k is None": (call(changed(k=None)), "k is None"),
     "v is a list": (call(changed(v=[1.0])), "v is of type list"),
     "q has three axes": (call(changed(q=BASE.q[0])), r"q has shape \(4, 5, 3\)"),
