@@ -41,7 +41,7 @@ SIZES = {
     "v3": GPTConfig(0, context=CONTEXT, width=128, heads=1, layers=1),
 }
 PROBES = ("leak", "reach", "gradient")
-STEPS = {"gpt": 1000, "v4": 1500, "v3": 1500}
+STEPS = {"gpt": 800, "v4": 1500, "v3": 1500}
 RATES = {"gpt": 2e-3, "v4": 3e-3, "v3": 3e-3}
 
 
