@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maskwright.engine.native.library import loaded
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -42,7 +44,8 @@ def machine() -> dict[str, object]:
         names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = f"{len(names)} × {names[0].split(':', 1)[1].strip()}" if names else cpu
     packages = {name: version(name) for name in ("maskwright", "numpy", "torch")}
-    return {"cpu": cpu, "python": platform.python_version(), **packages}
+    kernel = {"kernel": loaded().isa}  # None where it was not built
+    return {"cpu": cpu, "python": platform.python_version(), **packages, **kernel}
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

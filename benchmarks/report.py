@@ -271,6 +271,13 @@ def load(name: str) -> Result | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def _kernel_line(kernel: str | None) -> str:
+    """What computed attention."""
+    if kernel is None:
+        return "Attention was computed by strips alone: there was no kernel in C in that run."
+    return f"Attention was computed by the kernel in C, with {kernel}, where that serves."
+
+
 def page(result: Result, prefill: Result | None = None) -> str:
     """docs/performance.md, as the measurements make it."""
     machine = result["machine"]
@@ -284,6 +291,7 @@ def page(result: Result, prefill: Result | None = None) -> str:
         f"{machine['torch']}, NumPy {machine['numpy']}, maskwright {machine['maskwright']}, in "
         f"{result['seconds'] / 60:.0f} minutes. A 2048³ matmul in float32, measured in between, reached "
         f"{result['gemm'] / 1e9:.0f} Gflop/s: that is the peak of which shares are told below.",
+        _kernel_line(machine.get("kernel")),
         "## In short",
         table(["what", "measured"], [list(row) for row in goals(result)]),
         "## What is compared",
