@@ -66,6 +66,28 @@ def balance(bound: BoundMask, ranks: int, *, how: str = "auto", key_bytes: int =
     return made[0] if len(made) == 1 else min(made, key=_cost)
 
 
+def assigned(bound: BoundMask, layout: Shards) -> Shards:
+    """Another mask on rows that are given out already: its own work and needs.
+
+    >>> import maskwright as mw
+    >>> layout = balance(mw.causal().on(8), 2)
+    >>> assigned(mw.window(back=1).on(8), layout).keys_in.tolist()
+    [1, 1]
+    """
+    _check(bound)
+    if bound.frame.kv_len != layout.tokens:
+        raise FrameError(
+            f"The mask has {bound.frame.kv_len} keys but {layout.tokens} tokens were given out. "
+            "Bind it to the whole sequence, not to a rank's part."
+        )
+    before = np.concatenate(([0], np.cumsum(row_work(bound))))
+    cuts = layout.assignment.cuts
+    seen = seen_keys(bound, cuts)
+    return _shards(
+        layout.how, layout.assignment, layout.ranks, layout.key_bytes, before, cuts, seen
+    )
+
+
 def _shards(
     name: str,
     assignment: Assignment,

@@ -76,7 +76,8 @@ def _gift(
 ) -> tuple[int, int]:
     """Which stretch goes to whom: the heaviest that the idlest rank takes without being too busy."""
     own = np.array(has[giver], np.int64)
-    aside, found = [], (-1, -1)
+    aside: list[tuple[int, int]] = []
+    found = (-1, -1)
     while idle and len(aside) < 8:
         cells, taker = heapq.heappop(idle)
         if cells != load[taker]:
