@@ -39,7 +39,7 @@ ROOMS = {
     "tour": {"errors"},  # its chapters run code as a user would, and import maskwright there
     "cli": {
         *("_version", "errors", "core", "recipes", "root"),
-        *("engine", "checks", "draw", "apps", "explore", "tour"),
+        *("engine", "parallel", "checks", "draw", "apps", "explore", "tour"),
     },
     "__main__": {"errors", "cli"},
     # __init__.py, the flat public API
@@ -61,7 +61,10 @@ OUTSIDE = {
 MODEL_CHECKS = (  # these meet models
     *("audit.py", "loading.py", "trace.py", "auditing/*.py", "probes/*.py", "tracing/*.py"),
 )
-PLANNING = {"__init__.py", "assign.py", "balance.py", "level.py", "shards.py", "work.py"}
+PLANNING = {  # over ranks
+    *("__init__.py", "assign.py", "balance.py", "cutout.py", "exchange.py"),
+    *("level.py", "predict.py", "shards.py", "work.py"),
+}
 NUMPY_ONLY = {  # of the engine
     *("plan.py", "pieces.py", "cutting.py", "costs.py", "routes.py"),
     *("problem.py", "runs.py", "ways.py", "rough.py", "taking.py", "dilation.py"),

@@ -19,8 +19,9 @@ from maskwright.errors import ArgumentError, FrameError
 from maskwright.parallel.assign import Assignment
 from maskwright.parallel.context import context_parallel_attention
 from maskwright.parallel.cutout import cut_out
+from maskwright.parallel.exchange import digest_of
 from maskwright.parallel.shards import Shards
-from maskwright.parallel.wire import group_of, swap
+from maskwright.parallel.wire import agree, group_of, swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,7 @@ def heads_parallel_attention(
         out: torch.Tensor = attention(*whole, part, scale=scale, enable_gqa=enable_gqa)
         return out[:, :, order]
 
+    agree(digest_of(bound, layout), None, group, q.device)
     return _by_heads(q, k, v, layout.rows.tolist(), group, inner)
 
 
@@ -102,6 +104,7 @@ def grid_parallel_attention(
         )
         return out
 
+    agree(digest_of(bound, layout), None, across, q.device)
     sizes = fine.rows[mine * width : (mine + 1) * width].tolist()
     return _by_heads(q, k, v, sizes, across, inner)
 
@@ -166,8 +169,10 @@ def _by_heads(
         for x, cuts in ((q, query_cuts), (k, key_cuts), (v, key_cuts))
     ]
     heads = slice(query_cuts[rank], query_cuts[rank + 1])
-    out = inner(heads, *turned) if heads.start < heads.stop else turned[2]
-    return _to_rows(out, query_cuts, rows, group)
+    if heads.start < heads.stop:
+        return _to_rows(inner(heads, *turned), query_cuts, rows, group)
+    # Nothing to compute, but gradients come back over all three: all ranks must take part.
+    return _to_rows(turned[2] + sum(x.sum() for x in turned), query_cuts, rows, group)
 
 
 def _to_heads(x: torch.Tensor, cuts: list[int], rows: list[int], group: Any) -> torch.Tensor:
