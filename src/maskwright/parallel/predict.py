@@ -14,6 +14,7 @@ from maskwright.errors import ArgumentError
 if TYPE_CHECKING:
     from maskwright.parallel.shards import Shards
 
+GRADIENTS: Final = 2  # bytes of a gradient for one of a key: halves go back in float32
 BACKWARD: Final = 2.5  # products of the backward pass, five, against two of the forward pass
 PREFIXES: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 
@@ -41,11 +42,11 @@ class Prediction:
         """Seconds that the longest way there and back takes."""
         there, back = self.shards.bytes_in, self.shards.bytes_out
         busiest = max(int(there.max()), int(back.max()))
-        return 2 * busiest / self.link
+        return (1 + GRADIENTS) * busiest / self.link
 
     @property
     def hidden(self) -> float:
-        """Seconds of a step in which everything is moved while others things are computed."""
+        """Seconds of a step in which everything is moved while other things are computed."""
         return max(self.computing, self.moving)
 
     @property
@@ -70,7 +71,7 @@ class Prediction:
             f"assumed: {self.flops:.3g} flops a second and rank, all of them used; "
             f"{self.link:.3g} bytes a second into and out of each rank at once, no latency; "
             f"4 × {self.head_dim} flops a cell, and {BACKWARD} times that backwards; "
-            f"{self.shards.key_bytes} bytes of key and value a token, and as many backwards",
+            f"{self.shards.key_bytes} bytes of key and value a token, in half precision, and gradients in float32",
         ]
         return "\n".join(lines)
 
@@ -83,7 +84,7 @@ def predict(shards: Shards, link: float, flops: float, head_dim: int = 128) -> P
     >>> shards = balance(mw.causal().on(2**16, heads=32), 8, key_bytes=2**14)
     >>> found = predict(shards, link=50e9, flops=400e12)
     >>> round(found.computing * 1e3, 1), round(found.moving * 1e3, 1)
-    (38.5, 37.6)
+    (38.5, 56.4)
     """
     for name, speed in (("link", link), ("flops", flops)):
         if not speed > 0:

@@ -21,6 +21,7 @@ from maskwright.core.bound import BoundMask
 from maskwright.engine.attention import TAKEN
 from maskwright.errors import FrameError, Unsupported
 from maskwright.parallel.context import context_parallel_attention
+from maskwright.parallel.silence import silence_named
 from maskwright.parallel.wire import group_of, swap
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Share:
         given = torch.ones_like(losses) if weights is None else weights.to(losses.dtype)
         own = (losses * given).sum()
         sums = torch.stack((own.detach(), given.sum())).to(torch.float64)
-        dist.all_reduce(sums, group=self.group)
+        with silence_named(self.group):
+            dist.all_reduce(sums, group=self.group)
         whole, count = sums[0], sums[1].clamp(min=1e-300)
         part = own / count.to(own.dtype)
         return part + ((whole / count).to(own.dtype) - part.detach())
@@ -86,7 +88,8 @@ class Share:
             if parameter.requires_grad:
                 if parameter.grad is None:  # a rank without rows has to take part too
                     parameter.grad = torch.zeros_like(parameter)
-                dist.all_reduce(parameter.grad, group=self.group)
+                with silence_named(self.group):
+                    dist.all_reduce(parameter.grad, group=self.group)
 
     @contextmanager
     def attention(self, mask: Mask | BoundMask | None = None) -> Iterator[None]:

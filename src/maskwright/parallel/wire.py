@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from maskwright.errors import ArgumentError, MaskError
+from maskwright.parallel.silence import silence_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,11 +57,13 @@ class Swap:
     work: Any
     into: torch.Tensor
     outgoing: torch.Tensor  # must live as long as it is read
+    group: Any
 
     def wait(self) -> torch.Tensor:
         """What came in, rank after rank."""
         if self.work is not None:
-            self.work.wait()
+            with silence_named(self.group):
+                self.work.wait()
         return self.into
 
 
@@ -77,17 +80,18 @@ def swap(
         traffic.sent += size * (sum(out_counts) - out_counts[me])
         traffic.received += size * (sum(in_counts) - in_counts[me])
     if not size:
-        return Swap(None, into, rows)
+        return Swap(None, into, rows, group)
     # As bytes: not every backend knows every dtype.
-    work = dist.all_to_all_single(
-        into.reshape(-1).view(torch.uint8),
-        rows.reshape(-1).view(torch.uint8),
-        [n * size for n in in_counts],
-        [n * size for n in out_counts],
-        group=group,
-        async_op=True,
-    )
-    return Swap(work, into, rows)
+    with silence_named(group):
+        work = dist.all_to_all_single(
+            into.reshape(-1).view(torch.uint8),
+            rows.reshape(-1).view(torch.uint8),
+            [n * size for n in in_counts],
+            [n * size for n in out_counts],
+            group=group,
+            async_op=True,
+        )
+    return Swap(work, into, rows, group)
 
 
 def agree(digest: bytes, problem: MaskError | None, group: Any, device: torch.device) -> None:
@@ -95,7 +99,8 @@ def agree(digest: bytes, problem: MaskError | None, group: Any, device: torch.de
     said = REFUSED if problem is not None else digest
     mine = torch.frombuffer(bytearray(said), dtype=torch.uint8).to(device)
     all_said = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(all_said, mine, group=group)
+    with silence_named(group):
+        dist.all_gather(all_said, mine, group=group)
     if problem is not None:
         raise problem
     digests = [bytes(one.tolist()) for one in all_said]
