@@ -35,6 +35,7 @@ class Case(NamedTuple):
     value_dim: int = 4
     dtype: str = "float64"
     how: str = "auto"
+    exchange: str = "ranges"
 
     def bound(self) -> mw.BoundMask:
         mask = MASKS[self.mask] if isinstance(self.mask, str) else self.mask
@@ -106,7 +107,13 @@ def part(group: Any, case: Case) -> tuple[Found, tuple[int, int], tuple[int, int
     inputs = [x.detach().clone().requires_grad_() for x in (q, k, v)]
     with counted() as there:
         out, lse = context_parallel_attention(
-            *inputs, bound, group, layout=layout, enable_gqa=True, return_lse=True
+            *inputs,
+            bound,
+            group,
+            layout=layout,
+            enable_gqa=True,
+            exchange=case.exchange,
+            return_lse=True,
         )
     with counted() as back:
         answer = found(out, lse, inputs, grads)

@@ -31,6 +31,15 @@ def run(pool: Pool, case: Case, ranks: int) -> Found:
     precise = max(4, getattr(torch, case.dtype).itemsize)  # halves come back in float32
     grown = precise // getattr(torch, case.dtype).itemsize
     for rank, (_, there, back) in enumerate(answers):
+        if case.exchange == "ring":
+            size, rows = case.key_bytes, layout.rows
+            sent, got = size * layout.ring_out[rank], size * layout.ring_in[rank]
+            assert there == (sent, got)
+            if ranks > 1:  # keys go round once more, and their gradients behind them
+                sent += size * grown * (case.tokens - rows[rank])
+                got += size * grown * (case.tokens - rows[rank - 1])
+            assert back == (sent, got)
+            continue
         assert there == (layout.bytes_out[rank], layout.bytes_in[rank])
         assert back == (layout.bytes_in[rank] * grown, layout.bytes_out[rank] * grown)
     return jobs.joined([answer[0] for answer in answers], layout)
@@ -51,6 +60,13 @@ def test_every_kind_of_mask(pool: Pool, name: str, ranks: int) -> None:
     heads = max(2, heads)
     for dtype, how in (("float64", "chunked"), ("float32", "auto")):
         check(pool, Case(name, T, batch, heads, heads, 4, 6, dtype, how), ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["everything", "causal", "padding", "by head", "scattered"])
+def test_the_ring(pool: Pool, name: str, ranks: int) -> None:
+    batch = MASKS[name].on(T).shape[0]
+    check(pool, Case(name, T, batch, 4, 2, 4, 6, exchange="ring"), ranks)
 
 
 @st.composite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,11 +54,8 @@ def struck(group: Any, case: Case, victim: int, blow: int) -> Any:
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_the_others_name_the_rank_that_does_not_answer(doomed: Pool, blow: int) -> None:
     victim = doomed.workers[1]
-    began = time.monotonic()
     waking = None
     if blow == signal.SIGSTOP:  # its answer is waited for too, so it is ended in the end
-        import threading
-
         waking = threading.Timer(2 * SECONDS + 4, victim.kill)
         waking.start()
     with pytest.raises(JobError) as error:
@@ -69,4 +66,3 @@ def test_the_others_name_the_rank_that_does_not_answer(doomed: Pool, blow: int) 
         said = error.value.said[rank]
         assert said is not None
         assert said.startswith("RankError: Rank 1 does not answer")
-    assert time.monotonic() - began < 60  # it ended, rather than hanging

@@ -8,27 +8,28 @@ their logsumexp. Gradients of foreign keys go back the way that the keys came.
 from __future__ import annotations
 
 import hashlib
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
 
+from maskwright.core.arrays import read_choice
 from maskwright.core.bound import BoundMask
-from maskwright.engine import execute
-from maskwright.engine.execute import HALVES, Terms
+from maskwright.engine.execute import Terms
 from maskwright.engine.inputs import bind, check_numbers, check_tensors
 from maskwright.engine.op import usual_scale
 from maskwright.errors import ArgumentError, FrameError, MaskError, Unsupported
 from maskwright.parallel.balance import balance
-from maskwright.parallel.exchange import digest_of, exchange_of
+from maskwright.parallel.exchange import Task, digest_of, exchange_of
+from maskwright.parallel.parts import Known, merged, part, part_back, unpacked
+from maskwright.parallel.ring import Ring
 from maskwright.parallel.wire import agree, group_of, swap
 
 if TYPE_CHECKING:
     from maskwright.core.mask import Mask
-    from maskwright.parallel.exchange import Exchange
     from maskwright.parallel.shards import Shards
+
+EXCHANGES: Final = ("auto", "ranges", "ring")
 
 
 def context_parallel_attention(
@@ -41,6 +42,7 @@ def context_parallel_attention(
     layout: Shards | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
+    exchange: str = "auto",
     return_lse: bool = False,
 ) -> Any:
     """This rank's rows of attention under a mask of the whole sequence.
@@ -48,6 +50,10 @@ def context_parallel_attention(
     `mask` is bound to the whole sequence, or `layout` says how long that is. A rank's q, k and v
     hold the rows that `layout.positions(rank)` names, in that order; without a layout it is
     `balance(mask, ranks)`. `mesh` is a DeviceMesh of one dimension, or a process group.
+
+    By `exchange="ranges"` each rank is sent just the keys that its rows see, all at once; by "ring"
+    all keys go round, so that a rank holds no more than its neighbour's besides its own. "auto"
+    takes the ring where nearly everybody needs nearly everything.
 
     All ranks must call it together. Differing masks are refused on every rank before anything is
     sent. Both results are differentiable.
@@ -62,33 +68,27 @@ Start the processes by torchrun and call torch.distributed.init_process_group().
     group = _joined(mesh)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     problem: MaskError | None = None
-    digest, task = b"", None
+    digest, task, rings = b"", None, False
     try:
         check_tensors(q, k, v, enable_gqa)
         check_numbers(scale, 0.0)
         bound, shards = _whole(mask, layout, q, ranks)
         _check_rows(q, k, shards, rank)
         factor = usual_scale(q.shape[-1]) if scale is None else float(scale)
-        task = Task(exchange_of(bound, shards, rank), group, Terms(factor))
-        shape = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], str(q.dtype), factor)
+        way = read_choice(exchange, "context_parallel_attention: exchange", EXCHANGES)
+        plan = exchange_of(bound, shards, rank)
+        rings = way == "ring" or (way == "auto" and plan.rings)
+        task = Task(plan, group, Terms(factor))
+        shape = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], str(q.dtype), factor, rings)
         digest = _with(digest_of(bound, shards), shape)
     except MaskError as error:
         problem = error  # told to all, who would wait for this rank else
     agree(digest, problem, group, q.device)
-    out, lse = Attend.apply(q, k, v, task)
+    out, lse = (Ring if rings else Ranges).apply(q, k, v, task)
     return (out, lse) if return_lse else out
 
 
-@dataclass(frozen=True)
-class Task:
-    """What torch passes through without looking inside."""
-
-    exchange: Exchange
-    group: Any
-    terms: Terms
-
-
-class Attend(torch.autograd.Function):
+class Ranges(torch.autograd.Function):
     """A rank's rows: output in q's dtype and logsumexp, both differentiable once."""
 
     @staticmethod
@@ -102,11 +102,11 @@ class Attend(torch.autograd.Function):
         coming = None
         if not plan.quiet:
             coming = swap(packed[sent], plan.out_counts, plan.in_counts, group)
-        first = _part(plan.own, q, k, v, task.terms)
+        first = part(plan.own, q, k, v, task.terms)
         came = packed[:0] if coming is None else coming.wait()
         kept = came[torch.from_numpy(plan.sorting)]
-        second = _part(plan.foreign, q, *_unpacked(kept, k), task.terms)
-        out, lse = _merged(first, second)
+        second = part(plan.foreign, q, *unpacked(kept, k), task.terms)
+        out, lse = merged(first, second)
         ctx.task = task
         ctx.save_for_backward(q, k, v, kept, out, lse)
         ctx.set_materialize_grads(False)
@@ -121,67 +121,19 @@ class Attend(torch.autograd.Function):
         plan, group = ctx.task.exchange, ctx.task.group
         grad = torch.zeros_like(out) if grad is None else grad
         given = Known(q, grad, grad_lse, out, lse, ctx.task.terms)
-        dq, dk, dv = _part_back(plan.foreign, *_unpacked(kept, k), given)
+        dq, dk, dv = part_back(plan.foreign, *unpacked(kept, k), given)
         going = None
         if not plan.quiet:
             back = torch.cat((dk, dv), -1).permute(2, 0, 1, 3)
             back = back[torch.from_numpy(plan.unsorting)]
             going = swap(back, plan.in_counts, plan.out_counts, group)
-        more, dk, dv = _part_back(plan.own, k, v, given)
+        more, dk, dv = part_back(plan.own, k, v, given)
         dq = dq + more
         if going is not None:
             theirs, sent = going.wait(), torch.from_numpy(plan.sent)
-            for own, part in zip((dk, dv), theirs.split((k.shape[3], v.shape[3]), -1), strict=True):
-                own.index_add_(2, sent, part.permute(1, 2, 0, 3))
+            for own, came in zip((dk, dv), unpacked(theirs, k), strict=True):
+                own.index_add_(2, sent, came)
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
-
-
-def _part(
-    bound: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, terms: Terms
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and logsumexp over some of the keys, halves in float32: they are yet to be joined."""
-    return execute.forward(bound, _precise(q), _precise(k), _precise(v), terms)
-
-
-class Known(NamedTuple):
-    """What the backward pass knows of this rank's rows, over all keys."""
-
-    q: torch.Tensor
-    grad: torch.Tensor
-    grad_lse: torch.Tensor | None
-    out: torch.Tensor
-    lse: torch.Tensor
-    terms: Terms
-
-
-def _part_back(
-    bound: BoundMask, k: torch.Tensor, v: torch.Tensor, known: Known
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients over some of the keys: with the whole's output and logsumexp they just add up."""
-    q, grad, grad_lse, out, lse, terms = known
-    given = (_precise(q), _precise(k), _precise(v), out, lse)
-    return execute.backward(bound, _precise(grad), grad_lse, *given, terms)
-
-
-def _precise(x: torch.Tensor) -> torch.Tensor:
-    return x.float() if x.dtype in HALVES else x
-
-
-def _merged(
-    first: tuple[torch.Tensor, torch.Tensor], second: tuple[torch.Tensor, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over two sets of keys as attention over both."""
-    lse = torch.logaddexp(first[1], second[1])
-    whole = lse.masked_fill(lse == -math.inf, 0.0)  # a row that sees nothing has no weights
-    out = sum(part * (own - whole).exp().unsqueeze(-1) for part, own in (first, second))
-    assert isinstance(out, torch.Tensor)
-    return out, lse
-
-
-def _unpacked(rows: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values, (B, Hk, keys, D), of rows that hold both."""
-    both, dim = rows.permute(1, 2, 0, 3), k.shape[-1]
-    return both[..., :dim], both[..., dim:]
 
 
 def _joined(mesh: Any) -> Any:

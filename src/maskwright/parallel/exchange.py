@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.parallel.shards import Shards
 
-KEPT = 8  # exchanges that a bound mask remembers
+RING: Final = 0.95  # of all keys, from which on whoever needs so many may as well see all go by
+KEPT: Final = 8  # exchanges that a bound mask remembers
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,9 @@ class Exchange:
     the order of `foreign`'s keys.
     """
 
+    bound: BoundMask  # the whole
+    shards: Shards
+    rank: int
     own: BoundMask  # my rows, my keys
     foreign: BoundMask  # my rows, the keys that come in
     sent: IntArray  # which of my keys go out, rank after rank
@@ -36,11 +41,33 @@ class Exchange:
     quiet: bool  # does no rank need a key of another?
 
     @property
+    def rings(self) -> bool:
+        """Does nearly everybody need nearly everything? Then keys may as well go round."""
+        return self.shards.ranks > 2 and self.shards.ring_share >= RING
+
+    @cached_property
+    def round(self) -> tuple[BoundMask, ...]:
+        """My rows and each rank's keys: mine, those of the rank before me, and so on."""
+        mine, ranks = self.shards.positions(self.rank), self.shards.ranks
+        others = ((self.rank - step) % ranks for step in range(1, ranks))
+        parts = (cut_out(self.bound, mine, self.shards.positions(other)) for other in others)
+        return (self.own, *parts)
+
+    @property
     def unsorting(self) -> IntArray:
         """Puts keys in the order of their positions back into the order in which they came."""
         back = np.empty_like(self.sorting)
         back[self.sorting] = np.arange(self.sorting.size)
         return back
+
+
+@dataclass(frozen=True)
+class Task:
+    """What torch passes through its autograd functions without looking inside."""
+
+    exchange: Exchange
+    group: Any  # a process group
+    terms: Any  # of the engine: scale, and no dropout
 
 
 def exchange_of(bound: BoundMask, layout: Shards, rank: int) -> Exchange:
@@ -84,6 +111,9 @@ def _make(bound: BoundMask, shards: Shards, rank: int) -> Exchange:
     sorting = np.argsort(came)
     nothing = np.zeros(0, np.int64)
     return Exchange(
+        bound=bound,
+        shards=shards,
+        rank=rank,
         own=cut_out(bound, mine, mine),
         foreign=cut_out(bound, mine, came[sorting]),
         sent=np.concatenate([nothing, *out.values()]),

@@ -71,7 +71,8 @@ class Prediction:
             f"assumed: {self.flops:.3g} flops a second and rank, all of them used; "
             f"{self.link:.3g} bytes a second into and out of each rank at once, no latency; "
             f"4 × {self.head_dim} flops a cell, and {BACKWARD} times that backwards; "
-            f"{self.shards.key_bytes} bytes of key and value a token, in half precision, and gradients in float32",
+            f"{self.shards.key_bytes} bytes of key and value a token, in half precision, "
+            "and gradients in float32",
         ]
         return "\n".join(lines)
 

@@ -110,6 +110,16 @@ class Shards:
         return self.keys_out * self.key_bytes
 
     @property
+    def ring_in(self) -> IntArray:
+        """How many keys each rank is sent where all keys go round."""
+        return self.tokens - self.rows
+
+    @property
+    def ring_out(self) -> IntArray:
+        """How many keys each rank passes on where all keys go round: all but its neighbour's."""
+        return self.tokens - np.roll(self.rows, -1)
+
+    @property
     def balance(self) -> float:
         """The most work that a rank has, as a multiple of the mean."""
         return _most(self.work)
