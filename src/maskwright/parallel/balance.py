@@ -44,8 +44,8 @@ def balance(bound: BoundMask, ranks: int, *, how: str = "auto", key_bytes: int =
 
     >>> import maskwright as mw
     >>> causal = mw.causal().on(4096)
-    >>> balance(causal, 4, how="contiguous").balance
-    1.749816939223822
+    >>> round(balance(causal, 4, how="contiguous").balance, 2)
+    1.75
     >>> round(balance(causal, 4).balance, 2)
     1.0
     """

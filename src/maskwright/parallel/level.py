@@ -1,4 +1,4 @@
-"""Equal stretches made level: small ones go from the busiest rank to the idlest, and few of them.
+"""Equal stretches made level: small parts go from the busiest rank to the idlest, and few of them.
 
 What may enter here: one way of assigning. It keeps most rows beside their neighbours, and so suits
 masks that see near keys only, where a few stretches are much heavier than the rest.
@@ -16,6 +16,7 @@ from maskwright.parallel.assign import MOST_ROWS, PER_RANK, Assignment, small_cu
 if TYPE_CHECKING:
     from maskwright.core.arrays import IntArray
 
+TRIED: Final = 8  # idle ranks that are asked before a busy one is left as it is
 LEVEL: Final = 1.02  # times the mean: nothing is moved away from a rank that has less
 
 
@@ -23,8 +24,8 @@ def levelled(work: IntArray, ranks: int, per_rank: int = PER_RANK) -> Assignment
     """Equal stretches, cut small, of which the busiest ranks give some away.
 
     >>> import numpy as np
-    >>> levelled(np.array([1, 1, 1, 1, 5, 5, 1, 1]), 2, per_rank=2).owner.tolist()
-    [0, 0, 0, 1, 0, 1]
+    >>> levelled(np.array([1, 1, 1, 1, 5, 5, 1, 1]), 2).owner.tolist()
+    [1, 0, 0, 0, 0, 1, 1, 1]
     """
     borders = np.arange(ranks + 1) * work.size // ranks
     cuts = np.unique(np.concatenate((small_cuts(work, ranks * per_rank), borders)))
@@ -50,45 +51,64 @@ def _level(work: IntArray, rows: IntArray, owner: IntArray, ranks: int) -> None:
             continue  # it has moved on, and stands there again
         if load[giver] <= LEVEL * share:
             return
-        number, taker = _gift(giver, idle, work, rows, has, load, held, share, most)
-        if number < 0:
+        taker, gift, price = -1, -1, -1
+        for taker in _idlest(idle, load):
+            top = min(LEVEL * share - load[taker], float(load[giver] - load[taker] - 1))
+            room = most - held[giver], most - held[taker]
+            gift, price = _gift(has[giver], has[taker], work, rows, top, room)
+            if gift >= 0:
+                break
+        if gift < 0:
             continue  # nobody can take a part of its work; the next one may be luckier
-        has[giver].remove(number)
-        has[taker].append(number)
-        owner[number] = taker
-        for rank, sign in ((giver, -1), (taker, 1)):
-            load[rank] += sign * work[number]
-            held[rank] += sign * rows[number]
+        for number, loser, winner in ((gift, giver, taker), (price, taker, giver)):
+            if number >= 0:
+                has[loser].remove(number)
+                has[winner].append(number)
+                owner[number] = winner
+                load[loser] -= work[number]
+                load[winner] += work[number]
+                held[loser] -= rows[number]
+                held[winner] += rows[number]
+        for rank in (giver, taker):
             heapq.heappush(busy, (-int(load[rank]), rank))
             heapq.heappush(idle, (int(load[rank]), rank))
 
 
+def _idlest(idle: list[tuple[int, int]], load: IntArray) -> list[int]:
+    """A few ranks with the least work, which stay in the heap."""
+    found: list[tuple[int, int]] = []
+    while idle and len(found) < TRIED:
+        entry = heapq.heappop(idle)
+        if entry[0] == load[entry[1]] and entry not in found:
+            found.append(entry)
+    for entry in found:
+        heapq.heappush(idle, entry)
+    return [rank for _, rank in found]
+
+
 def _gift(
-    giver: int,
-    idle: list[tuple[int, int]],
+    giver: list[int],
+    taker: list[int],
     work: IntArray,
     rows: IntArray,
-    has: list[list[int]],
-    load: IntArray,
-    held: IntArray,
-    share: float,
-    most: float,
+    top: float,
+    room: tuple[float, float],
 ) -> tuple[int, int]:
-    """Which stretch goes to whom: the heaviest that the idlest rank takes without being too busy."""
-    own = np.array(has[giver], np.int64)
-    aside: list[tuple[int, int]] = []
-    found = (-1, -1)
-    while idle and len(aside) < 8:
-        cells, taker = heapq.heappop(idle)
-        if cells != load[taker]:
-            continue
-        aside.append((cells, taker))
-        top = min(LEVEL * share - load[taker], float(load[giver] - load[taker] - 1))
-        fits = (work[own] <= top) & (work[own] > 0) & (held[taker] + rows[own] <= most)
-        if fits.any():
-            best = np.flatnonzero(fits)[np.argmax(work[own][fits])]
-            found = int(own[best]), taker
-            break
-    for entry in aside:
-        heapq.heappush(idle, entry)
-    return found
+    """What goes from one to the other, and what comes back for it, -1 where nothing does.
+
+    That is the most work up to `top`, in as many rows as each of the two has room for.
+    """
+    mine, theirs = np.array(giver), np.array([*taker, -1])
+    light = np.append(work[theirs[:-1]], 0), np.append(rows[theirs[:-1]], 0)
+    gain = work[mine][:, None] - light[0]
+    longer = rows[mine][:, None] - light[1]
+    fits = (gain <= top) & (gain > 0) & (longer <= room[1]) & (-longer <= room[0])
+    if not fits.any():
+        return -1, -1
+    # Where nothing has to come back, that keeps more rows beside their neighbours.
+    alone = fits[:, -1]
+    if bool(alone.any()) and gain[alone, -1].max() * 2 >= gain[fits].max():
+        return int(mine[alone][np.argmax(gain[alone, -1])]), -1
+    best = np.argmax(np.where(fits, gain, -1))
+    gift, price = np.unravel_index(best, gain.shape)
+    return int(mine[gift]), int(theirs[price])
