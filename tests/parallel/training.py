@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 import maskwright as mw
 from maskwright.models.gpt import GPT, GPTConfig
 from maskwright.parallel.balance import balance
+from maskwright.parallel.checkpoint import load, save
 from maskwright.parallel.share import Share
 
 TOKENS, BATCH, VOCABULARY, STEPS = 50, 4, 31, 20
@@ -115,4 +116,30 @@ def by_both(group: Any, kind: str, sharded: bool) -> list[float]:
         mean = loss.detach().clone()
         dist.all_reduce(mean, group=mesh.get_group("dp"))
         losses.append(mean.item() / 2)
+    return losses
+
+
+def cut_short(group: Any, folder: str, first: int, last: int) -> list[float]:
+    """The losses of some steps with weights sharded over the group, from a checkpoint and into one."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    model: Any = made("gpt")
+    fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if first:
+        assert load(folder, model, optimizer, group) == first
+    ranks = dist.get_world_size(group)
+    share = Share(balance(mw.causal().on(TOKENS), ranks), group)
+    losses = []
+    for step in range(first, last):
+        ids, labels = (share.take(x) for x in batch(step))
+        optimizer.zero_grad()
+        with share.attention(mw.causal()):
+            logits = logits_of(model, ids, share.positions)
+        loss = share.mean(cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none"))
+        (ranks * loss).backward()
+        optimizer.step()
+        losses.append(loss.item())
+    save(folder, model, optimizer, last, group)
     return losses
