@@ -30,7 +30,9 @@ ROOMS = {
     "engine": {"errors", "core", "targets"},
     "integrations": {"errors", "core", "targets", "engine"},
     "models": {"errors", "core", "engine"},
-    "apps": {"_version", "errors", "core", "engine", "checks", "draw", "models", "root"},
+    "apps": {
+        *("_version", "errors", "core", "engine", "parallel", "checks", "draw", "models", "root"),
+    },
     "parallel": {"errors", "core", "engine"},
     "draw": {"errors", "core", "engine"},
     "explore": {

@@ -54,18 +54,16 @@ class Share:
         return whole.index_select(dim, self.positions.to(whole.device))
 
     def join(self, part: torch.Tensor, dim: int = 1) -> torch.Tensor:
-        """The whole, in the order of positions, on every rank. No gradients go through it."""
-        rows = part.detach().movedim(dim, 0)
-        ranks, counts = self.layout.ranks, self.layout.rows.tolist()
-        if rows.shape[0] != counts[self.rank]:
+        """The whole, in the order of positions, on every rank.
+
+        Its gradient is of this rank's part alone, as with `mean`.
+        """
+        if part.shape[dim] != self.positions.numel():
             raise FrameError(
-                f"Share.join: axis {dim} has {rows.shape[0]} places but this rank's share has "
-                f"{counts[self.rank]}. Give what was computed of the share, and its axis as dim."
+                f"Share.join: axis {dim} has {part.shape[dim]} places but this rank's share has "
+                f"{self.positions.numel()}. Give what was computed of the share, and its axis as dim."
             )
-        copies = rows.repeat(ranks, *[1] * (rows.dim() - 1))
-        came = swap(copies, [rows.shape[0]] * ranks, counts, self.group).wait()
-        whole = torch.empty_like(came)
-        whole[torch.from_numpy(self.layout.order)] = came
+        whole: torch.Tensor = Joined.apply(part.movedim(dim, 0), self)
         return whole.movedim(0, dim)
 
     def mean(self, losses: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
@@ -133,3 +131,23 @@ class Share:
             yield
         finally:
             TAKEN.remove(taken)
+
+
+class Joined(torch.autograd.Function):
+    """All ranks' rows on every rank, in the order of positions."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, share: Share) -> torch.Tensor:
+        """Send mine to everybody."""
+        ctx.share, layout = share, share.layout
+        copies = rows.repeat(layout.ranks, *[1] * (rows.dim() - 1))
+        counts = [rows.shape[0]] * layout.ranks, layout.rows.tolist()
+        came = swap(copies, *counts, share.group).wait()
+        whole = torch.empty_like(came)
+        whole[torch.from_numpy(layout.order)] = came
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """What comes back to my rows."""
+        return grad[ctx.share.positions], None
