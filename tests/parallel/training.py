@@ -47,11 +47,13 @@ def logits_of(model: Any, ids: torch.Tensor, positions: torch.Tensor) -> torch.T
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and what comes after each."""
-    drawn = torch.randint(
-        VOCABULARY, (BATCH, TOKENS + 1), generator=torch.Generator().manual_seed(step)
-    )
-    return drawn[:, :-1], drawn[:, 1:]
+    """Ids, each of which follows from the one before, and what comes after each."""
+    drawn = torch.randint(VOCABULARY, (BATCH, 1), generator=torch.Generator().manual_seed(step))
+    rows = [drawn]
+    for _ in range(TOKENS):
+        rows.append((3 * rows[-1] + 1) % VOCABULARY)
+    whole = torch.cat(rows, 1)
+    return whole[:, :-1], whole[:, 1:]
 
 
 def alone(kind: str) -> list[float]:
