@@ -35,7 +35,7 @@ def test_amounts(text: str, amount: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "fast", "1.2.3G", "-4G"])
 def test_what_is_no_amount_is_refused(text: str) -> None:
-    with pytest.raises(mw.MaskError, match="--link .* is no amount"):
+    with pytest.raises(mw.MaskError, match=r"--link .* is no amount"):
         read_amount(text, "--link")
 
 
