@@ -41,7 +41,7 @@ def test_too_few_processes_are_refused() -> None:
 def test_a_job_that_lost_a_rank_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    run += ["--max-restarts", "1", "--monitor-interval", "0.2", "--master-port", "0"]
+    run += ["--max-restarts", "1", "--monitor-interval", "0.2", "--standalone"]
     ran = subprocess.run(
         [*run, "-m", "tests.parallel.tiny_task", str(tmp_path)],
         cwd=ROOT,

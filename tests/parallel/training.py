@@ -59,7 +59,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def alone(kind: str) -> list[float]:
     """The losses in one process."""
     model = made(kind)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     losses = []
     for step in range(STEPS):
         ids, labels = batch(step)
@@ -75,7 +75,7 @@ def alone(kind: str) -> list[float]:
 def by_context(group: Any, kind: str) -> list[float]:
     """The losses with the sequence shared out over the group."""
     model = made(kind)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     mask = mw.causal()
     share = Share(balance(mask.on(TOKENS), dist.get_world_size(group)), group)
     losses = []
@@ -102,7 +102,7 @@ def by_both(group: Any, kind: str, sharded: bool) -> list[float]:
         fully_shard(model, mesh=mesh["dp", "cp"]._flatten("all"))
     else:
         model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     mask = mw.causal()
     share = Share(balance(mask.on(TOKENS), 2), mesh["cp"])
     row = mesh.get_local_rank("dp")
@@ -128,7 +128,7 @@ def cut_short(group: Any, folder: str, first: int, last: int) -> list[float]:
 
     model: Any = made("gpt")
     fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     if first:
         assert load(folder, model, optimizer, group) == first
     ranks = dist.get_world_size(group)

@@ -83,11 +83,12 @@ class Ranks:
                 f"--cp {self.cp} shares out the sequences of a GPT, and this app's model is a "
                 f"{type(gpt).__name__}. Leave --cp out, and use --dp."
             )
-        gpt.forward = functools.partial(_shared, gpt, gpt.forward, self.mesh["cp"])
+        shared = functools.partial(_shared, gpt, gpt.forward, self.mesh["cp"])
+        gpt.__dict__["forward"] = shared  # found before the class's own
         try:
             yield
         finally:
-            del gpt.forward
+            del gpt.__dict__["forward"]
 
 
 def start(dp: int, cp: int) -> Ranks:

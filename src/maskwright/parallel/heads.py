@@ -56,8 +56,8 @@ def heads_parallel_attention(
 
     def inner(heads: slice, *turned: torch.Tensor) -> torch.Tensor:
         part = _of_heads(bound, heads)
-        whole = (x[:, :, back] for x in turned)
-        out: torch.Tensor = attention(*whole, part, scale=scale, enable_gqa=enable_gqa)
+        q, k, v = (x[:, :, back] for x in turned)
+        out: torch.Tensor = attention(q, k, v, part, scale=scale, enable_gqa=enable_gqa)
         return out[:, :, order]
 
     agree(digest_of(bound, layout), None, group, q.device)
@@ -94,8 +94,9 @@ def grid_parallel_attention(
     mine = dist.get_rank(along)
 
     def inner(heads: slice, *turned: torch.Tensor) -> torch.Tensor:
+        q, k, v = turned
         out: torch.Tensor = context_parallel_attention(
-            *turned,
+            *(q, k, v),
             _of_heads(bound, heads),
             along,
             layout=layout,
