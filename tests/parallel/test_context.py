@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from benchmarks.core import document_lengths
 from maskwright import Frame
 from tests.engine.given import MASKS, T
 from tests.parallel import jobs
@@ -103,12 +104,12 @@ def test_bfloat16_is_as_near_to_the_truth_as_in_one_process(pool: Pool, name: st
 def test_near_masks_move_little_of_what_a_ring_does(pool: Pool, name: str) -> None:
     mask = {
         "window": mw.window(back=31),
-        "documents": mw.recipes.packed(lengths=[[200, 20, 90, 31, 171] * 2]),
+        "documents": mw.recipes.packed(lengths=[document_lengths(16_384, 32)]),
     }[name]
-    case = Case(mask, 1024, heads=1, kv_heads=1)
+    case = Case(mask, 16_384, heads=1, kv_heads=1)
     answers = pool.run(jobs.part, 4, case)
     moved = sum(there[1] for _, there, _ in answers)
-    assert 0 < moved <= 0.15 * case.key_bytes * 3 * 1024
+    assert 0 < moved <= 0.15 * case.key_bytes * 3 * 16_384
 
 
 def test_masks_that_differ_are_refused_on_every_rank(pool: Pool) -> None:

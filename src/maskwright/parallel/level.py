@@ -17,21 +17,26 @@ if TYPE_CHECKING:
     from maskwright.core.arrays import IntArray
 
 TRIED: Final = 8  # idle ranks that are asked before a busy one is left as it is
+ENOUGH: Final = 1.04  # times the mean: then smaller parts are not tried
 LEVEL: Final = 1.02  # times the mean: nothing is moved away from a rank that has less
 
 
-def levelled(work: IntArray, ranks: int, per_rank: int = PER_RANK) -> Assignment:
-    """Equal stretches, cut small, of which the busiest ranks give some away.
+def levelled(work: IntArray, ranks: int) -> Assignment:
+    """Equal stretches, of which the busiest ranks give parts away: large ones where that will do.
 
     >>> import numpy as np
     >>> levelled(np.array([1, 1, 1, 1, 5, 5, 1, 1]), 2).owner.tolist()
-    [1, 0, 0, 0, 0, 1, 1, 1]
+    [0, 1, 0, 1, 1]
     """
     borders = np.arange(ranks + 1) * work.size // ranks
-    cuts = np.unique(np.concatenate((small_cuts(work, ranks * per_rank), borders)))
-    owner = np.searchsorted(borders, cuts[:-1], "right") - 1
     before = np.concatenate(([0], np.cumsum(work)))
-    _level(np.diff(before[cuts]), np.diff(cuts), owner, ranks)
+    for per_rank in (1, 2, 4, PER_RANK):
+        cuts = np.unique(np.concatenate((small_cuts(work, ranks * per_rank), borders)))
+        owner = np.searchsorted(borders, cuts[:-1], "right") - 1
+        cells = np.diff(before[cuts])
+        _level(cells, np.diff(cuts), owner, ranks)
+        if np.bincount(owner, cells, ranks).max(initial=0) * ranks <= ENOUGH * before[-1]:
+            break
     return Assignment(cuts, owner)
 
 
