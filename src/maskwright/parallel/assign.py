@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from maskwright.core.arrays import IntArray
 
 PER_RANK: Final = 16  # stretches that a rank gets of each kind, heavy and long
+MOST_WORK: Final = 1.05  # times the mean, where that can be had
+MORE_ROWS: Final = (1.3, 2.0)  # where a few rows have so much work that others must have many
 MOST_ROWS: Final = 1.1  # times the mean: a model's other layers take as long as a rank has rows
 
 
@@ -68,8 +70,12 @@ def chunked(work: IntArray, ranks: int, per_rank: int = PER_RANK) -> Assignment:
     [1, 0, 0, 0, 1, 1, 0]
     """
     cuts = small_cuts(work, ranks * per_rank)
-    before = np.concatenate(([0], np.cumsum(work)))
-    return Assignment(cuts, _deal(np.diff(before[cuts]), np.diff(cuts), ranks))
+    cells = np.diff(np.concatenate(([0], np.cumsum(work)))[cuts])
+    for most in (MOST_ROWS, *MORE_ROWS):
+        owner = _deal(cells, np.diff(cuts), ranks, most)
+        if np.bincount(owner, cells, ranks).max(initial=0) * ranks <= MOST_WORK * cells.sum():
+            break
+    return Assignment(cuts, owner)
 
 
 def small_cuts(work: IntArray, count: int) -> IntArray:
@@ -83,10 +89,10 @@ def small_cuts(work: IntArray, count: int) -> IntArray:
     return np.unique(np.concatenate(([0], inner, heavy, heavy + 1, [work.size])))
 
 
-def _deal(work: IntArray, rows: IntArray, ranks: int) -> IntArray:
-    """The owner of each stretch."""
+def _deal(work: IntArray, rows: IntArray, ranks: int, times: float) -> IntArray:
+    """The owner of each stretch; nobody has more than so many times the mean of rows."""
     total = int(work.sum())
-    share, most = total / ranks, MOST_ROWS * int(rows.sum()) / ranks
+    share, most = total / ranks, times * int(rows.sum()) / ranks
     pace = total / max(1, int(rows.sum()))  # work a row, on average
     owner = np.full(work.size + 2, -1)  # one stretch more at each end, that nobody has
     load, held = [0] * ranks, [0] * ranks

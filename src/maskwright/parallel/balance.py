@@ -10,7 +10,7 @@ from maskwright.core.arrays import read_choice, read_whole
 from maskwright.core.bound import BoundMask
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError, FrameError
-from maskwright.parallel.assign import MOST_ROWS, chunked, contiguous, even, zigzag
+from maskwright.parallel.assign import MOST_ROWS, MOST_WORK, chunked, contiguous, even, zigzag
 from maskwright.parallel.level import levelled
 from maskwright.parallel.shards import Shards, joined
 from maskwright.parallel.work import row_work, seen_keys
@@ -28,7 +28,6 @@ WAYS: Final[dict[str, Callable[[IntArray, int], Assignment]]] = {
     "levelled": levelled,
     "chunked": chunked,
 }
-MOST_WORK: Final = 1.05  # times the mean; among ways below it the one that moves least is taken
 
 
 def balance(bound: BoundMask, ranks: int, *, how: str = "auto", key_bytes: int = 1) -> Shards:
@@ -108,11 +107,13 @@ def _shards(
     return Shards(name, ranks, assignment, load, needs, key_bytes)
 
 
-def _cost(shards: Shards) -> tuple[bool, float]:
-    """Even ones first, by what is moved; else by how uneven they are."""
-    if shards.balance <= MOST_WORK and shards.evenness <= MOST_ROWS + 0.05:
-        return False, float(shards.keys_in.sum())
-    return True, max(shards.balance, shards.evenness)
+def _cost(shards: Shards) -> tuple[int, float]:
+    """Even ones first, by what is moved; then those with even work; else by work."""
+    if shards.balance > MOST_WORK:
+        return 2, shards.balance
+    if shards.evenness > MOST_ROWS + 0.05:
+        return 1, shards.evenness
+    return 0, float(shards.keys_in.sum())
 
 
 def _check(bound: BoundMask) -> None:
