@@ -47,8 +47,7 @@ def test_there_and_back(pool: Pool, how: str, ranks: int) -> None:
         assert off < 1e-7
 
 
-@pytest.mark.parametrize("kind", ["gpt", "llama"])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("kind", "ranks"), [("gpt", 2), ("gpt", 3), ("llama", 2)])
 def test_models_train_as_in_one_process(pool: Pool, kind: str, ranks: int) -> None:
     alone = training.alone(kind)
     assert alone[-1] < alone[0]

@@ -17,7 +17,7 @@ from tests.parallel.pool import JobError, Pool
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SECONDS = 4.0
+SECONDS = 3.0
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_others_name_the_rank_that_does_not_answer(doomed: Pool, blow: int) 
     victim = doomed.workers[1]
     waking = None
     if blow == signal.SIGSTOP:  # its answer is waited for too, so it is ended in the end
-        waking = threading.Timer(2 * SECONDS + 4, victim.kill)
+        waking = threading.Timer(2 * SECONDS + 3, victim.kill)
         waking.start()
     with pytest.raises(JobError) as error:
         doomed.run(struck, 3, Case(mw.causal(), 12), 1, int(blow))
