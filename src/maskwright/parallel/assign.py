@@ -67,7 +67,7 @@ def chunked(work: IntArray, ranks: int, per_rank: int = PER_RANK) -> Assignment:
 
     >>> import numpy as np
     >>> chunked(np.arange(1, 9), 2, per_rank=2).owner.tolist()
-    [1, 0, 0, 0, 1, 1, 0]
+    [1, 1, 0, 0, 1, 1, 0]
     """
     cuts = small_cuts(work, ranks * per_rank)
     cells = np.diff(np.concatenate(([0], np.cumsum(work)))[cuts])
