@@ -30,7 +30,10 @@ ROOMS = {
     "engine": {"errors", "core", "targets"},
     "integrations": {"errors", "core", "targets", "engine"},
     "models": {"errors", "core", "engine"},
-    "apps": {"_version", "errors", "core", "engine", "checks", "draw", "models", "root"},
+    "apps": {
+        *("_version", "errors", "core", "engine", "parallel", "checks", "draw", "models", "root"),
+    },
+    "parallel": {"errors", "core", "engine"},
     "draw": {"errors", "core", "engine"},
     "explore": {
         *("_version", "errors", "core", "recipes", "targets", "engine", "checks", "draw", "root"),
@@ -38,7 +41,7 @@ ROOMS = {
     "tour": {"errors"},  # its chapters run code as a user would, and import maskwright there
     "cli": {
         *("_version", "errors", "core", "recipes", "root"),
-        *("engine", "checks", "draw", "apps", "explore", "tour"),
+        *("engine", "parallel", "checks", "draw", "apps", "explore", "tour"),
     },
     "__main__": {"errors", "cli"},
     # __init__.py, the flat public API
@@ -53,12 +56,17 @@ OUTSIDE = {
         *("torch", "safetensors", "tokenizers", "rich", "babel", "num2words", "yaml"),
         *("chatterbot_corpus", "networkx", "rouge_score", "sacrebleu", "sklearn", "matplotlib"),
     },
+    "parallel": {"torch"},
     "draw": {"matplotlib", "wcwidth"},
     "explore": {"starlette", "uvicorn"},
 }
 MODEL_CHECKS = (  # these meet models
     *("audit.py", "loading.py", "trace.py", "auditing/*.py", "probes/*.py", "tracing/*.py"),
 )
+PLANNING = {  # over ranks
+    *("__init__.py", "assign.py", "balance.py", "cutout.py", "exchange.py"),
+    *("level.py", "predict.py", "shards.py", "work.py"),
+}
 NUMPY_ONLY = {  # of the engine
     *("plan.py", "pieces.py", "cutting.py", "costs.py", "routes.py"),
     *("problem.py", "runs.py", "ways.py", "rough.py", "taking.py", "dilation.py"),
@@ -95,7 +103,7 @@ def test_imports_go_one_way(path: Path) -> None:
             free = top in sys.stdlib_module_names or top == "numpy"
             named = room in ("targets", "integrations")
             own = named and path.stem.split("_")[0] == top in FRAMEWORKS
-            if room == "engine" and path.name in NUMPY_ONLY:
+            if path.name in {"engine": NUMPY_ONLY, "parallel": PLANNING}.get(room, ()):
                 assert free, f"{room}/{path.name} may not import {name}"
             allowed = free or own or top in OUTSIDE.get(room, ())
             if room == "checks" and any(path.match(f"checks/{name}") for name in MODEL_CHECKS):

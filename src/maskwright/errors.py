@@ -5,6 +5,7 @@
     ├── AuditError       a model does not obey its mask (an AssertionError too)
     ├── FrameError       the sizes asked for do not fit the mask, or a cell lies outside them
     ├── MissingError     a framework that the target needs is not installed (an ImportError too)
+    ├── RankError        another process of a job does not answer (a RuntimeError too)
     ├── SizeError        the answer would be too large to build; the message names the way around
     ├── TextError        text or JSON that does not spell a mask
     ├── TruthError       a mask was used as a plain True or False (a TypeError too)
@@ -21,6 +22,7 @@ __all__ = [
     "FrameError",
     "MaskError",
     "MissingError",
+    "RankError",
     "SizeError",
     "TextError",
     "TruthError",
@@ -94,6 +96,20 @@ class MissingError(MaskError, ImportError):
     Traceback (most recent call last):
     maskwright.errors.MissingError: jax: jax is not installed. Run: pip install 'maskwright[jax]'
     """
+
+
+class RankError(MaskError, RuntimeError):
+    """Another process of a job has died or hangs. `ranks` are those that do not answer.
+
+    >>> from maskwright.errors import RankError
+    >>> raise RankError("Rank 2 does not answer. Look there, and start the job again.", ranks=[2])
+    Traceback (most recent call last):
+    maskwright.errors.RankError: Rank 2 does not answer. Look there, and start the job again.
+    """
+
+    def __init__(self, message: str, *, ranks: list[int] | None = None) -> None:
+        super().__init__(message)
+        self.ranks = ranks or []
 
 
 class SizeError(MaskError):

@@ -78,3 +78,19 @@ def test_doctor_tells_of_the_kernel_and_its_threads(here: Here) -> None:
     assert (loaded().isa or "none") in found["kernel"]
     told = here("doctor", "--format", "json")
     assert json.loads(told.out) == found
+
+
+def test_plan_over_ranks_says_what_it_assumes(here: Here) -> None:
+    words = ("--ranks", "64", "--heads", "32", "--link", "50GB/s", "--flops", "400T")
+    ran = here("plan", "causal()", "--size", "64k", *words)
+    assert ran.code == 0
+    assert ran.out.startswith("65536 tokens over 64 ranks, zig-zag: work 1.00")
+    assert "assumed: 4e+14 flops a second" in ran.out
+
+
+def test_plan_over_ranks_refuses_strange_speeds_and_sizes(here: Here) -> None:
+    assert (
+        "--link 'fast' is no amount"
+        in here("plan", "causal()", "--ranks", "2", "--link", "fast").err
+    )
+    assert here("plan", "causal()", "--size", "many").code != 0

@@ -65,3 +65,33 @@ def test_tensors_and_words_and_nothing() -> None:
     assert mw.pad([[], [1]]).ids.tolist() == [[0], [1]]
     assert mw.pack([["a", "b"], ["c"]], 3, pad_id="_").ids.tolist() == [["a", "b", "c"]]
     assert mw.pack([], 4).ids.shape == (0, 4)
+
+
+@given(SEQUENCES, st.integers(12, 30), st.integers(1, 5))
+def test_packing_for_ranks_loses_nothing(
+    sequences: list[list[int]], length: int, ranks: int
+) -> None:
+    packed = mw.pack(sequences, length, ranks=ranks)
+    assert packed.ids.shape[0] % ranks == 0
+    for number, sequence in enumerate(sequences):
+        assert packed.ids[packed.documents == number].tolist() == sequence
+    if packed.ids.shape[0]:
+        assert packed.mask.on(length).equals(mw.documents(ids=packed.documents))
+
+
+def test_packing_for_ranks_evens_out_attention() -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.minimum(rng.pareto(1.0, 2_000) * 100 + 10, 4096).astype(int)
+    sequences = [np.zeros(n, int) for n in sizes]
+
+    def unevenness(documents: np.ndarray) -> float:
+        """The most work of a rank, as a multiple of the mean."""
+        work = [
+            sum(sizes[number] ** 2 for number in np.unique(documents[rank::8]) if number >= 0)
+            for rank in range(8)
+        ]
+        return float(max(work) / np.mean(work))
+
+    plain, even = mw.pack(sequences, 4096), mw.pack(sequences, 4096, ranks=8)
+    assert unevenness(even.documents) <= 1.05 < unevenness(plain.documents)
+    assert len(even.ids) <= 1.15 * len(plain.ids) + 8

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from maskwright.apps.checkpoints import Progress, load_optimizer, load_progress, load_weights, save
+from maskwright.apps.ranks import Ranks
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -111,24 +112,33 @@ def train(
     *,
     resume: bool = False,
     each: Callable[[Progress], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Outcome:
     """Train a task; `each` is called after every evaluation. Ctrl-C saves, and ends it.
 
+    With `ranks`, all processes call it alike, and the main one alone writes and tells.
+
     The best weights, by what was held out, are in the model in the end, and in `folder`/best.
     """
+    ranks = Ranks() if ranks is None else ranks
+    if ranks.restarted and folder is not None and (folder / "last").is_dir():
+        resume = True
+    kept = folder  # what to read from
+    if not ranks.main:
+        folder, each = None, None
     device = chosen_device(course.device)
     task.model.to(device)
     optimizer = _optimizer(task.model, course, device)
     progress = Progress(task.name, task.config())
     if resume:
-        progress = _resumed(task, optimizer, folder)
+        progress = _resumed(task, optimizer, kept)
     run: Callable[[Any], torch.Tensor] = torch.compile(task.loss) if course.compile else task.loss
-    best = _best_so_far(task.model, folder if resume else None)
+    best = _best_so_far(task.model, kept if resume else None)
     started, tokens, stopped = time.perf_counter(), 0, "done"
-    with _bar(course.steps, progress.step) as show:
+    with _bar(course.steps, progress.step, ranks.main) as show, ranks.sharing(task.model):
         try:
             while progress.step < course.steps:
-                loss, count = _step(task, run, optimizer, course, progress.step, device)
+                loss, count = _step(task, run, optimizer, course, progress.step, device, ranks)
                 if not math.isfinite(loss):
                     raise ArgumentError(
                         f"The loss is {loss} at step {progress.step}. Give a smaller --rate."
@@ -185,6 +195,7 @@ def _step(
     course: Course,
     step: int,
     device: torch.device,
+    ranks: Ranks,
 ) -> tuple[float, int]:
     """One step of the optimizer: its loss, and how many tokens it saw."""
     task.model.train()
@@ -193,16 +204,17 @@ def _step(
         group["lr"] = course.rate_at(step)
     optimizer.zero_grad(set_to_none=True)
     total, tokens = 0.0, 0
-    for part in range(course.accumulate):
+    for part in ranks.parts(course.accumulate):
         batch = task.batch(step, part)
         with torch.autocast(device.type, torch.bfloat16, enabled=course.bfloat16):
-            loss = run(batch) / course.accumulate
+            loss = run(batch) / (course.accumulate * ranks.dp)
         loss.backward()
         total += float(loss.detach())
         tokens += task.tokens(batch)
+    total, count = ranks.add_up(task.model, total, tokens)
     torch.nn.utils.clip_grad_norm_(task.model.parameters(), course.clip)
     optimizer.step()
-    return total, tokens
+    return total, int(count)
 
 
 def _evaluate(task: Task, progress: Progress) -> bool:
@@ -264,9 +276,9 @@ def _plain(config: dict[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _bar(steps: int, done: int) -> Iterator[Callable[[int, float, float], None]]:
+def _bar(steps: int, done: int, main: bool) -> Iterator[Callable[[int, float, float], None]]:
     """A progress bar with loss, speed and the time left; nothing where nobody looks."""
-    if not sys.stderr.isatty():
+    if not main or not sys.stderr.isatty():
         yield lambda *_: None
         return
     from rich.console import Console

@@ -22,6 +22,7 @@ from maskwright.cli.options import (
 from maskwright.cli.output import emit, give, progress, text_or_json
 
 if TYPE_CHECKING:
+    from maskwright.core.bound import BoundMask
     from maskwright.engine.plan import Plan
 
 
@@ -32,22 +33,33 @@ if TYPE_CHECKING:
 
     maskwright plan "causal() & chunks(512)" --size 2048 --backward
 
-    maskwright plan "window(back=63)" --size 256 -o plan.svg"""
+    maskwright plan "window(back=63)" --size 256 -o plan.svg
+
+    maskwright plan "causal()" --size 4m --ranks 256 --link 50GB/s --flops 400T"""
 )
 def plan(
     expression: Expression,
-    size: Annotated[int, typer.Option("--size", "-n", help="How many queries.")] = 4096,
+    size: Annotated[
+        str, typer.Option("--size", "-n", help="How many queries; 4k is 4,096, 4m 4,194,304.")
+    ] = "4096",
     keys: Keys = None,
     batch: Batch = None,
     heads: Heads = None,
     q_start: QStart = None,
     backward: Annotated[bool, typer.Option(help="The plan of the backward pass.")] = False,
+    ranks: Annotated[
+        int | None, typer.Option(help="Share the sequence out over so many machines instead.")
+    ] = None,
+    link: Annotated[str, typer.Option(help="Bytes a second between ranks.")] = "50GB/s",
+    flops: Annotated[str, typer.Option(help="Operations a second of one rank.")] = "400T",
+    head_dim: Annotated[int, typer.Option(help="Numbers a head, for bytes and flops.")] = 128,
     form: Form = None,
     output: Output = None,
 ) -> None:
     """Show how attention under a mask would be computed: its pieces, and what they cost.
 
-    A picture has a frame around every strip that is computed at once. Needs no framework.
+    A picture has a frame around every strip that is computed at once. Needs no framework. With
+    --ranks: which of so many machines does what, what they send each other, and how long it takes.
     """
     from maskwright import parse
     from maskwright.draw.plans import plan_scene
@@ -55,7 +67,10 @@ def plan(
     from maskwright.engine.routes import plan_route
 
     with flags_in_errors():
-        bound = parse(expression).on(size, keys, batch, heads, q_start)
+        bound = parse(expression).on(_tokens(size), keys, batch, heads, q_start)
+        if ranks is not None:
+            emit(_over_ranks(bound, ranks, link, flops, head_dim), output)
+            return
         route = plan_route(bound)
         found = plan_of(bound, "backward" if backward else "forward")
         give(
@@ -65,6 +80,26 @@ def plan(
             output,
             lambda: str(found) if backward else str(route),
         )
+
+
+def _tokens(size: str) -> int:
+    """A number of tokens; k and m are powers of two, as lengths mostly are."""
+    times = {"k": 2**10, "m": 2**20}.get(size[-1:].lower(), 1)
+    number = size[:-1] if times > 1 else size
+    if not number.isdecimal():
+        raise typer.BadParameter(f"{size} is no whole number. Give one, such as 4096, 4k or 4m.")
+    return int(number) * times
+
+
+def _over_ranks(bound: BoundMask, ranks: int, link: str, flops: str, head_dim: int) -> str:
+    from maskwright.parallel.balance import balance
+    from maskwright.parallel.predict import predict, read_amount
+
+    frame = bound.frame
+    key_bytes = frame.batch * frame.heads * 2 * head_dim * 2  # keys and values, in half precision
+    shards = balance(bound, ranks, key_bytes=key_bytes)
+    speeds = read_amount(link, "--link"), read_amount(flops, "--flops")
+    return str(predict(shards, *speeds, head_dim))
 
 
 def _as_data(plan: Plan) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def apps(form: TextForm = None) -> None:
 
     maskwright train translation --resume
 
-    maskwright train language --mask everything --to runs/cheat"""
+    maskwright train language --mask everything --to runs/cheat
+
+    torchrun --nproc-per-node 4 -m maskwright train language --dp 2 --cp 2"""
 )
 def train(
     name: Name,
@@ -80,6 +82,8 @@ def train(
     device: Device = "auto",
     compile_model: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
     bfloat16: Annotated[bool, typer.Option(help="Compute in bfloat16 where that is safe.")] = False,
+    dp: Annotated[int, typer.Option(help="Processes that share out a step's batches.")] = 1,
+    cp: Annotated[int, typer.Option(help="Processes that share out every sequence.")] = 1,
     resume: Annotated[bool, typer.Option(help="Go on where the last training stopped.")] = False,
     trace: Annotated[bool, typer.Option(help="Show the shapes of one real batch first.")] = False,
     to: Annotated[
@@ -90,13 +94,17 @@ def train(
     from maskwright.apps.app import Wishes, named_mask
     from maskwright.apps.registry import find_app
 
-    _at_least_one(steps=steps, batch=batch, accumulate=accumulate, patience=patience)
+    _at_least_one(steps=steps, batch=batch, accumulate=accumulate, patience=patience, dp=dp, cp=cp)
     if rate is not None and not 0 < rate < math.inf:
         raise ArgumentError(f"--rate {rate} is no learning rate. Give a number above 0.")
     with model_errors():
+        from maskwright.apps.ranks import start, stop
         from maskwright.apps.training import train as run
 
         one = find_app(name)
+        ranks = start(dp, cp)
+        main = ranks.main
+        say = typer.echo if main else _nothing
         wishes = Wishes(_version(one, version), mask, text, pairs, data, batch, seed)
         task = one.task(wishes)
         course = _course(one, wishes, steps, rate)
@@ -110,23 +118,24 @@ def train(
         )
         folder = to or RUNS / f"{name}-{wishes.version}"
         count = sum(weight.numel() for weight in task.model.parameters())
-        typer.echo(f"{name} {wishes.version}: {count:,} weights under {named_mask(task):.60}")
-        if trace:
+        say(f"{name} {wishes.version}: {count:,} weights under {named_mask(task):.60}")
+        if trace and main:
             _trace(task)
 
         def each(so_far: Progress) -> None:
             step, held_out = so_far.evaluations[-1]
-            typer.echo(f"step {step}: loss {so_far.losses[-1]:.3f}, held out {held_out:.3f}")
+            say(f"step {step}: loss {so_far.losses[-1]:.3f}, held out {held_out:.3f}")
             progress(one.sample(task))
 
-        outcome = run(task, course, folder, resume=resume, each=each)
+        outcome = run(task, course, folder, resume=resume, each=each, ranks=ranks)
         if outcome.stopped == "interrupted":
-            typer.echo(f"stopped at step {outcome.progress.step}. Go on with --resume.")
+            say(f"stopped at step {outcome.progress.step}. Go on with --resume.")
             raise typer.Exit(1)
-        typer.echo(f"{outcome.seconds:.0f} s, {outcome.speed:,.0f} tokens/s")
-        for line in one.report(task):
-            typer.echo(line)
-    typer.echo(f"kept in {folder}")
+        say(f"{outcome.seconds:.0f} s, {outcome.speed:,.0f} tokens/s")
+        stop(ranks)
+        for line in one.report(task) if main else ():
+            say(line)
+    say(f"kept in {folder}")
 
 
 @app.command(
@@ -238,6 +247,10 @@ def _course(one: App, wishes: Wishes, steps: int | None, rate: float | None) -> 
     if steps is not None:
         course = replace(course, steps=steps, evaluate_every=min(course.evaluate_every, steps))
     return course if rate is None else replace(course, rate=rate)
+
+
+def _nothing(_: str) -> None:
+    """What all ranks but one print."""
 
 
 def _at_least_one(**counts: int | None) -> None:

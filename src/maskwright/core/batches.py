@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from maskwright.core.arrays import read_choice, read_ints, read_number, read_whole
 from maskwright.core.atoms_tokens import documents, padding
+from maskwright.core.dealing import dealt, even_fit
 from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
@@ -90,11 +91,17 @@ def pad(
     return Padded(ids, padding(keep=keep))
 
 
-def pack(sequences: Iterable[Any], length: int, pad_id: Any = 0) -> Packed:
+def pack(
+    sequences: Iterable[Any], length: int, pad_id: Any = 0, *, ranks: int | None = None
+) -> Packed:
     """Several sequences a row, each row `length` tokens, by best fit: little filling is left.
 
     Longest first, every sequence goes to the fullest row that still has room for it. Combine the
     mask with `causal()` for a decoder.
+
+    With `ranks` it goes to the row with the least attention work so far, the square of every
+    length counting: so that all of `ids[rank::ranks]` have about as much to do. There are then
+    equally many rows for each rank, the last ones maybe empty.
 
     >>> import maskwright as mw
     >>> packed = mw.pack([[5, 6, 7], [8], [9, 9]], length=4)
@@ -112,7 +119,11 @@ def pack(sequences: Iterable[Any], length: int, pad_id: Any = 0) -> Packed:
         raise ArgumentError(
             f"pack: a sequence has {longest} tokens but length={width}. Split it, or raise length."
         )
-    bins = _best_fit([len(row) for row in rows], width)
+    sizes = [len(row) for row in rows]
+    bins = _best_fit(sizes, width)
+    if ranks is not None:
+        count = read_whole(ranks, "pack: ranks", least=1)
+        bins = dealt(even_fit(sizes, width, -(-len(bins) // count) * count), sizes, count)
     ids = _filled((len(bins), width), rows, pad_id, "pack")
     numbers = np.full((len(bins), width), -1)
     positions = np.zeros((len(bins), width), np.int64)

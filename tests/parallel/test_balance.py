@@ -1,0 +1,129 @@
+"""Who gets which rows: each row once, work as the cells say, needs as the dense truth says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import maskwright as mw
+from maskwright import Frame
+from maskwright.parallel.balance import WAYS, balance
+from tests.strategies import FEW, masks
+
+if TYPE_CHECKING:
+    from maskwright.parallel.shards import Shards
+
+SUITE = {
+    "none": mw.everything(),
+    "causal": mw.causal(),
+    "window": mw.recipes.sliding(256),
+    "prefix-lm": mw.recipes.prefix_lm(2**18),
+    "sinks": mw.recipes.sinks(256, sinks=4),
+    "chunked": mw.recipes.chunked(512),
+    "longformer": mw.recipes.longformer(128, range(16)),
+    "documents": mw.recipes.packed(lengths=[[3000, 200, 896] * 256]),
+    "ragged": mw.causal() & mw.padding(lengths=[2**20, 2**18 + 77]),
+    "image": mw.image(1024, 1024, radius=3),
+}
+
+
+@st.composite
+def squares(draw: st.DrawFn) -> mw.BoundMask:
+    """Any mask on as many queries as keys."""
+    size, batch, heads = draw(st.integers(0, 40)), draw(FEW), draw(FEW)
+    frame = Frame(size, size, batch, heads, 0)
+    return draw(masks(frame, depth=4)).on(size, size, batch, heads, 0)
+
+
+def whole(bound: mw.BoundMask) -> np.ndarray:
+    """All cells, for every batch row and head."""
+    frame = bound.frame
+    shape = (frame.batch, frame.heads, frame.q_len, frame.kv_len)
+    return np.broadcast_to(bound.dense(), shape)
+
+
+def check(shards: Shards, cells: np.ndarray) -> None:
+    """Against plain loops over the dense mask."""
+    rows = [shards.positions(rank) for rank in range(shards.ranks)]
+    assert sorted(np.concatenate(rows).tolist()) == list(range(cells.shape[2]))
+    assert shards.order.tolist() == np.concatenate(rows).tolist()
+    for rank, own in enumerate(rows):
+        assert own.tolist() == sorted(own.tolist())
+        assert shards.rows[rank] == own.size
+        assert shards.work[rank] == cells[:, :, own].sum()
+        seen = cells[:, :, own].any((0, 1, 2))
+        for other, theirs in enumerate(rows):
+            assert shards.matrix[rank, other] == seen[theirs].sum()
+            assert theirs[shards.wanted(rank, other)].tolist() == theirs[seen[theirs]].tolist()
+        foreign = np.setdiff1d(np.flatnonzero(seen), own).size
+        assert shards.keys_in[rank] == foreign
+    assert shards.keys_out.sum() == shards.keys_in.sum()
+
+
+@given(bound=squares(), ranks=st.integers(1, 9), how=st.sampled_from(["auto", *WAYS]))
+@settings(max_examples=150, deadline=None)
+def test_every_way_tells_the_truth(bound: mw.BoundMask, ranks: int, how: str) -> None:
+    check(balance(bound, ranks, how=how), whole(bound))
+
+
+@pytest.mark.parametrize("name", SUITE)
+def test_a_million_tokens_are_balanced(name: str) -> None:
+    bound = SUITE[name].on(2**20)
+    bound.spans  # noqa: B018 - read once for all three
+    for ranks in (8, 64, 256):
+        shards = balance(bound, ranks)
+        assert shards.balance <= 1.05
+        assert shards.evenness <= 1.15
+        assert int(shards.work.sum()) == bound.count()
+
+
+def test_equal_stretches_of_a_causal_mask_are_not() -> None:
+    assert balance(mw.causal().on(2**20), 8, how="contiguous").balance > 1.8
+
+
+@pytest.mark.parametrize("name", ["window", "documents"])
+def test_masks_that_see_near_keys_move_little(name: str) -> None:
+    assert balance(SUITE[name].on(2**20), 8).ring_share <= 0.15
+
+
+def test_four_million_tokens_and_a_thousand_ranks() -> None:
+    shards = balance(mw.causal().on(2**22), 1024, key_bytes=4096)
+    assert shards.balance <= 1.05
+    assert shards.rows.sum() == 2**22
+    assert "1024 ranks" in str(shards)
+    assert "bytes in" in str(shards)
+
+
+def test_more_ranks_than_rows() -> None:
+    shards = balance(mw.causal().on(3), 5)
+    assert shards.rows.tolist().count(0) == 2
+    check(shards, whole(mw.causal().on(3)))
+
+
+def test_the_order_of_equal_work_stays_together() -> None:
+    owner = balance(mw.window(back=3).on(2**14), 4, how="chunked").assignment.owner
+    assert owner.size <= 16
+
+
+def test_bytes_are_keys_times_their_size() -> None:
+    shards = balance(mw.causal().on(16), 2, how="contiguous", key_bytes=10)
+    assert shards.bytes_in.tolist() == [0, 80]
+    assert shards.bytes_out.tolist() == [80, 0]
+
+
+@pytest.mark.parametrize(
+    ("give", "says"),
+    [
+        (lambda: balance(mw.causal(), 2), "Bind it first"),  # type: ignore[arg-type]
+        (lambda: balance(mw.causal().on(4, kv_len=8), 2), "as many queries as keys"),
+        (lambda: balance(mw.causal().on(4), 0), "less than 1"),
+        (lambda: balance(mw.causal().on(4), 2, how="best"), "how"),
+    ],
+)
+def test_what_does_not_fit_is_refused(give, says: str) -> None:
+    with pytest.raises(mw.MaskError, match=says):
+        give()
