@@ -1,6 +1,6 @@
 """`make bench`: all measurements, one after the other; `python -m benchmarks attention` for one.
 
-`python -m benchmarks report` measures nothing: it writes docs/performance.md.
+`python -m benchmarks report` measures nothing: it writes docs/performance.md and its picture.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from itertools import takewhile
 
-MEASURED = ("core", "targets", "attention", "prefill", "training", "explore")
+MEASURED = ("core", "targets", "attention", "variants", "prefill", "training", "explore")
 WITH_OPTIONS = ("attention", "prefill")
 
 

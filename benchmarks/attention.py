@@ -19,10 +19,10 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import maskwright as mw
-from benchmarks import report
+from benchmarks import figures
+from benchmarks.figures import BOTH, FORWARD, IN_FLOAT32, OURS
 from benchmarks.measure import in_new_process, save
 from benchmarks.patterns import GROUPS, HEAD_DIM, PATTERNS, Case, make, patterns_of
-from benchmarks.report import BOTH, FORWARD, IN_FLOAT32, OURS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -411,7 +411,7 @@ def suite(
                         result["cells"].append(cell)
                         result["gemm"] = peak.ask(every=2.0)
                         result["seconds"] = time.perf_counter() - begin
-                        print(report.line(cell, peak.best), file=sys.stderr, flush=True)
+                        print(figures.line(cell, peak.best), file=sys.stderr, flush=True)
                         kept(result)
                     del case, found  # before the next masks are made
     return result
@@ -483,6 +483,6 @@ def run(given: Sequence[str] = ()) -> int:
         result=result,
         kept=lambda so_far: save(options.name, so_far),
     )
-    print(f"\n{report.cells_table(result)}\n\n{report.summary(result)}")
+    print(f"\n{figures.cells_table(result)}\n\n{figures.summary(result)}")
     print(f"\nwritten to {save(options.name, result)}")
-    return int(bool(report.wrong(result)))
+    return int(bool(figures.wrong(result)))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.attention import Pace, Runner, difference, race
+from benchmarks.figures import OURS, clock, times
 from benchmarks.measure import machine, save, table
-from benchmarks.report import OURS, clock, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,274 +1,47 @@
-"""What the measurements say: ratios, shares of the peak, their means, and docs/performance.md.
+"""docs/performance.md and its picture, as the measurements make them: `python -m benchmarks report`.
 
-Everything here is computed from the JSON files in results/, and nothing is measured.
+Nothing is measured here, and no number is typed in.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measure import RESULTS, table
+from benchmarks.chart import chart
+from benchmarks.figures import (
+    BOTH,
+    FORWARD,
+    IN_FLOAT32,
+    LONG,
+    OURS,
+    SAID,
+    SHORT,
+    clock,
+    geomean,
+    goals,
+    groups_table,
+    is_long,
+    load,
+    lost,
+    peer,
+    percent,
+    ratio,
+    said_group,
+    share,
+    times,
+    variants_rows,
+)
+from benchmarks.measure import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from benchmarks.figures import Cell, Result
 
-    Cell = dict[str, Any]
-    Result = dict[str, Any]
-
-OURS, FORWARD, BOTH = "maskwright", "forward", "forward + backward"
-IN_FLOAT32 = " in float32"  # a peer that casts its bfloat16 and computes in float32
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
-LOST = 0.95  # below this share of the fastest peer's speed a cell is listed
-LONG, SPARSE = 4_096, 0.15
-INTERVALS = ("causal", "window", "documents", "chunked", "prefix-lm", "sinks")
-SAID = {
-    "none": "no mask",
-    "causal": "causal",
-    "ragged": "causal, ragged padding",
-    "window": "causal window of 256",
-    "documents": "packed documents of 512 on average, causal",
-    "prefix-lm": "prefix-LM, a quarter prefix",
-    "sinks": "4 sinks and a window of 256",
-    "chunked": "chunks of 512, causal",
-    "longformer": "Longformer: 128 on each side, 16 global",
-    "bigbird": "BigBird: blocks of 64",
-    "dilated": "every fourth of the last 1,024",
-    "tree": "tree of 256 drafts after a long prefix",
-    "image": "square image, radius 3",
-    "random-blocks": "a tenth of the blocks of 64",
-    "by-head": "heads differ: causal, window, documents, chunks",
-}
-SHORT = {"window": "causal window of 64", "documents": "packed documents of 32, causal"} | {
-    "sinks": "4 sinks and a window of 64",
-    "chunked": "chunks of 32, causal",
-}
-
-
-# ── one cell ──────────────────────────────────────────────────────────────────────────────────
-
-
-def peer(cell: Cell) -> str | None:
-    """The fastest runner that is not maskwright."""
-    others = {name: took for name, took in cell["seconds"].items() if name != OURS}
-    return min(others, key=others.__getitem__, default=None)
-
-
-def ratio(cell: Cell) -> float | None:
-    """How many times faster than the fastest peer; None where one of them is missing."""
-    fastest, ours = peer(cell), cell["seconds"].get(OURS)
-    return None if fastest is None or ours is None else cell["seconds"][fastest] / ours
-
-
-def share(cell: Cell, gemm: float) -> float | None:
-    """Useful work a second, as a share of a large float32 matmul's."""
-    ours = cell["seconds"].get(OURS)
-    return None if ours is None or not gemm else cell["flops"] / ours / gemm
-
-
-def line(cell: Cell, gemm: float) -> str:
-    """A cell in a line, for reading along while it is measured."""
-    took = ", ".join(f"{name} {clock(s)}" for name, s in cell["seconds"].items())
-    where = f"{cell['group']:>6} {cell['dtype']:8} {cell['mode']:18} {cell['pattern']:13}"
-    wrong = "".join(f"  DIFFERS {name} {gap:.1g}" for name, gap in cell["differs"].items())
-    wrong += "".join(f"  FAILED {name}: {why}" for name, why in cell["failed"].items())
-    return f"{where} {times(ratio(cell)):>7} {percent(share(cell, gemm)):>6}  {took}{wrong}"
-
-
-def times(number: float | None) -> str:
-    """A ratio to read."""
-    if number is None:
-        return "–"
-    return (
-        f"{number:.2f} ×"
-        if number < 9.995
-        else f"{number:.1f} ×"
-        if number < 99.5
-        else f"{number:.0f} ×"
-    )
-
-
-def percent(number: float | None) -> str:
-    """A share to read."""
-    return (
-        "–"
-        if number is None
-        else f"{number:.1%}".replace("%", " %")
-        if number < 0.0995
-        else f"{number:.0%}".replace("%", " %")
-    )
-
-
-def clock(seconds: float) -> str:
-    """A time to read."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
-
-
-# ── many cells ────────────────────────────────────────────────────────────────────────────────
-
-
-def geomean(numbers: Iterable[float | None]) -> float | None:
-    """The geometric mean of those that are there."""
-    there = [number for number in numbers if number is not None]
-    return math.exp(sum(map(math.log, there)) / len(there)) if there else None
-
-
-def tokens(cell: Cell) -> int:
-    """The length that a cell belongs to."""
-    return int(cell["shape"]["kv_len"])
-
-
-def is_long(cell: Cell) -> bool:
-    """Whole sequences of 4,096 tokens and more: neither small nor one step of decoding."""
-    return cell["group"].isdigit() and tokens(cell) >= LONG
-
-
-def lost(result: Result) -> list[Cell]:
-    """The cells in which a peer is clearly faster."""
-    return [cell for cell in result["cells"] if (r := ratio(cell)) is not None and r < LOST]
-
-
-def wrong(result: Result) -> list[Cell]:
-    """The cells in which a runner computed something else, or maskwright could not."""
-    return [cell for cell in result["cells"] if cell["differs"] or OURS in cell["failed"]]
-
-
-def goals(result: Result) -> list[tuple[str, str]]:
-    """The few numbers that say most."""
-    cells, gemm = result["cells"], result["gemm"]
-
-    def mean(chosen: Callable[[Cell], bool]) -> str:
-        return counted([ratio(cell) for cell in cells if chosen(cell)], times)
-
-    rows = [
-        (
-            f"cells below {LOST} of the fastest peer",
-            f"{len(lost(result))} of {sum(ratio(cell) is not None for cell in cells)}",
-        ),
-        ("forward, beside the fastest peer", mean(lambda c: c["mode"] == FORWARD)),
-        ("forward + backward, beside the fastest peer", mean(lambda c: c["mode"] == BOTH)),
-        (
-            f"forward + backward, {LONG:,} tokens and more, density at most {SPARSE:.0%}".replace(
-                "%", " %"
-            ),
-            mean(lambda c: c["mode"] == BOTH and is_long(c) and c["density"] <= SPARSE),
-        ),
-    ]
-    for mode in (FORWARD, BOTH):
-        shares = [
-            share(cell, gemm)
-            for cell in cells
-            if cell["pattern"] in INTERVALS
-            and is_long(cell)
-            and cell["dtype"] == "float32"
-            and cell["mode"] == mode
-        ]
-        name = (
-            f"share of the matmul peak, interval masks, {LONG:,} tokens and more, float32, {mode}"
-        )
-        rows.append((name, counted(shares, percent)))
-    rows.append(("small shapes, beside the fastest peer", mean(lambda c: c["group"] == "small")))
-    rows.append(
-        ("one step of decoding, beside the fastest peer", mean(lambda c: c["group"] == "decode"))
-    )
-    if "memory" in result:
-        used = result["memory"]
-        rows.append(
-            (
-                f"memory of forward + backward, {used['tokens']:,} tokens, window of {used['window']}",
-                f"{used['multiple']:.2f} × that of q, k, v and the output",
-            )
-        )
-    return rows
-
-
-def counted(numbers: list[float | None], shown: Callable[[float | None], str]) -> str:
-    """A geometric mean, with how many numbers it is of and the least of them."""
-    there = [number for number in numbers if number is not None]
-    if not there:
-        return "not measured"
-    return f"{shown(geomean(there))} (geometric mean of {len(there)}, least {shown(min(there))})"
-
-
-def groups_table(result: Result) -> str:
-    """Geometric means of every group."""
-    rows = []
-    for group, dtype, mode in dict.fromkeys(
-        (cell["group"], cell["dtype"], cell["mode"]) for cell in result["cells"]
-    ):
-        cells = [
-            cell
-            for cell in result["cells"]
-            if (cell["group"], cell["dtype"], cell["mode"]) == (group, dtype, mode)
-        ]
-        ratios = [r for cell in cells if (r := ratio(cell)) is not None]
-        rows.append(
-            [
-                said_group(group),
-                dtype,
-                mode,
-                times(geomean(ratios)),
-                times(min(ratios, default=None)),
-                percent(geomean(share(cell, result["gemm"]) for cell in cells)),
-            ]
-        )
-    rows.append(["all", "", "", times(geomean(map(ratio, result["cells"]))), "", ""])
-    return table(["tokens", "dtype", "mode", "ratio", "least", "share of peak"], rows)
-
-
-def cells_table(result: Result) -> str:
-    """Every cell, with every runner's time."""
-    names = list(dict.fromkeys(name for cell in result["cells"] for name in cell["seconds"]))
-    rows = [
-        [
-            cell["pattern"],
-            said_group(cell["group"]),
-            cell["dtype"],
-            cell["mode"],
-            f"{cell['density']:.3f}",
-            *(clock(took) if (took := cell["seconds"].get(name)) else "" for name in names),
-            clock(cell["first"][OURS]) if OURS in cell["first"] else "",
-            times(ratio(cell)),
-            percent(share(cell, result["gemm"])),
-        ]
-        for cell in result["cells"]
-    ]
-    head = ["pattern", "tokens", "dtype", "mode", "density", *names]
-    return table([*head, "first call", "ratio", "share"], rows)
-
-
-def summary(result: Result) -> str:
-    """The goals, the groups, and every cell that is lost or wrong."""
-    parts = [
-        groups_table(result),
-        table(["what", "measured"], [list(row) for row in goals(result)]),
-        f"2048³ matmul in float32: {result['gemm'] / 1e9:.0f} Gflop/s, {result['threads']} threads",
-        f"cells below {LOST} of the fastest peer: {len(lost(result))}",
-        *(line(cell, result["gemm"]) for cell in sorted(lost(result), key=ratio)),
-    ]
-    if wrong(result):
-        parts += ["NOT THE SAME OUTPUT:", *(line(c, result["gemm"]) for c in wrong(result))]
-    return "\n\n".join(parts[:3]) + "\n\n" + "\n".join(parts[3:])
-
-
-def said_group(group: str) -> str:
-    """A group to read."""
-    return f"{int(group):,}" if group.isdigit() else group
-
-
-# ── the page ──────────────────────────────────────────────────────────────────────────────────
-
-
-def load(name: str) -> Result | None:
-    """A measurement, if there is one."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "performance.md"
+BESIDE = "prefill", "training", "variants"  # whole models, and the kernel on other processors
+PICTURE = DOCS / "images" / "performance.svg"
 
 
 def _kernel_line(kernel: str | None) -> str:
@@ -278,7 +51,12 @@ def _kernel_line(kernel: str | None) -> str:
     return f"Attention was computed by the kernel in C, with {kernel}, where that serves."
 
 
-def page(result: Result, prefill: Result | None = None) -> str:
+def page(
+    result: Result,
+    prefill: Result | None = None,
+    training: Result | None = None,
+    variants: Result | None = None,
+) -> str:
     """docs/performance.md, as the measurements make it."""
     machine = result["machine"]
     of = {(c["group"], c["dtype"], c["mode"], c["pattern"]): c for c in result["cells"]}
@@ -286,12 +64,14 @@ def page(result: Result, prefill: Result | None = None) -> str:
         "# How fast it is",
         "Written by `python -m benchmarks report` from the last measurement; no number is typed in. To "
         "measure anew:",
-        f"```bash\n{result['command']}\npython -m benchmarks prefill\npython -m benchmarks report\n```",
+        f"```bash\n{result['command']}\n"
+        "python -m benchmarks variants prefill training\npython -m benchmarks report\n```",
         f"Measured on {machine['cpu']}, {result['threads']} threads, Python {machine['python']}, PyTorch "
         f"{machine['torch']}, NumPy {machine['numpy']}, maskwright {machine['maskwright']}, in "
         f"{result['seconds'] / 60:.0f} minutes. A 2048³ matmul in float32, measured in between, reached "
         f"{result['gemm'] / 1e9:.0f} Gflop/s: that is the peak of which shares are told below.",
         _kernel_line(machine.get("kernel")),
+        "![Time of maskwright beside the fastest peer, mask by mask](images/performance.svg)",
         "## In short",
         table(["what", "measured"], [list(row) for row in goals(result)]),
         "## What is compared",
@@ -316,6 +96,10 @@ def page(result: Result, prefill: Result | None = None) -> str:
         parts += ["## Memory", _memory(result["memory"])]
     if prefill is not None:
         parts += ["## A whole model", _prefill(prefill)]
+    if training is not None:
+        parts += ["## A step of training", _training(training)]
+    if variants is not None:
+        parts += ["## Other processors", _variants(variants)]
     parts += ["## Means", groups_table(result)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -492,12 +276,47 @@ def _prefill(found: Result) -> str:
     return f"{note}\n\n{table(['attention', 'seconds', 'beside sdpa'], rows)}"
 
 
+def _training(found: Result) -> str:
+    rows = [
+        [
+            f"{cell['batch']} × {cell['tokens']:,}",
+            f"`{cell['mask']}`",
+            clock(cell["seconds"][OURS]),
+            *(f"{cell['tokens a second'][name]:,.0f}" for name in (OURS, "sdpa")),
+            times(cell["ratio"]),
+        ]
+        for cell in found["cells"]
+    ]
+    size = found["size"]
+    note = (
+        f"Forward, loss, backward and a step of AdamW of the library's GPT ({size['layers']} layers of "
+        f"{size['width']}, {size['heads']} heads), beside the same GPT on SDPA: by `is_causal` where that "
+        "is the mask, and else with a dense mask that was made before."
+    )
+    head = ["batch × tokens", "mask", "a step", "tokens/s", "tokens/s on sdpa", "times"]
+    return f"{note}\n\n{table(head, rows)}"
+
+
+def _variants(found: Result) -> str:
+    cells = found["cells"]
+    note = (
+        "The kernel is compiled for several instruction sets, and the best that a processor has is used. "
+        "Here each of them was forced, on the same machine, so that owners of others know what to expect: "
+        f"share of a 2048³ matmul on as many threads, {cells[0]['tokens']:,} tokens, 8 heads of 64, "
+        "float32. `strips` is what serves where there is no kernel; SDPA has `is_causal` for causal, and "
+        "else a dense mask of floats that was made before. The baseline is what a compiler makes of plain "
+        "vectors of four floats, as any x86-64 has them; it serves ARM too, where it was not measured."
+    )
+    return f"{note}\n\n{table(*variants_rows(cells))}"
+
+
 def run() -> None:
-    """Write docs/performance.md from what was measured."""
+    """Write docs/performance.md and its picture from what was measured."""
     result = load("attention")
     if result is None:
         raise SystemExit(
             "There is no attention.json yet. Run `python -m benchmarks attention` first."
         )
-    PAGE.write_text(page(result, load("prefill")))
-    print(f"written to {PAGE}")
+    PAGE.write_text(page(result, *(load(name) for name in BESIDE)))
+    PICTURE.write_text(chart(result))
+    print(f"written to {PAGE} and {PICTURE}")

@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import maskwright as mw
 from benchmarks.attention import Pace, Runner, difference, race
+from benchmarks.figures import OURS, clock, times
 from benchmarks.measure import machine, save, table
-from benchmarks.report import OURS, clock, times
 from maskwright.models.attention import MultiHeadAttention
 from maskwright.models.gpt import GPT, GPTConfig
 

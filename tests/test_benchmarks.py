@@ -12,10 +12,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import maskwright as mw  # noqa: E402
-from benchmarks import attention, measure, prefill, report, training  # noqa: E402
+from benchmarks import (  # noqa: E402
+    attention,
+    chart,
+    figures,
+    measure,
+    prefill,
+    report,
+    training,
+    variants,
+)
 from benchmarks.__main__ import main  # noqa: E402
+from benchmarks.figures import BOTH, FORWARD, OURS  # noqa: E402
 from benchmarks.patterns import DECODE, LENGTHS, PATTERNS, SMALL, make, patterns_of  # noqa: E402
-from benchmarks.report import BOTH, FORWARD, OURS  # noqa: E402
+from maskwright.engine.native.library import loaded, use_isa  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +37,7 @@ ONCE = attention.Pace(least=1, most=1, seconds=0.0, call=0.0)
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
     return tmp_path
 
 
@@ -60,8 +70,8 @@ def test_every_peer_gives_what_maskwright_gives(pattern: str, dtype: str) -> Non
         assert {OURS, "textbook"} < set(cell["seconds"])
         exact = {"none": {"sdpa"}, "causal": {"sdpa is_causal", "sdpa float mask"}}
         assert exact.get(pattern, {"sdpa float mask", "sdpa bool mask"}) <= set(cell["seconds"])
-        assert report.ratio(cell) > 0
-        assert report.share(cell, result["gemm"]) > 0
+        assert figures.ratio(cell) > 0
+        assert figures.share(cell, result["gemm"]) > 0
 
 
 @pytest.mark.parametrize("group", [TINY, DECODE])
@@ -100,7 +110,7 @@ def test_a_peer_that_computes_something_else_is_told_of() -> None:
         assert list(cell["differs"]) == ["wrong"]
         assert list(cell["failed"]) == ["broken"]
         assert "broken" not in cell["seconds"]
-        assert report.wrong({"cells": [cell]}) == [cell]
+        assert figures.wrong({"cells": [cell]}) == [cell]
 
 
 def test_a_nan_is_no_small_difference() -> None:
@@ -195,17 +205,17 @@ def a_result(*cells: dict[str, Any]) -> dict[str, Any]:
 
 def test_numbers_are_what_they_are_called() -> None:
     one = cell()
-    assert (report.peer(one), report.ratio(one)) == ("flex", 2.0)
-    assert report.share(one, 1e11) == pytest.approx(0.4)
-    assert report.geomean([2.0, None, 8.0]) == pytest.approx(4.0)
-    assert report.geomean([]) is None
+    assert (figures.peer(one), figures.ratio(one)) == ("flex", 2.0)
+    assert figures.share(one, 1e11) == pytest.approx(0.4)
+    assert figures.geomean([2.0, None, 8.0]) == pytest.approx(4.0)
+    assert figures.geomean([]) is None
     slow = cell(mode=BOTH, seconds={OURS: 0.4, "sdpa float mask": 0.1})
-    goals = dict(report.goals(a_result(one, slow)))
+    goals = dict(figures.goals(a_result(one, slow)))
     assert goals["cells below 0.95 of the fastest peer"] == "1 of 2"
     assert goals["forward, beside the fastest peer"].startswith("2.00 × (geometric mean of 1")
     sparse = "forward + backward, 4,096 tokens and more, density at most 15 %"
     assert goals[sparse].startswith("0.25 ×")
-    assert report.ratio(cell(seconds={"flex": 0.2})) is None
+    assert figures.ratio(cell(seconds={"flex": 0.2})) is None
 
 
 def test_the_page_shows_what_is_lost() -> None:
@@ -254,8 +264,32 @@ def test_a_model_prefills_alike_with_every_attention(results: Path) -> None:
 
 
 def test_the_page_is_current() -> None:
-    result = report.load("attention")
+    result = figures.load("attention")
     if result is None or not report.PAGE.exists():
         pytest.skip("not measured yet")
     stale = "docs/performance.md is stale: run `python -m benchmarks report`"
-    assert report.PAGE.read_text() == report.page(result, report.load("prefill")), stale
+    beside = (figures.load(name) for name in report.BESIDE)
+    assert report.PAGE.read_text() == report.page(result, *beside), stale
+    assert report.PICTURE.read_text() == chart.chart(result), stale
+
+
+def test_variants_compute_the_same_and_are_told(results: Path) -> None:
+    if not loaded().isas:
+        pytest.skip("there is no kernel in C")
+    used = loaded().isa
+    try:
+        found = [variants.measure("causal window of 64", BOTH, tokens=96, pace=ONCE)]
+    finally:
+        use_isa(str(used))
+    assert set(found[0]["seconds"]) == {*loaded().isas, "strips", "sdpa"}
+    text = report.page(a_result(cell()), variants={"cells": found})
+    assert "| causal window of 64" in text
+    assert "baseline" in text
+
+
+def test_the_picture_tells_every_ratio() -> None:
+    one = cell(group="4096", pattern="window")
+    text = chart.chart(a_result(one))
+    assert figures.times(figures.ratio(one)) in text
+    assert "flex" in text
+    assert text.count("<rect") == 5
