@@ -1,4 +1,5 @@
-/* For x86 processors with AVX-512: 32 registers of 16 floats. */
+/* For x86 processors with AVX-512: 32 registers of 16 floats. With EMULATE_AVX512 its tiles are
+ * computed by AVX2, so that they can be tested where there is no such processor. */
 #if defined(__x86_64__)
 
 #include "attend.h"
@@ -6,7 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(__clang__)
+#if defined(EMULATE_AVX512)
+#pragma GCC target("avx2,fma,bmi,bmi2,lzcnt,popcnt")
+#elif defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi,bmi2"))), \
                              apply_to = function)
 #else
@@ -24,7 +27,7 @@
 #define BACK_BLOCK 96
 #include "kernel.h"
 
-#if defined(__clang__)
+#if defined(__clang__) && !defined(EMULATE_AVX512)
 #pragma clang attribute pop
 #endif
 

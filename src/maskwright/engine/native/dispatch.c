@@ -10,6 +10,9 @@ static const Isa *chosen;
 /* Does this processor have it? */
 static int can_run(const Isa *isa) {
 #if defined(__x86_64__)
+#if defined(EMULATE_AVX512)
+    if (isa == &isa_avx512) isa = &isa_avx2;
+#endif
     if (isa == &isa_avx512)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
