@@ -29,6 +29,7 @@ def test_both_directions_are_measured(measured: dict[str, Costs], tmp_path: Path
         assert all(cell > 0 for cell in (*costs.cell, *costs.masked))
         assert all(row >= 0 for row in costs.row)
         assert min(costs.causal_cell, costs.call, costs.gather, costs.copy, costs.merge) > 0
+        assert min(costs.native_cell, costs.native_call) > 0
     path = write_costs(measured, calibrate.machine(), tmp_path / "costs.json")
     assert read_costs(path) == measured
 

@@ -97,6 +97,11 @@ def test_a_broken_table_is_told_of(text: str, home: Path) -> None:
         read_costs()
 
 
+def test_the_kernel_in_c_takes_what_is_seen() -> None:
+    known = replace(CHEAP_CALLS, native_cell=2.0, native_row=100.0, native_call=5_000.0)
+    assert known.native(cells=1_000, rows=10) == 8_000
+
+
 def test_rates_are_read_off_the_measured_heights() -> None:
     known = replace(
         CHEAP_CALLS,

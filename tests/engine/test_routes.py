@@ -69,7 +69,7 @@ def test_the_logsumexp_each_way(way: str) -> None:
     ],
 )
 def test_sdpa_refuses_what_needs_a_mask_tensor(mask: mw.Mask, sizes: Any) -> None:
-    with pytest.raises(mw.Unsupported, match=r'is neither: pass impl="dense"') as refusal:
+    with pytest.raises(mw.Unsupported, match=r'is neither. Pass impl="dense"') as refusal:
         attend(tensors(**sizes), mask, impl="sdpa")
     assert refusal.value.target == "sdpa"
     assert refusal.value.term == repr(mask)
@@ -185,7 +185,8 @@ def test_the_kernel_is_the_usual_way_here() -> None:
     route = mw.explain_route(mw.window(back=255), 8192, heads=8)
     assert (route.impl, route.kind, route.plan) == ("native", "the kernel in C", None)
     assert f"its instructions are {loaded().isa}" in route.why
-    assert route == mw.explain_route(mw.causal(), 4, impl="native")
+    assert route == mw.explain_route(mw.window(back=255), 8192, heads=8, impl="native")
+    assert "16,384 cells" in mw.explain_route(mw.everything(), 64, batch=2, heads=2).why
     with pytest.raises(mw.Unsupported, match="runs on the CPU only, and q is on cuda"):
         mw.explain_route(mw.causal(), 4, impl="native", device="cuda")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from maskwright.cli.app import app
+from maskwright.cli.front import typer
 from maskwright.cli.options import (
     Batch,
     Expression,
@@ -22,8 +21,11 @@ from maskwright.cli.options import (
 from maskwright.cli.output import emit, give, progress, text_or_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from maskwright.core.bound import BoundMask
     from maskwright.engine.plan import Plan
+    from maskwright.parallel.predict import Prediction
 
 
 @app.command(
@@ -56,29 +58,37 @@ def plan(
     form: Form = None,
     output: Output = None,
 ) -> None:
-    """Show how attention under a mask would be computed: its pieces, and what they cost.
+    """Show how attention under a mask would be computed: by what, its pieces, and what they cost.
 
-    A picture has a frame around every strip that is computed at once. Needs no framework. With
-    --ranks: which of so many machines does what, what they send each other, and how long it takes.
+    The kernel in C reads the mask's intervals as they are; the pieces are those of strips, which serve
+    where there is none. A picture has a frame around every strip that is computed at once. Needs no
+    framework. With --ranks: which of so many machines does what, what they send each other, and how
+    long it takes.
     """
     from maskwright import parse
     from maskwright.draw.plans import plan_scene
     from maskwright.engine.plan import plan_of
-    from maskwright.engine.routes import plan_route
+    from maskwright.engine.routes import native_line, plan_route
 
     with flags_in_errors():
         bound = parse(expression).on(_tokens(size), keys, batch, heads, q_start)
         if ranks is not None:
-            emit(_over_ranks(bound, ranks, link, flops, head_dim), output)
+            _give_ranks(_over_ranks(bound, ranks, link, flops, head_dim), form, output)
             return
         route = plan_route(bound)
-        found = plan_of(bound, "backward" if backward else "forward")
+        direction = "backward" if backward else "forward"
+        found = plan_of(bound, direction)
         give(
             lambda: plan_scene(bound, found),
-            lambda: {"route": route.kind, "why": route.why, **_as_data(found)},
+            lambda: {
+                "native": native_line(bound, direction),
+                "route": route.kind,
+                "why": route.why,
+                **_as_data(found),
+            },
             form,
             output,
-            lambda: str(found) if backward else str(route),
+            lambda: f"{native_line(bound, direction)}\n{found if backward else route}",
         )
 
 
@@ -91,7 +101,12 @@ def _tokens(size: str) -> int:
     return int(number) * times
 
 
-def _over_ranks(bound: BoundMask, ranks: int, link: str, flops: str, head_dim: int) -> str:
+def _give_ranks(found: Prediction, form: str | None, output: Path | None) -> None:
+    wanted = text_or_json("plan --ranks", form, output)
+    emit(json.dumps(found.as_dict(), indent=2) if wanted == "json" else str(found), output)
+
+
+def _over_ranks(bound: BoundMask, ranks: int, link: str, flops: str, head_dim: int) -> Prediction:
     from maskwright.parallel.balance import balance
     from maskwright.parallel.predict import predict, read_amount
 
@@ -99,7 +114,7 @@ def _over_ranks(bound: BoundMask, ranks: int, link: str, flops: str, head_dim: i
     key_bytes = frame.batch * frame.heads * 2 * head_dim * 2  # keys and values, in half precision
     shards = balance(bound, ranks, key_bytes=key_bytes)
     speeds = read_amount(link, "--link"), read_amount(flops, "--flops")
-    return str(predict(shards, *speeds, head_dim))
+    return predict(shards, *speeds, head_dim)
 
 
 def _as_data(plan: Plan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measures the cost table on this machine: how long strips of each height really take."""
+"""Measures the cost table on this machine: how long strips of each height, and the kernel, take."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from maskwright.engine.costs import Costs, causal_cells
+from maskwright.core.atoms import causal, window
+from maskwright.engine.attention import attention
+from maskwright.engine.costs import Costs, causal_cells, packaged_costs
+from maskwright.engine.native.library import loaded
 from maskwright.engine.strips import merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from maskwright.core.mask import Mask
 
 HEIGHTS: Final = (1, 4, 8, 16, 32, 64, 128, 192, 256, 512, 768, 1024)
 WIDTHS: Final = (16, 512)  # two, for a slope and what is left at width 0
@@ -74,6 +79,7 @@ def measure(rounds: int = 7) -> Iterator[tuple[str, Costs]]:
                 gather=2 * _gather(1)[0],
                 copy=_gather(512)[1] * (1 if direction == "forward" else 2),
                 merge=_merge(),
+                **_native(direction, rounds),
             ),
         )
 
@@ -142,6 +148,37 @@ def _gather(keys: int) -> tuple[float, float]:
 def _merge() -> float:
     out, lse = torch.randn(1, HEADS, 1024, HEAD_DIM), torch.randn(1, HEADS, 1024)
     return round(_best(lambda: merge(out, lse, out, lse), 30) / (HEADS * 1024), 1)
+
+
+def _native(direction: str, rounds: int) -> dict[str, float]:
+    """The kernel in C: a mask of many cells a row, one of few, and one of a single cell."""
+    if loaded().functions is None:
+        known = packaged_costs()[direction]
+        return {name: getattr(known, name) for name in ("native_cell", "native_row", "native_call")}
+    call = _native_call(direction, causal(), 1, 200)
+    much, little = (
+        (_native_call(direction, mask, size, rounds) - call, mask.on(size).count() * HEADS, size)
+        for mask, size in ((causal(), 2048), (window(back=31), 4096))
+    )
+    # Two unknowns, a cell and a row, from two measurements.
+    (took, cells, rows), (took_few, few, rows_few) = much, little
+    rows, rows_few = rows * HEADS, rows_few * HEADS
+    row = max(0.0, (took_few * cells - took * few) / (rows_few * cells - rows * few))
+    cell = max(0.01, (took - row * rows) / cells)
+    return {"native_cell": round(cell, 3), "native_row": round(row, 1), "native_call": round(call)}
+
+
+def _native_call(direction: str, mask: Mask, size: int, rounds: int) -> float:
+    q, k, v = (torch.randn(1, size, HEADS, HEAD_DIM).transpose(1, 2) for _ in range(3))
+    bound = mask.on(size, heads=HEADS)
+    if direction == "forward":
+        return _best(lambda: attention(q, k, v, bound, impl="native"), rounds)
+    for x in (q, k, v):
+        x.requires_grad_()
+    out = attention(q, k, v, bound, impl="native")
+    return _best(
+        lambda: torch.autograd.grad(out, (q, k, v), out.detach(), retain_graph=True), rounds
+    )
 
 
 def _falling(values: list[float]) -> tuple[float, ...]:

@@ -7,6 +7,8 @@ A strip of R query rows over W keys takes, for each head of each sequence,
 and every call of a kernel some more: the kernel goes through the keys 512 at a time, and puts a row
 in order after each. `cell` and `row` fall with R, since a taller strip makes a better matrix
 product; they are measured at some heights and read off in between.
+
+The kernel in C takes only what is seen: so much a cell, so much a row of a head, and so much a call.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Costs:
     `heights` are the strip heights that were measured; `cell` and `masked` (without and with a
     mask) are by height and cell, `row` by height and row. `call` is one call of the kernel,
     `gather` one call that copies keys, `copy` one key and value copied, `merge` one row merged.
-    `causal_cell` is a cell of the kernel's own causal mode.
+    `causal_cell` is a cell of the kernel's own causal mode. `native_cell`, `native_row` and
+    `native_call` are of the kernel in C.
     """
 
     heights: tuple[int, ...]
@@ -49,11 +52,18 @@ class Costs:
     gather: float
     copy: float
     merge: float
+    native_cell: float
+    native_row: float
+    native_call: float
 
     def strip(self, height: int, width: float, *, masked: bool, planes: int) -> float:
         """One strip for so many planes (batch rows times heads), in one call."""
         cell, row = self.rates(height, masked)
         return planes * height * (width * cell + -(-width // KEYS) * row) + self.call
+
+    def native(self, cells: int, rows: int) -> float:
+        """All of a mask by the kernel in C: cells seen, and rows, of all planes."""
+        return cells * self.native_cell + rows * self.native_row + self.native_call
 
     def rates(self, height: int, masked: bool) -> tuple[float, float]:
         """Nanoseconds a cell and a row at this height."""
@@ -98,6 +108,11 @@ def read_costs(path: Path | None = None) -> dict[str, Costs]:
                 f"The cost table {own} can't be read ({error}). "
                 "Delete it, or measure anew: maskwright bench --calibrate"
             ) from error
+    return packaged_costs()
+
+
+def packaged_costs() -> dict[str, Costs]:
+    """The table that comes with maskwright."""
     return _parse(json.loads((files("maskwright.engine") / "costs.json").read_text()))
 
 

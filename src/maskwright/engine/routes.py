@@ -57,7 +57,7 @@ def choose(bound: BoundMask, impl: str, device: str, planes: tuple[int, int]) ->
     if impl == "auto":
         impl = _here() if device == "cpu" else _elsewhere(bound)
     if impl == "native":
-        return _native_route(device)
+        return _native_route(bound, device, planes)
     if impl == "strips":
         if device != "cpu":
             raise Unsupported(
@@ -69,8 +69,8 @@ def choose(bound: BoundMask, impl: str, device: str, planes: tuple[int, int]) ->
         return plan_route(bound, planes)
     if impl == "sdpa" and not (sees_everything(bound) or is_upper_left_causal(bound)):
         raise Unsupported(
-            "sdpa without a mask tensor says only everything() and, from the upper left, causal(). "
-            f'{bound.mask!r:.80} is neither: pass impl="dense", or leave impl out.',
+            "sdpa without a mask tensor says only everything() and, from the upper left, causal(), "
+            f'and {bound.mask!r:.80} is neither. Pass impl="dense", or leave impl out.',
             target="sdpa",
             term=repr(bound.mask),
         )
@@ -89,7 +89,7 @@ def _here() -> str:
     return "strips" if loaded().functions is None else "native"
 
 
-def _native_route(device: str) -> Route:
+def _native_route(bound: BoundMask, device: str, planes: tuple[int, int]) -> Route:
     if device != "cpu":
         raise Unsupported(
             f"The kernel in C runs on the CPU only, and q is on {device}. "
@@ -104,8 +104,39 @@ def _native_route(device: str) -> Route:
             target="native",
             term="",
         )
-    why = f"it reads the mask's intervals; its instructions are {library.isa}, {library.why}"
+    cells, took = _native_cost(bound, "forward", planes)
+    why = (
+        f"about {took / 1e6:.3g} ms by the cost table: it reads the mask's intervals, {cells:,} cells; "
+        f"its instructions are {library.isa}, {library.why}"
+    )
     return Route("native", "the kernel in C", why)
+
+
+def native_line(bound: BoundMask, direction: str) -> str:
+    """What the kernel in C would take, or why there is none, in a line.
+
+    >>> import maskwright as mw
+    >>> native_line(mw.causal().on(64), "forward").split(":")[0]
+    'native'
+    """
+    library = loaded()
+    if library.functions is None:
+        return f"native: no kernel in C: {library.why}"
+    cells, took = _native_cost(bound, direction)
+    return (
+        f"native: the kernel in C ({library.isa}), which is what runs: about {took / 1e6:.3g} ms by the "
+        f"cost table for {cells:,} cells"
+    )
+
+
+def _native_cost(
+    bound: BoundMask, direction: str, planes: tuple[int, int] | None = None
+) -> tuple[int, float]:
+    """Cells that are seen in all planes (batch rows times heads, as many as given), and their time."""
+    batch, heads = planes or (bound.frame.batch, bound.frame.heads)
+    copies = batch * heads / max(bound.frame.batch * bound.frame.heads, 1)
+    cells = round(bound.count() * copies)
+    return cells, table()[direction].native(cells, batch * heads * bound.shape[2])
 
 
 def _elsewhere(bound: BoundMask) -> str:

@@ -14,7 +14,7 @@ from maskwright.core.recognize import recognize
 from maskwright.draw import png, svg
 from maskwright.draw.masks import describe, grid_of, scene_of
 from maskwright.draw.scene import Scene, legend_of
-from maskwright.engine.routes import plan_route
+from maskwright.engine.routes import native_line, plan_route
 from maskwright.errors import MaskError
 from maskwright.explore.answers import frame_data, grid_data
 from maskwright.explore.faults import ADVICE, too_large, wrong
@@ -162,7 +162,7 @@ def _plan(on: BoundMask) -> dict[str, Any]:
     assert plan is not None
     return {
         "plan": str(plan),
-        "route": f"{route.impl}: {route.kind}\n{route.why}",
+        "route": f"{native_line(on, 'forward')}\n{route.impl}: {route.kind}\n{route.why}",
         "pieces": len(plan.pieces),
         "computed": plan.computed,
         "useful": plan.useful,
