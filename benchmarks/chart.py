@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from benchmarks.figures import Cell, Result
 
 GROUP, DTYPE = "4096", "float32"
-WIDTH, NAMES, BARS, ROW, TOP = 860, 300, 330, 34, 74
+WIDTH, NAMES, BARS, ROW, TOP = 900, 350, 310, 34, 74
 INK = "#1b1f24", "#57606a", "#0969da", "#c3cbd5", "#ffffff"
 DARK = "#e6edf3", "#9aa7b4", "#6cb2f5", "#49535f", "#0f1419"
 CLASSES = "text", "faint", "ours", "peer", "ground"
