@@ -7,49 +7,91 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from docs import generate, pictures
 from maskwright.__main__ import main
+from tests.page_names import names_for
+
+if TYPE_CHECKING:
+    from _maskwright_pytest import MaskAudit
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def pages_with(language: str) -> list[Path]:
+    return [path for path in PAGES if blocks(path, language)]
+
+
+def test_pages_that_teach_show_something() -> None:
+    """Else the tests below would have nothing to run, and not say so."""
+    docs = ROOT / "docs"
+    folders = [docs.glob("guide/*.md"), docs.glob("migrate/*.md"), docs.glob("lessons/**/*-*.md")]
+    teaching = {ROOT / "README.md", *(path for folder in folders for path in folder)}
+    assert len(teaching) >= 37
+    assert teaching <= set(pages_with("pycon"))
+
+
+@pytest.mark.parametrize("path", pages_with("pycon"), ids=shown)
 def test_prompts_show_what_they_give(path: Path) -> None:
     examples = "\n".join(blocks(path, "pycon"))
-    assert examples or path.name != "README.md"
     test = doctest.DocTestParser().get_doctest(examples, {}, path.name, str(path), 0)
     report: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=report.append)
     assert not report, "".join(report)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", pages_with("python"), ids=shown)
+def test_scripts_run(path: Path, mask_audit: MaskAudit, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of a page in turn, as one; a test among them is run as well."""
+    with names_for(path.name) as names:
+        for script in blocks(path, "python"):
+            exec(compile(script, shown(path), "exec"), names)
+        for test in [value for name, value in names.items() if name.startswith("test_")]:
+            test(mask_audit)
+
+
+def new_commands() -> dict[Path, list[list[str]]]:
+    """The commands of each page that no page before it has, so that each is run once."""
+    found: dict[Path, list[list[str]]] = {}
+    seen: list[list[str]] = []
+    for path in pages_with("console"):
+        lines = "".join(blocks(path, "console")).splitlines()
+        typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        every = [shlex.split(line, comments=True) for line in typed]
+        if new := [command for command in every if command not in seen]:
+            found[path] = new
+        seen += every
+    return found
+
+
+@pytest.mark.parametrize("path", new_commands(), ids=shown)
 def test_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in turn, in a folder of its own; trainings are cut to a step."""
     monkeypatch.chdir(tmp_path)
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for line in "".join(blocks(path, "console")).splitlines():
-        if not line.startswith("$ "):
-            continue
-        command, *words = shlex.split(line.removeprefix("$ "), comments=True)
+    for command, *words in new_commands()[path]:
         if command == "make":
-            assert set(words) <= targets, line
+            assert set(words) <= targets, words
         elif command == "maskwright":
             short = ["--steps", "1"] if words[0] in ("train", "compare-masks") else []
             monkeypatch.setattr(sys, "argv", ["maskwright", *words, *short])
             with pytest.raises(SystemExit) as stop:
                 main()
-            assert not stop.value.code, line
+            assert not stop.value.code, words
         else:
-            assert command in ("git", "cd", "pip"), line
+            assert command in ("git", "cd", "pip"), command
 
 
 def test_generated_pages_are_current() -> None:
@@ -62,7 +104,7 @@ def test_drawings_are_current() -> None:
         assert path.read_text() == text, f"{path.name} is stale: run `make pictures`"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=shown)
 def test_pictures_and_links_are_there(path: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         assert "://" in link or (path.parent / link).exists(), link

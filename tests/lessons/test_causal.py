@@ -98,6 +98,26 @@ def test_a2_keeping_the_upper_triangle_leaks() -> None:
     )
 
 
+def test_a2_recognize_tells_the_triangle_and_how_it_is_read() -> None:
+    """Both arrays are the causal mask: one holds what to keep, the other what to drop.
+
+    With the diagonal in the wrong one of the two, it is another mask, whichever way it is read.
+    """
+    ones = torch.ones(3, 3).bool()
+    keeps, drops = mw.recognize(ones.tril()), mw.recognize(ones.triu(diagonal=1))
+    assert keeps.mask == drops.mask == mw.causal()
+    assert [bool(found.convention.keeps) for found in (keeps, drops)] == [True, False]
+
+    for polarity in ("keep", "drop"):
+        slip = mw.recognize(ones.triu(), polarity=polarity)
+        assert not slip.mask.on(3).equals(mw.causal())
+    assert mw.lint(ones.triu(), to="keep", causal=True).codes == ("queries-and-keys-swapped",)
+    assert mw.lint(ones.triu(), to="drop", causal=True).codes == (
+        "own-position-hidden",
+        "empty-row",
+    )
+
+
 def test_b2_causal_mask_for_every_sequence_and_head() -> None:
     """One (T, T) matrix serves all sequences and heads: the larger shape only repeats it.
 

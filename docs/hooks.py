@@ -1,0 +1,22 @@
+"""What the site's builder is told beyond its settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+CODE = re.compile(r"<code>[^<]*</code>")
+NOTE = re.compile(r'\s*<span class="c1"># doctest: [^<]*</span>')
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Leave out what only doctest reads, and what only GitHub needs: a bar in code, escaped."""
+    html = NOTE.sub("", html.replace("&lt;BLANKLINE&gt;", ""))
+    return CODE.sub(lambda code: code[0].replace("\\|", "|"), html)
+
+
+def on_post_page(output: str, *, page: Any, **_: Any) -> str:
+    """Tell readers' programs which language a page is in."""
+    if "/zh/" in page.file.src_uri:
+        return output.replace('<html lang="en"', '<html lang="zh-CN"', 1)
+    return output

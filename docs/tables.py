@@ -1,0 +1,49 @@
+"""Tables of atoms, recipes and targets, from their signatures, docstrings and capabilities."""
+
+from __future__ import annotations
+
+import inspect
+
+import maskwright as mw
+from maskwright.core.atoms import ATOMS
+
+
+def atoms() -> str:
+    """A row for each atom."""
+    names = [*ATOMS, "where", "by_head", "by_batch"]
+    return _calls({name: getattr(mw, name) for name in names})
+
+
+def recipes() -> str:
+    """A row for each recipe."""
+    names = [name for name in mw.recipes.__all__ if name[0].islower()]
+    return _calls({f"recipes.{name}": getattr(mw.recipes, name) for name in names})
+
+
+def targets() -> str:
+    """A row for each target: what it can say, and how it says it."""
+    head = ["to", "gives", "can say", "polarity", "shape", "alignment", "a row that sees nothing"]
+    rows = [f"| {' | '.join([*head, 'checked'])} |", "|---" * (len(head) + 1) + "|"]
+    for name, it in mw.capabilities().items():
+        cells = [f"`{name}`", it.gives, it.says, it.polarity, it.shape, it.alignment]
+        rows.append(f"| {' | '.join([*cells, it.empty_rows, it.checked])} |")
+    return "\n".join(rows)
+
+
+def _calls(functions: dict[str, object]) -> str:
+    """A row for each function: how it is called, and the first line of its docstring."""
+    rows = ["| say | a query sees |", "|---|---|"]
+    for name, function in functions.items():
+        assert callable(function)
+        given = ", ".join(
+            name if kind.default is inspect.Parameter.empty else f"{name}={_default(kind)}"
+            for name, kind in inspect.signature(function).parameters.items()
+        )
+        first = (inspect.getdoc(function) or "").splitlines()[0]
+        rows.append(f"| `{name}({given})` | {first} |")
+    return "\n".join(rows)
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    """What stands for an argument that is left out."""
+    return "…" if parameter.default is None else repr(parameter.default)

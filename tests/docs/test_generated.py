@@ -1,0 +1,59 @@
+"""What the generators of docs/ read out of the code is what the code says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from docs import commands, generate, lint_codes, probes, rooms
+from maskwright.checks.auditing.case import PROBES
+from maskwright.checks.findings import CODES
+from tests.test_guards import ROOMS
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^### (.+)$", text, re.MULTILINE)
+
+
+def test_every_probe_has_a_heading_in_the_order_of_asking() -> None:
+    assert headings(probes.sections()) == list(PROBES)
+
+
+def test_every_code_has_a_heading_and_an_example_that_has_it() -> None:
+    text = lint_codes.sections()
+    assert headings(text) == list(CODES)
+    for part in text.split("### ")[1:]:
+        code = part.splitlines()[0]
+        assert code in lint_codes.MORE or f"\n{code}: " in part, code
+
+
+def test_every_verb_is_told_of() -> None:
+    text = commands.sections()
+    assert {"show", "lower", "lint", "audit", "train", "explore"} <= set(
+        re.findall(r"^## (.+)$", text, re.MULTILINE)
+    )
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
+
+
+def test_the_picture_has_no_import_that_the_guard_forbids() -> None:
+    for room, others in rooms.imports().items():
+        allowed = ROOMS["root" if room == rooms.FRONT else room]
+        assert {"root" if other == rooms.FRONT else other for other in others} <= allowed
+
+
+def test_the_lines_of_the_picture_lead_to_every_import() -> None:
+    lines = rooms.steps()
+    for room, others in rooms.imports().items():
+        reached, front = set(), {room}
+        while front:
+            front = {b for a, b in lines if a in front} - reached
+            reached |= front
+        assert others <= reached, room
+        assert room not in reached
+
+
+def test_a_page_without_its_markers_is_refused() -> None:
+    with pytest.raises(AssertionError, match="markers of atoms"):
+        generate.filled("# Masks", "atoms", "| a table |")

@@ -1,0 +1,86 @@
+"""The site in Chromium: quiet, complete without the network, and readable for everybody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.explore.browser import expect, lacking
+
+try:
+    from axe_playwright_python.sync_playwright import Axe
+except ImportError:
+    lacking("axe is not installed. Run: pip install axe-playwright-python")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from tests.explore.browser import Visit
+
+# One page of every kind: axe takes its time, and what differs between others is text.
+SAMPLES = [
+    ("light", 1280, ("index.html", "guide/pad-a-batch.html", "comparison.html")),
+    ("dark", 360, ("index.html", "reference/errors.html", "lessons/zh/01-why.html")),
+]
+
+
+def test_every_page_is_quiet_and_asks_nobody_else(reader: Visit, site: Path) -> None:
+    page = reader.blank()
+    for path in sorted(site.rglob("*.html")):
+        if path.name != "404.html":
+            page.goto(f"{reader.address}{path.relative_to(site)}")
+            expect(page.locator("h1")).to_have_count(1)
+    assert any(url.endswith(".js") for url in reader.requests)
+
+
+@pytest.mark.parametrize(("scheme", "width", "names"), SAMPLES)
+def test_axe_finds_nothing(reader: Visit, scheme: str, width: int, names: list[str]) -> None:
+    page = reader.blank(screen=(width, 900), color_scheme=scheme)
+    for name in names:
+        page.goto(reader.address + name)
+        expect(page.locator("body")).to_have_attribute(
+            "data-md-color-scheme", "slate" if scheme == "dark" else "default"
+        )
+        assert faults(page, None if name == "index.html" else "article") == [], name
+        assert sideways(page) == 0, name
+
+
+def test_axe_would_find_something(reader: Visit) -> None:
+    page = reader.blank()
+    page.goto(reader.address)
+    page.evaluate("document.body.append(document.createElement('button'))")
+    assert "button-name" in "".join(faults(page, "body > button"))
+
+
+@pytest.mark.parametrize(("word", "found"), [("sinks", "recipes"), ("填充", "zh/02-padding")])
+def test_a_word_is_found(reader: Visit, word: str, found: str) -> None:
+    page = reader.blank()
+    page.goto(reader.address)
+    page.get_by_role("textbox", name="Search").fill(word)
+    expect(page.locator(f".md-search-result__link[href*='{found}']").first).to_be_visible()
+
+
+def test_the_theme_is_switched(reader: Visit) -> None:
+    page = reader.blank()
+    page.goto(reader.address)
+    body = page.locator("body")
+    expect(body).to_have_attribute("data-md-color-scheme", "default")
+    page.locator("label[title='Switch to dark']").click()
+    expect(body).to_have_attribute("data-md-color-scheme", "slate")
+
+
+def faults(page: Page, within: str | None = None) -> list[str]:
+    return [
+        f"{fault['id']}: {node['target']} {node['failureSummary']}"
+        for fault in Axe().run(page, within).response["violations"]
+        for node in fault["nodes"]
+    ]
+
+
+def sideways(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    wider: int = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+    return max(0, wider)
