@@ -10,14 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import maskwright as mw
 from maskwright.checks.probes.answer import Answer, Trouble, skip
 from maskwright.checks.report import AuditFinding, AuditReport
-from maskwright.checks.report_html import STYLE, html_of, html_of_many
+from maskwright.checks.report_drawings import drawings
+from maskwright.checks.report_html import html_of, page_of, section_of
+from maskwright.checks.report_style import STYLE
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 HOSTILE = "<script>alert('1')</script> & \" </style>"
+
+
+def html_of_many(reports: dict[str, AuditReport]) -> str:
+    return page_of([section_of(name, one) for name, one in reports.items()])
 
 
 class Page(HTMLParser):
@@ -322,12 +329,10 @@ def test_how_far_it_moved_is_told_by_shades() -> None:
 
 
 def test_outputs_that_are_not_judged_are_not_marked() -> None:
-    from maskwright.checks.report_html import _drawings
-
     allowed, measured = causal_cells(3), np.ones((1, 3, 3))
     judged = np.array([[True, True, False]])
     given = SimpleNamespace(allowed=allowed & judged[:, None, :], measured=measured, judged=judged)
-    text = "".join(_drawings(given, "r", 3))  # type: ignore[arg-type]
+    text = "".join(drawings(given, "r", 3))  # type: ignore[arg-type]
     crosses = drawn(text, "Measured", "cross", (3, 3))
     assert crosses[:2].any()
     assert not crosses[2].any()
@@ -400,3 +405,10 @@ def test_a_real_report_becomes_a_page() -> None:
     assert page.words("h1") == ["✗ model does not obey causal()"]
     assert page.words("article")
     assert found.to_html() == html_of(found)
+
+
+def test_who_was_asked_nothing_is_not_said_to_obey() -> None:
+    given = torch.randn(2, 4, 3)
+    report = mw.audit(torch.relu, given, expects=mw.everything(), probes=["leak"])
+    assert str(report).startswith("relu was not asked to obey everything()")
+    assert "was not asked to obey" in report.to_html()

@@ -35,6 +35,8 @@ class AuditFinding:
     >>> finding = report.findings[0]
     >>> finding.probe, finding.input - finding.output
     ('leak', 1)
+    >>> finding.as_dict()["cause"]
+    'future-visible'
     """
 
     probe: str
@@ -76,6 +78,12 @@ class AuditReport:
     >>> report = mw.audit(torch.cumsum, {"input": torch.randn(2, 5, 3), "dim": 1}, expects="causal")
     >>> report.ok, report.cause
     (True, None)
+    >>> report.assert_ok()
+    >>> later = mw.audit(lambda x: x.flip(1), torch.randn(1, 4, 2), expects="causal")
+    >>> later.ok, later.cause, later.layer, len(later.by_cause)
+    (False, 'future-visible', None, 1)
+    >>> later.as_dict()["ok"], len(later.to_json()) > 100, "<h1>" in later.to_html()
+    (False, True, True)
     """
 
     findings: tuple[AuditFinding, ...]
@@ -93,6 +101,13 @@ class AuditReport:
     def ok(self) -> bool:
         """Whether the model obeys its mask, as far as it was asked."""
         return not self.findings
+
+    @property
+    def verdict(self) -> str:
+        """The same in words; where no probe had anything to ask, that is said."""
+        asked = not self.answers or any(not answer.skipped for answer in self.answers)
+        said = "does not obey" if self.findings else "obeys" if asked else "was not asked to obey"
+        return f"{self.subject} {said} {self.expects}"
 
     @property
     def cause(self) -> str | None:
@@ -158,10 +173,7 @@ class AuditReport:
         raise TruthError("An audit report is neither true nor false. Ask report.ok.")
 
     def __str__(self) -> str:
-        verdict = "obeys" if self.ok else "does not obey"
-        lines = [
-            f"{self.subject} {verdict} {self.expects} ({self.passes} passes, {self.seconds:.1f} s)"
-        ]
+        lines = [f"{self.verdict} ({self.passes} passes, {self.seconds:.1f} s)"]
         for first, *others in self.by_cause:
             lines.append(str(first))
             if others:
