@@ -139,8 +139,3 @@ def test_trace_of_a_model_that_raises_is_one_sentence(here: Here) -> None:
     ran = here("trace", "toys:Toy", "--vocabulary", "500", "-n", "99")
     assert ran.code == 2
     assert ran.err.startswith("maskwright: The model raises IndexError")
-
-
-def test_audit_and_trace_have_examples() -> None:
-    for verb in ("audit", "trace"):
-        assert "Examples:" in run(verb, "--help").out

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 import maskwright as mw
 
 if TYPE_CHECKING:
@@ -86,6 +88,48 @@ def test_plan_over_ranks_says_what_it_assumes(here: Here) -> None:
     assert ran.code == 0
     assert ran.out.startswith("65536 tokens over 64 ranks, zig-zag: work 1.00")
     assert "assumed: 4e+14 flops a second" in ran.out
+
+
+def test_plan_over_ranks_has_a_line_for_each_and_who_needs_whom(here: Here) -> None:
+    ran = here("plan", "window(back=255)", "--size", "4k", "--ranks", "4", "--heads", "8")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("4096 tokens over 4 ranks, contiguous: work 1.03 and rows 1.00")
+    assert " ".join(lines[1].split()) == "rank rows work keys in keys out bytes in bytes out"
+    assert lines[3].split() == ["1", "1024", "2097152", "255", "255", "1044480", "1044480"]
+    assert lines[7].split() == ["·", "0", "0", "0"]
+    assert lines[8].split() == ["255", "·", "0", "0"]
+
+
+def test_plan_over_ranks_as_data(here: Here, tmp_path: Path) -> None:
+    words = ("plan", "causal()", "--size", "1k", "--ranks", "8", "--batch", "2")
+    told = json.loads(here(*words, "--format", "json", "--head-dim", "64").out)
+    assert (told["tokens"], told["ranks"], told["how"]) == (1024, 8, "zig-zag")
+    assert sum(told["work"]) == 2 * 1024 * 1025 // 2
+    assert sum(told["rows"]) == 1024
+    assert told["bytes_in"] == [2 * 2 * 64 * 2 * keys for keys in told["keys_in"]]
+    assert sum(told["keys_in"]) == sum(told["keys_out"])
+    assert told["assumed"] == {"link": 50e9, "flops": 400e12, "head_dim": 64}
+    assert told["seconds"]["ideal"] <= told["seconds"]["hidden"] <= told["seconds"]["bare"]
+    assert here(*words, "-o", "plan.json").code == 0
+    assert json.loads((tmp_path / "plan.json").read_text())["work"] == told["work"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--ranks", "0"), "less than 1"),
+        (("--ranks", "2", "--keys", "128"), "as many queries as keys"),
+        (("--ranks", "2", "--flops", "0"), "flops=0.0 is no speed"),
+        (("--ranks", "2", "--format", "svg"), "plan --ranks gives text or json, not svg"),
+    ],
+)
+def test_plan_over_ranks_refuses_what_it_cannot_tell(
+    here: Here, words: tuple[str, ...], says: str
+) -> None:
+    ran = here("plan", "causal()", "--size", "64", *words)
+    assert ran.code != 0
+    assert says in ran.err
 
 
 def test_plan_over_ranks_refuses_strange_speeds_and_sizes(here: Here) -> None:

@@ -98,10 +98,17 @@ def test_a_dialogue_without_a_prompt_is_a_chat(here: Here, monkeypatch: pytest.M
     ("words", "says"),
     [
         (("train", "langage"), "There is no app langage. Did you mean language?"),
-        (("train", "language", "--version", "v5"), "has no version v5. Give one of gpt, v4, v3."),
+        (
+            ("train", "language", "--version", "v5"),
+            "no version v5 of language. Give one of gpt, v4, v3.",
+        ),
         (("train", *SMALL, "--steps", "0"), "--steps 0 is less than 1."),
         (("train", *SMALL, "--accumulate", "0"), "--accumulate 0 is less than 1."),
         (("train", *SMALL, "--rate", "-1"), "--rate -1.0 is no learning rate."),
+        (("train", *SMALL, "--cp", "0"), "--cp 0 is less than 1."),
+        (("train", *SMALL, "--dp", "2"), "torchrun --nproc-per-node 2 -m maskwright train"),
+        (("train", *SMALL, "--fsdp"), "--fsdp shares weights out over processes"),
+        (("train", *SMALL, "--cp", "2", "--compile"), "--compile is not for sequences or weights"),
         (("train", *SMALL, "--mask", "causl"), "causl"),
         (("train", *SMALL, "--resume"), "Train first, or name another."),
         (("train", "language", "--text", "nowhere.txt"), "nowhere.txt"),

@@ -86,7 +86,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     ),
     "both forms": (lambda: mw.documents(lengths=[[1]], ids=[[0]]), mw.ArgumentError, "exactly one"),
     # choices
-    "negative key": (lambda: mw.keys([-1]), mw.ArgumentError, "count from 0"),
+    "negative key": (lambda: mw.keys([-1]), mw.ArgumentError, "from 0"),
     "key twice": (lambda: mw.keys([1, 1, 0]), mw.ArgumentError, "twice"),
     "keys mixed": (lambda: mw.keys([True, 2]), mw.ArgumentError, "mixes truth values"),
     "keys of words": (lambda: mw.keys({1, "a"}), mw.ArgumentError, "of type set"),
@@ -305,7 +305,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     "lambda": (lambda: mw.parse("where(lambda b, h, q, k: True)"), mw.TextError, "Python code"),
     "comprehension": (lambda: mw.parse("keys([i for i in range(3)])"), mw.TextError, "not allowed"),
     "python's and": (lambda: mw.parse("causal() and causal()"), mw.TextError, "Write &, | and ~"),
-    "xor": (lambda: mw.parse("causal() ^ causal()"), mw.TextError, "&, |, ~ and -"),
+    "xor": (lambda: mw.parse("causal() ^ causal()"), mw.TextError, "&, |, ~ or -"),
     "float": (lambda: mw.parse("chunks(2.5)"), mw.TextError, "The value 2.5"),
     "open bracket": (lambda: mw.parse("causal("), mw.TextError, "brackets"),
     "empty": (lambda: mw.parse("  "), mw.TextError, "empty"),

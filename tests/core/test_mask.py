@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import maskwright as mw
-from maskwright.core import bound as bound_module
+from maskwright.core import reading
 
 MASKS = [
     mw.causal() & mw.padding(lengths=[3, 4]),
@@ -142,12 +142,12 @@ def test_the_first_difference_is_the_first_whatever_is_read_at_a_time(
     one, other = np.zeros((2, 2, 1, 4, 4), np.bool_)
     other[0, 0, 3, 0] = other[1, 0, 0, 0] = True
     for rows in (1, 2, 16):
-        monkeypatch.setattr(bound_module, "MOST_ROWS", rows)
+        monkeypatch.setattr(reading, "MOST_ROWS", rows)
         assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (0, 0, 3, 0)
     other[0] = False
     other[1, 0, 2, 1] = True  # found later, and not the first
     for rows in (1, 2, 16):
-        monkeypatch.setattr(bound_module, "MOST_ROWS", rows)
+        monkeypatch.setattr(reading, "MOST_ROWS", rows)
         assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (1, 0, 0, 0)
 
 

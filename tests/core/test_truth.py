@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import Frame, Mask
-from maskwright.core import atoms_array, compose, region
-from maskwright.core import bound as bound_module
+from maskwright.core import atoms_array, compose, reading, region
 from maskwright.core.atoms_array import Where
 from maskwright.core.compose import And, Or
 from maskwright.core.mask import walk
@@ -44,8 +43,8 @@ def read_in_small_parts(patch: pytest.MonkeyPatch, data: st.DataObject) -> None:
     """What a large mask goes through, on a small one: many blocks of rows, and narrowed terms."""
     if data.draw(st.booleans()):
         rows, cells = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 300))
-        patch.setattr(bound_module, "MOST_ROWS", rows)
-        patch.setattr(bound_module, "MOST_INTERVALS", data.draw(st.integers(1, 300)))
+        patch.setattr(reading, "MOST_ROWS", rows)
+        patch.setattr(reading, "MOST_INTERVALS", data.draw(st.integers(1, 300)))
         patch.setattr(region, "MOST_CELLS", cells)
         patch.setattr(atoms_array, "MOST_CELLS", cells)
         patch.setattr(compose, "CHEAP", data.draw(st.sampled_from([0, 1, 8])))

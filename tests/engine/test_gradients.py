@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RUNS = 20
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     case=cases(),
     costs=st.sampled_from([*COSTS]),

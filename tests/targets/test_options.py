@@ -93,7 +93,7 @@ def test_fills(target: str) -> None:
         ({"dtype": "float31"}, "Give a floating-point dtype"),
         ({"dtype": 3.0}, "Give a floating-point dtype"),
         ({"empty_rows": "uniform"}, "empty_rows"),
-        ({"colour": "red"}, "has no option colour. It takes "),
+        ({"colour": "red"}, "has no option colour. Give one of "),
     ],
     ids=repr,
 )

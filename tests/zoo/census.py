@@ -30,11 +30,12 @@ def all_faults() -> list[Fault]:
     return FAULTS
 
 
-def run(build: Callable[[], Subject]) -> mw.AuditReport:
-    """Audit what is built."""
+def run(build: Callable[[], Subject], probes: tuple[str, ...] | None = None) -> mw.AuditReport:
+    """Audit what is built; by these probes alone, where the subject itself does not say by which."""
     torch.manual_seed(0)
     subject = build()
-    return mw.audit(subject.model, subject.inputs, expects=subject.expects, **subject.options)
+    options = {"probes": probes, **subject.options}
+    return mw.audit(subject.model, subject.inputs, expects=subject.expects, **options)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tests.zoo import caches, calls, numbers, packing, paths, windows
+from tests.zoo import caches, calls, numbers, numbers_half, packing, paths, paths_masks, windows
 from tests.zoo.case import FAULTS, Fault
 from tests.zoo.symptoms_b import SYMPTOMS, run
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FAMILIES = (
-    *(numbers.EMPTY, numbers.HEAD, numbers.LOWEST, numbers.LEFT, numbers.HALF),
-    *(numbers.TOO_LARGE, numbers.TWICE, numbers.LAST),
+    *(numbers.EMPTY, numbers.HEAD, numbers.LOWEST, numbers.LEFT, numbers_half.HALF),
+    *(numbers_half.TOO_LARGE, numbers_half.TWICE, numbers_half.LAST),
     *(caches.CORNER, caches.STATIC, caches.PIECES),
     *(windows.BACKENDS, windows.TRIU, windows.FAST, windows.IGNORED),
     *(packing.VARLEN, packing.PACKED, packing.RING),
-    *(paths.DROPOUT, paths.FLAG, paths.NESTED, paths.KIND, paths.RULE),
+    *(paths.DROPOUT, paths.FLAG, paths.NESTED, paths_masks.KIND, paths_masks.RULE),
     *(calls.DEVICE, calls.LONGER),
 )
 OURS = [fault for fault in FAULTS if fault.family in FAMILIES]

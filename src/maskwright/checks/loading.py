@@ -24,8 +24,9 @@ from maskwright.checks.probes.subject import takes
 from maskwright.checks.probes.transformers import LENGTH, inputs_of, is_one
 from maskwright.checks.trace import trace
 from maskwright.core.arrays import kind_of
+from maskwright.core.extras import needed_by
 from maskwright.core.mask import Mask
-from maskwright.errors import ArgumentError, MaskError, MissingError
+from maskwright.errors import ArgumentError, MaskError
 
 if TYPE_CHECKING:
     from maskwright.checks.trace import Trace
@@ -74,12 +75,12 @@ def _found(module: str, name: str) -> Any:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ArgumentError(f"Importing {module} raises {brief(error)}.") from error
+            raise _unimportable(module, error) from error
         raise ArgumentError(
             f"There is no module {module}, neither in {here} nor installed. Run this where it lies."
         ) from error
     except Exception as error:
-        raise ArgumentError(f"Importing {module} raises {brief(error)}.") from error
+        raise _unimportable(module, error) from error
     path = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -88,6 +89,10 @@ def _found(module: str, name: str) -> Any:
             raise ArgumentError(f"{path} has no {part}. {hint}")
         found, path = getattr(found, part), f"{path}.{part}"
     return found
+
+
+def _unimportable(module: str, error: Exception) -> ArgumentError:
+    return ArgumentError(f"Importing {module} raises {brief(error)}. Mend that first.")
 
 
 def _built(target: str, found: Any) -> Loaded:
@@ -105,7 +110,9 @@ def _built(target: str, found: Any) -> Loaded:
         try:
             found = found()
         except Exception as error:
-            raise ArgumentError(f"{target}() raises {brief(error)}.") from error
+            raise ArgumentError(
+                f"{target}() raises {brief(error)}. Mend that first, or name another function."
+            ) from error
     if isinstance(found, tuple):
         if len(found) != 2 or not callable(found[0]):
             raise ArgumentError(
@@ -139,12 +146,8 @@ def _of_transformers(path: Path, seed: int) -> Any:
             "downloaded."
         )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
+    with needed_by("hf"):
         import transformers
-    except ModuleNotFoundError as error:
-        raise MissingError(
-            f"{error.name} is not installed. Run: pip install 'maskwright[transformers]'"
-        ) from error
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     kept = any(next(config.parent.glob(kind), None) for kind in WEIGHTS)
@@ -157,9 +160,13 @@ def _of_transformers(path: Path, seed: int) -> Any:
             torch.manual_seed(seed)
             model = auto.from_config(read)
     except json.JSONDecodeError as error:
-        raise ArgumentError(f"{config} is no JSON: {error}.") from error
+        raise ArgumentError(
+            f"{config} is no JSON: {error}. Give one that transformers wrote."
+        ) from error
     except Exception as error:
-        raise ArgumentError(f"transformers can't load {path}: {brief(error)}.") from error
+        raise ArgumentError(
+            f"transformers can't load {path}: {brief(error)}. Give what its save_pretrained wrote."
+        ) from error
     return model.eval()
 
 
@@ -240,7 +247,9 @@ def run_trace(model: Any, inputs: Any) -> Trace:
     except MaskError:
         raise
     except Exception as error:
-        raise ArgumentError(f"The model raises {brief(error)}.") from error
+        raise ArgumentError(
+            f"The model raises {brief(error)}. Let the target give (model, inputs) that fit."
+        ) from error
 
 
 def _arguments(model: Any) -> tuple[str, bool]:

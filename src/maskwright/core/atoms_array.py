@@ -187,7 +187,7 @@ class Where(Atom):
                 pass
         raise ArgumentError(
             f"{self._text()}: the predicate failed with {type(error).__name__}: {error}. "
-            "It is given four broadcastable arrays b, h, q, k and must return truth values."
+            "Let it take four broadcastable arrays b, h, q, k, and return truth values."
         ) from error
 
     def _width(self, keys: int) -> int:

@@ -220,6 +220,6 @@ def _read_choice(where: Any, atom: str) -> Chosen:
         )
     if positions.size and int(positions[0]) < 0:
         raise ArgumentError(
-            f"{atom}: where holds {int(positions[0])}. Positions count from 0 at the first key."
+            f"{atom}: where holds {int(positions[0])}. Count positions from 0 at the first key."
         )
     return Chosen(FrozenArray(positions), None)

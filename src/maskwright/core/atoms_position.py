@@ -252,5 +252,5 @@ def read_lengths(lengths: Any, atom: str) -> IntArray:
             f"{atom}: lengths has {array.ndim} axes. Give one number, or one for each sequence."
         )
     if array.size and int(array.min()) < 0:
-        raise ArgumentError(f"{atom}: lengths holds {int(array.min())}. Lengths are 0 or more.")
+        raise ArgumentError(f"{atom}: lengths holds {int(array.min())}. Give lengths of 0 or more.")
     return array.reshape(-1)

@@ -250,7 +250,7 @@ def graph(edges: Any, *, directed: bool = False, loops: bool = True) -> Mask:
             f"graph: edges has shape {array.shape}. Give (query, key) pairs, (n, 2); turn (2, n) over."
         )
     if array.size and int(array.min()) < 0:
-        raise ArgumentError(f"graph: edges names node {int(array.min())}. Nodes count from 0.")
+        raise ArgumentError(f"graph: edges names node {int(array.min())}. Count nodes from 0.")
     one_way = read_truth(directed, "graph: directed")
     if not one_way:
         array = np.sort(array, axis=1)

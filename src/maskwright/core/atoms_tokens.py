@@ -313,7 +313,7 @@ def _read_row(row: Any, what: str) -> tuple[int, ...]:
     result = tuple(numbers if plain else numbers.tolist())
     if result and not 0 <= min(result) <= max(result) <= LARGEST_NUMBER:
         raise ArgumentError(
-            f"{what} holds a number below 0 or beyond 2**62. Lengths are 0 or more."
+            f"{what} holds a number below 0 or beyond 2**62. Give lengths of 0 or more."
         )
     return result
 

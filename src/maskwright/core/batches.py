@@ -61,7 +61,7 @@ def pad(
 ) -> Padded:
     """Sequences of any lengths as one array, filled with `pad_id` on one side, and their mask.
 
-    The mask comes from the lengths, so a real token that equals `pad_id` stays visible.
+    The mask comes from the lengths, so a real token that equals `pad_id` may be seen all the same.
 
     >>> import maskwright as mw
     >>> batch = mw.pad([[5, 6, 7], [8]])

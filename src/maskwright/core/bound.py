@@ -1,7 +1,6 @@
 """A bound mask: an expression on a frame. It answers everything, and builds as little as it can.
 
-Rows are read some at a time: many where a row has few intervals, few where it has many, so that
-memory is bounded by the answer and not by what leads to it.
+How its rows are read is told in `reading.py`.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ import importlib
 import math
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from maskwright.core.arrays import read_number, read_whole
-from maskwright.core.compose import CHEAP, VIEW
-from maskwright.core.coverage import covered_cells
+from maskwright.core.coverage import covered_cells, read_index, read_stretch
 from maskwright.core.frame import MOST_BYTES
 from maskwright.core.living import new_number
-from maskwright.core.mask import Atom, Cell, Mask, answer_torch, walk
+from maskwright.core.mask import Cell, Mask, answer_torch
+from maskwright.core.reading import Reading
 from maskwright.core.region import Region
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, cut
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
     from maskwright.core.compare import Comparison
     from maskwright.core.frame import Frame
     from maskwright.core.why import Why
-
-MOST_ROWS: Final = 2**14  # read at a time: their arrays stay in the cache
-LEAST_ROWS: Final = 128  # worth a block of their own
-MOST_INTERVALS: Final = 2**19
 
 
 class BoundMask:
@@ -195,21 +190,16 @@ class BoundMask:
         """
         tall = read_whole(q_block, "coverage: q_block", least=1)
         broad = tall if kv_block is None else read_whole(kv_block, "coverage: kv_block", least=1)
-        b, h = (
-            self._index(index, name, size)
-            for index, name, size in (
-                (batch, "batch", self._home.batch),
-                (head, "head", self._home.heads),
-            )
-        )
-        across = self._stretch(rows, "rows", self._part.rows)
-        along = self._stretch(keys, "keys", self._part.key_stop)
+        b = read_index(batch, "batch", self._home.batch)
+        h = read_index(head, "head", self._home.heads)
+        across = read_stretch(rows, "rows", self._part.rows)
+        along = read_stretch(keys, "keys", self._part.key_stop)
         size = 8 * math.ceil(len(across) / tall) * math.ceil(len(along) / broad)
         if size > MOST_BYTES:
             raise SizeError(
                 f"coverage would need {size / 1e9:.1f} GB. Give larger blocks, or some rows and keys."
             )
-        parts = self._read_plane(b, h, across, along)
+        parts = self._reading.plane(b, h, across, along)
         return covered_cells(parts, len(across), along, tall, broad)
 
     def count(self) -> int:
@@ -288,15 +278,15 @@ class BoundMask:
         return explain(self.mask, self._home, Cell(b, h, row + self.frame.q_start, key), row)
 
     def equals(self, other: Mask | BoundMask) -> Comparison:
-        """Do both allow the same cells? If not, in which cell do they differ first?
+        """May the same cells be seen in both? If not, in which cell do they differ first?
 
         >>> import maskwright as mw
         >>> mw.causal().on(3).equals(mw.causal() | mw.keys([0]))
         equal
         """
-        from maskwright.core.compare import compare
+        from maskwright.core.compare import bind_beside, compare
 
-        return compare(self, self._bind(other))
+        return compare(self, bind_beside(self, other))
 
     # ── parts ─────────────────────────────────────────────────────────────────────────────────
 
@@ -350,105 +340,15 @@ class BoundMask:
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
+    @cached_property
+    def _reading(self) -> Reading:
+        return Reading(self.mask, self._home, self._part, self._planes)
+
     def _read(self, block: int = 1, step: int | None = None) -> Iterator[Spans]:
-        """Spans of some rows at a time: whole blocks of `block` rows, or parts of one."""
-        part, keys = self._part, self._part.key_stop
+        """Spans of some rows at a time; all at once where they are known already."""
         if "spans" in self.__dict__ and step is None:
-            yield self.spans
-            return
-        step = self._step() if step is None else step
-        cuts = [(0, part.rows)] if part.rows <= step else _cuts(part.rows, block, step)
-        for row, stop in cuts:
-            region = Region(self._home, part.row + row, part.row + stop, 0, keys)
-            spans = self.mask._read(region)
-            if spans.kv_len != keys:
-                spans = spans.shift(0, keys)
-            yield self._spread(spans)
-
-    def _read_plane(self, batch: int, head: int, rows: range, keys: range) -> Iterator[Spans]:
-        """Spans of one plane, cut to some rows and keys, some rows at a time."""
-        planes = self._planes
-        if not rows or not keys:
-            return
-        for first in range(rows.start, rows.stop, step := self._step()):
-            stop, top = min(first + step, rows.stop), self._part.row
-            region = Region(self._home, top + first, top + stop, keys.start, keys.stop)
-            spans = self._spread(self.mask._read(region))
-            yield spans.plane(0, batch if planes[0] > 1 else 0).plane(
-                1, head if planes[1] > 1 else 0
-            )
-
-    def _index(self, given: int, name: str, size: int) -> int:
-        number = read_number(given, f"coverage: {name}")
-        if not 0 <= number < size:
-            raise FrameError(
-                f"coverage: {name} {number} is not there. Give a number from 0 to {size - 1}."
-            )
-        return number
-
-    def _stretch(self, given: tuple[int, int] | None, name: str, size: int) -> range:
-        if given is None:
-            return range(size)
-        if not isinstance(given, (tuple, list)) or len(given) != 2:
-            raise ArgumentError(
-                f"coverage: {name}={given!r:.40} is no stretch. Give a first and one past the last."
-            )
-        first, stop = (read_whole(end, f"coverage: {name}", least=0) for end in given)
-        if not first <= stop <= size:
-            raise FrameError(
-                f"coverage: {name}={first, stop} but there are {size}. "
-                "Give a first and one past the last."
-            )
-        return range(first, stop)
-
-    def _spread(self, spans: Spans) -> Spans:
-        """All batch rows and heads that differ anywhere, also where these rows are alike."""
-        shape = (*self._planes, spans.shape[2])
-        if spans.shape == shape:
-            return spans
-        if any(size not in (1, whole) for size, whole in zip(spans.shape, shape, strict=True)):
-            raise ArgumentError(
-                f"{self.mask!r:.80}: a predicate gave batch and heads {spans.shape[:2]} where it had "
-                f"given {shape[:2]}. Let its shape depend on b and h alone."
-            )
-        return spans.expand(shape)
-
-    def _step(self) -> int:
-        """How many rows to read at a time."""
-        keys, most = self._part.key_stop, MOST_ROWS
-        width = max(1, self.mask._width(keys)) * max(1, self._planes[0] * self._planes[1])
-        if (
-            self._part.rows <= min(LEAST_ROWS, MOST_ROWS)
-            and self._part.rows * width <= MOST_INTERVALS
-        ):
-            return LEAST_ROWS
-        if max(part._width(keys) for part in walk(self.mask) if isinstance(part, Atom)) > CHEAP:
-            # Such a term is read over all keys that the block's rows see between them, so a
-            # block is no taller than its rows are wide.
-            extent = self.mask._extent()
-            most = VIEW if extent is None else min(max(extent, LEAST_ROWS), VIEW)
-        return max(1, min(most, MOST_ROWS, MOST_INTERVALS // width))
-
-    def _intervals_at_most(self) -> int:
-        """A bound on how many intervals the spans have, known without reading them."""
-        planes = max(1, self._planes[0] * self._planes[1])
-        return planes * max(1, self.mask._width(self._part.key_stop)) * self._part.rows
-
-    def _bind(self, other: Any) -> BoundMask:
-        if isinstance(other, BoundMask):
-            return other
-        if not isinstance(other, Mask):
-            raise ArgumentError(
-                f"equals: the other side is of type {type(other).__name__}. Give a mask; "
-                "wrap an array in dense(...)."
-            )
-        # Its data may describe the whole that this is a part of, or just this part.
-        refused = _refusal(other, self._home)
-        if refused is None:
-            return BoundMask(other, self._home, self._part)
-        if _refusal(other, self.frame) is None:
-            return BoundMask(other, self.frame)
-        raise FrameError(f"equals: the other mask does not fit this frame. {refused}")
+            return iter((self.spans,))
+        return self._reading.blocks(block, step)
 
     def __bool__(self) -> NoReturn:
         raise TruthError(
@@ -457,7 +357,7 @@ class BoundMask:
 
     def __and__(self, other: object) -> NoReturn:
         raise ArgumentError(
-            "Bound masks do not combine. Combine the masks, then bind: (a & b).on(n)."
+            "A bound mask does not combine. Combine the masks, then bind: (a & b).on(n)."
         )
 
     __or__ = __sub__ = __xor__ = __rand__ = __ror__ = __rsub__ = __and__
@@ -512,23 +412,3 @@ class BoundMask:
         except SizeError:
             return None
         return picture
-
-
-def _cuts(rows: int, block: int, step: int) -> Iterator[tuple[int, int]]:
-    """Row ranges of about `step` rows that never hold a part of one block and of another."""
-    if step >= block:
-        whole = step // block * block
-        yield from ((row, min(row + whole, rows)) for row in range(0, max(rows, 1), whole))
-        return
-    for top in range(0, max(rows, 1), block):
-        stop = min(top + block, rows)
-        yield from ((row, min(row + step, stop)) for row in range(top, stop, step))
-
-
-def _refusal(mask: Mask, frame: Frame) -> FrameError | None:
-    """What binding the mask to this frame has against it."""
-    try:
-        mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
-    except FrameError as error:
-        return error
-    return None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from maskwright.core.mask import Mask
 from maskwright.core.simplify import simplify
-from maskwright.errors import FrameError
+from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.frame import Frame
-    from maskwright.core.mask import Mask
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def compare(left: BoundMask, right: BoundMask) -> Comparison:
     ):
         return Comparison(None)
     row, found = 0, Comparison(None)
-    step = min(left._step(), right._step())
+    step = min(left._reading.step(), right._reading.step())
     for mine, theirs in zip(left._read(step=step), right._read(step=step), strict=True):
         cell = mine.first_difference(theirs)
         if cell is not None:
@@ -64,6 +64,24 @@ def compare(left: BoundMask, right: BoundMask) -> Comparison:
                 break
         row += mine.shape[2]
     return found
+
+
+def bind_beside(bound: BoundMask, other: Any) -> BoundMask:
+    """The other mask on the frame of this one, or as it is bound already."""
+    if isinstance(other, type(bound)):
+        return other
+    if not isinstance(other, Mask):
+        raise ArgumentError(
+            f"equals: the other side is of type {type(other).__name__}. Give a mask; "
+            "wrap an array in dense(...)."
+        )
+    # Its data may describe the whole that the bound mask is a part of, or just that part.
+    refused = _refusal(other, bound._home)
+    if refused is None:
+        return type(bound)(other, bound._home, bound._part)
+    if _refusal(other, bound.frame) is None:
+        return type(bound)(other, bound.frame)
+    raise FrameError(f"equals: the other mask does not fit this frame. {refused}")
 
 
 def common(left: BoundMask, right: BoundMask) -> BoundMask:
@@ -83,6 +101,15 @@ def _joined(left: BoundMask, right: BoundMask, mask: Mask) -> BoundMask:
             "Bind both to the same frame."
         )
     return type(left)(mask, left._home, left._part)
+
+
+def _refusal(mask: Mask, frame: Frame) -> FrameError | None:
+    """What binding the mask to this frame has against it."""
+    try:
+        mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
+    except FrameError as error:
+        return error
+    return None
 
 
 def _sizes(frame: Frame) -> str:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from maskwright.core.arrays import read_number, read_whole
+from maskwright.errors import ArgumentError, FrameError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -42,6 +45,33 @@ def covered_cells(
             below += sign * (number * edges - place)
         row += spans.shape[2]
     return np.diff(below, axis=1).astype(np.int64)
+
+
+def read_index(given: int, name: str, size: int) -> int:
+    """A number of a batch row or head that is there."""
+    number = read_number(given, f"coverage: {name}")
+    if not 0 <= number < size:
+        raise FrameError(
+            f"coverage: {name} {number} is not there. Give a number from 0 to {size - 1}."
+        )
+    return number
+
+
+def read_stretch(given: tuple[int, int] | None, name: str, size: int) -> range:
+    """A first and one past the last as a range; all, if nothing is given."""
+    if given is None:
+        return range(size)
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ArgumentError(
+            f"coverage: {name}={given!r:.40} is no stretch. Give a first and one past the last."
+        )
+    first, stop = (read_whole(end, f"coverage: {name}", least=0) for end in given)
+    if not first <= stop <= size:
+        raise FrameError(
+            f"coverage: {name}={first, stop} but there are {size}. "
+            "Give a first and one past the last."
+        )
+    return range(first, stop)
 
 
 def _before(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -29,8 +29,13 @@ class Frame:
     """The sizes and positions that a mask is bound to.
 
     >>> import maskwright as mw
-    >>> mw.causal().on(2, kv_len=5).frame
+    >>> frame = mw.causal().on(2, kv_len=5).frame
+    >>> frame
     Frame(q_len=2, kv_len=5, batch=1, heads=1, q_start=3, k_start=0)
+    >>> frame.q_stop, frame.k_stop, frame.tokens, frame.cells
+    (5, 5, 5, 10)
+    >>> frame.transposed.q_len
+    5
     """
 
     q_len: int

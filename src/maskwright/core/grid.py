@@ -29,7 +29,7 @@ MAY, MAY_NOT, SOME = "■", "·", "▒"
 
 def render(bound: BoundMask) -> str:
     """The expression, its sizes, and a grid for each batch row and head that differs."""
-    if bound._intervals_at_most() > MOST_INTERVALS and max(bound.shape[2:]) > MOST_CELLS:
+    if bound._reading.intervals_at_most() > MOST_INTERVALS and max(bound.shape[2:]) > MOST_CELLS:
         note = "too many intervals to draw at once; draw some .rows(start, stop)"
         return "\n".join([title_of(bound), sizes_of(bound), note])
     return "\n".join([title_of(bound), f"{sizes_of(bound)}, {density_of(bound)}", *_grids(bound)])

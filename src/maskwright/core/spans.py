@@ -41,8 +41,19 @@ class Spans:
     Spans(shape=(1, 1, 4), kv_len=4, intervals=5)
     >>> spans.row(3)
     [(0, 1), (2, 4)]
-    >>> spans.starts.tolist(), spans.stops.tolist()
-    ([0, 0, 0, 0, 2], [1, 2, 3, 1, 4])
+    >>> spans.starts.tolist(), spans.stops.tolist(), spans.offsets.tolist()
+    ([0, 0, 0, 0, 2], [1, 2, 3, 1, 4], [0, 1, 2, 3, 5])
+    >>> spans.intervals(), spans.cells(), spans.reach(), spans.empty_rows().tolist()
+    (5, 9, (0, 4), [[[False, False, False, False]]])
+
+    Like sets they combine by `&`, `|`, `-` and `~`; these give others of them:
+
+    >>> (~spans).row(3), spans.rows(2, 4).row(1), spans.clip(3).row(3), spans.shift(1, 5).row(3)
+    ([(1, 2)], [(0, 1), (2, 4)], [(0, 1), (2, 3)], [(1, 2), (3, 5)])
+    >>> spans.transpose().row(0), spans.plane(0, 0) is spans, spans.expand((2, 1, 4)).shape
+    ([(0, 4)], True, (2, 1, 4))
+    >>> spans.first_difference(mw.causal().on(4).spans)
+    (0, 0, 3, 1)
     """
 
     __slots__ = ("_flat", "_thin", "kv_len", "shape")

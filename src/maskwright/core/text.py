@@ -153,13 +153,17 @@ def _binary(node: ast.BinOp) -> Mask:
         elif isinstance(operator, ast.Sub):
             mask = mask - _mask(term)
         else:
-            raise TextError("Masks combine by &, |, ~ and - alone. Write one of these.")
+            raise TextError(
+                f"{type(operator).__name__} is no operator of masks. Write &, |, ~ or -."
+            )
     return mask
 
 
 def _call(node: ast.Call) -> Mask:
     if isinstance(node.func, ast.Attribute) and node.func.attr in ATOMS:
-        raise TextError(f"Write {node.func.attr}(...) alone, without what stands before the dot.")
+        raise TextError(
+            f"{node.func.attr}(...) stands behind a dot. Write it alone, as {node.func.attr}(...)."
+        )
     if not isinstance(node.func, ast.Name):
         raise _refusal(node.func)
     name = node.func.id
@@ -187,9 +191,7 @@ def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Mask:
     for given in named:
         if given not in takes.parameters:
             known = ", ".join(takes.parameters) or "none"
-            raise TextError(
-                f"{name} has no argument named {given:.50}. Its arguments are: {known}."
-            )
+            raise TextError(f"{name} has no argument named {given:.50}. Give one of {known}.")
     try:
         takes.bind(*arguments, **named)
     except TypeError as error:
@@ -254,7 +256,7 @@ def _unknown(name: str) -> str:
     shown = name if len(name) <= 50 else name[:50] + "…"
     if close:
         return f"There is no atom named {shown}. Did you mean {close[0]}?"
-    return f"There is no atom named {shown}. The atoms are {', '.join(names)}."
+    return f"There is no atom named {shown}. Give one of {', '.join(names)}."
 
 
 def _refusal(node: ast.AST) -> TextError:
@@ -265,7 +267,7 @@ def _refusal(node: ast.AST) -> TextError:
     elif isinstance(node, ast.Name):
         shown = f"The name {node.id:.50}"
     else:
-        shown = "Something else"
+        shown = f"The part {ast.unparse(node):.50}"
     return TextError(
         f"{shown} is not allowed here. Use atoms, &, |, ~, -, .T, whole numbers, lists and range()."
     )

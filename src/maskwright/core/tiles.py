@@ -35,6 +35,8 @@ class Tiles:
     Tiles(q_block=2, kv_block=2, grid=(4, 4), empty=6, partial=4, full=6)
     >>> tiles.kinds()[0, 0].tolist()
     [[1, 0, 0, 0], [2, 1, 0, 0], [2, 2, 1, 0], [2, 2, 2, 1]]
+    >>> tiles.shape
+    (1, 1, 4, 4)
     """
 
     q_block: int

@@ -36,6 +36,11 @@ TYPES: Final = {
     "svg": "image/svg+xml",
 }
 JSON: Final = "application/json"
+UNKNOWN: Final = {
+    400: "The request is not understood. Send it as the page does.",
+    404: "There is nothing at this address. Open the one that was printed.",
+    405: "This address takes another method. Use GET for a page, POST for a question.",
+}
 SLOW: Final = {"code": 45.0, "cost": 20.0}  # seconds; frameworks are imported the first time
 
 
@@ -145,8 +150,7 @@ def _read_files(folder: Path, prefix: str = "") -> Iterator[tuple[str, tuple[byt
 
 async def _on_http_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
     status = error.status_code if isinstance(error, HTTPException) else 400
-    message = {404: "There is nothing at this address.", 405: "This address takes another method."}
-    return _refusal(Fault(status, message.get(status, "The request is not understood."), "Refused"))
+    return _refusal(Fault(status, UNKNOWN.get(status, UNKNOWN[400]), "Refused"))
 
 
 def _refusal(fault: Fault) -> Response:

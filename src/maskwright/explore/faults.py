@@ -7,6 +7,7 @@ from typing import Any
 from maskwright.errors import MaskError, SizeError
 
 ADVICE = "Take fewer tokens, or zoom in."
+REPORT = "Report it, with what you asked."
 
 
 class Fault(Exception):  # noqa: N818 - most are the user's, not the program's
@@ -55,7 +56,8 @@ def fault_of(error: Exception) -> Fault:
     if isinstance(error, MaskError):
         status = 413 if isinstance(error, SizeError) else 422
         return Fault(status, str(error), kind, _place(error))
-    return Fault(500, f"This failed with {kind}, which is a fault of maskwright's.", "Unexpected")
+    message = f"This failed with {kind}, which is a fault of maskwright's. {REPORT}"
+    return Fault(500, message, "Unexpected")
 
 
 def _place(error: MaskError) -> tuple[int, int] | None:

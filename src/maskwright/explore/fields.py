@@ -81,7 +81,9 @@ class Fields:
         for name in self._data:
             if name not in self._taken:
                 known = ", ".join(sorted(self._taken))
-                raise wrong(f"{self._where} has an unknown field {name!r:.40}. It takes {known}.")
+                raise wrong(
+                    f"{self._where} has an unknown field {name!r:.40}. Send some of {known}."
+                )
 
     def whole(self, name: str, least: int, most: int, default: int | None = None) -> int:
         """A whole number within bounds."""

@@ -75,12 +75,12 @@ def listen(port: int | None, host: str = HOST) -> socket.socket:
 
     >>> listen(0, "0.0.0.0")
     Traceback (most recent call last):
-    maskwright.errors.ArgumentError: host is '0.0.0.0'. The explorer is for this machine alone: \
-give 127.0.0.1.
+    maskwright.errors.ArgumentError: host is '0.0.0.0', and the explorer is for this machine alone. \
+Give 127.0.0.1.
     """
     if host != HOST:
         raise ArgumentError(
-            f"host is {host!r:.40}. The explorer is for this machine alone: give {HOST}."
+            f"host is {host!r:.40}, and the explorer is for this machine alone. Give {HOST}."
         )
     if port is not None and not 0 <= port <= 65535:
         raise ArgumentError(f"port={port} is no port. Give a number from 0 to 65535.")

@@ -140,7 +140,7 @@ def _lower(form: Form, bound: BoundMask | Three, options: dict[str, Any]) -> Any
     for name in options:
         if name not in known:
             raise ArgumentError(
-                f"lower: {target.name} has no option {name}. It takes {', '.join(known)}."
+                f"lower: {target.name} has no option {name}. Give one of {', '.join(known)}."
             )
     try:
         return form.lower(bound, **options)

@@ -27,7 +27,6 @@ from maskwright.errors import ArgumentError
 Key = str | int  # of an input: its keyword, or its place
 Inputs = dict[Key, Any]
 OUTPUTS: Final = ("logits", "last_hidden_state", "prediction_logits", "sample")
-FILLS: Final = ("other", "noise", "large", "nan")
 
 
 @dataclass(frozen=True)

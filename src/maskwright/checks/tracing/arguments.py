@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from maskwright.checks.tracing.flow import Step
+    from maskwright.checks.tracing.nodes import Step
 
 
 def sdpa_given(

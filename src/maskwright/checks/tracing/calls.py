@@ -47,6 +47,8 @@ class AttentionCall:
     ('sdpa', causal(), 'is_causal', 0.375)
     >>> call.seen.shape
     (1, 1, 4, 4)
+    >>> call.given, call.mask_text, call.recognized.frame.q_start, call.as_dict()["hidden_share"]
+    (None, 'causal()', 0, 0.375)
     """
 
     index: int
@@ -139,6 +141,8 @@ class Trace:
     layer    kernel         shapes along the way    mask      convention        hidden
     (model)  mha fast path  (1, 4, 8) → (1, 2, 4, 4) → (1, 2, 4, 4) → (1, 2, 4, 4) → (1, 4, 8)
                                                     causal()  bool, True drops  38 %
+    >>> found.differences, found.as_dict()["calls"][0]["mask"]
+    ((), 'causal()')
     """
 
     calls: tuple[AttentionCall, ...]

@@ -10,21 +10,29 @@ of queries and keys.
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from maskwright.checks.tracing.kernels import drops
-from maskwright.core.convention import LEAST_FILL
+from maskwright.checks.tracing.nodes import (
+    Node,
+    Product,
+    Softmax,
+    Step,
+    is_plain,
+    link_to,
+    origin_cells,
+    path_to,
+    place_of,
+    steps_on,
+)
+from maskwright.checks.tracing.weights import hidden_cells, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Place = tuple[tuple[int, ...], tuple[int, ...], int]  # size, stride and offset in a storage
+    from maskwright.checks.tracing.nodes import Found, Link
 
 PRODUCTS: Final = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 SOFTMAXES: Final = {"_softmax", "_safe_softmax"}
@@ -39,101 +47,6 @@ SAME_SHAPE: Final = {
     "triu",
 }
 WRITES: Final = {"copy", "index_copy", "index_put", "scatter", "slice_scatter"}
-LONGEST_PATH: Final = 64  # operations between a product and a softmax
-SLACK: Final = 1e-3  # by which weights that sum to one may miss it
-
-
-@dataclass(frozen=True)
-class Step:
-    """A mask that was met on the way: how it was applied, and to numbers of which shape."""
-
-    name: str
-    text: str
-    mask: Any
-    shape: tuple[int, ...]
-    keeps: bool = False  # whether true keeps, where it is of truth values
-
-    def drops(self) -> torch.Tensor | None:
-        """Where it is meant to hide, in `shape`; None where that can't be said."""
-        if self.name == "mul":
-            return None
-        mask = self.mask.detach()
-        if mask.dtype != torch.bool:
-            mask = mask.to(torch.float64)
-            mask = drops(-mask if self.name == "sub" else mask)
-        return (~mask if self.keeps else mask).expand(self.shape)
-
-
-@dataclass(frozen=True)
-class Product:
-    """A product of matrices: how many, rows, columns and what is summed over; and its operands."""
-
-    count: int
-    rows: int
-    columns: int
-    inner: int
-    learned: tuple[bool, bool]  # whether an operand is a parameter
-    origins: tuple[frozenset[object], frozenset[object]]
-
-
-@dataclass(eq=False)
-class Softmax:
-    """What a softmax was given and gave, in its own shape."""
-
-    shape: tuple[int, ...]
-    dim: int
-    weights: torch.Tensor
-    hidden: torch.Tensor  # true where the mask left no weight
-    steps: list[Step]
-    product: Product | None
-    flipped: bool  # whether keys are the product's first operand
-    sums: bool  # whether it is a whole one, whose rows sum to one
-    used: bool = False
-
-    @property
-    def routes(self) -> bool:
-        """Whether what is chosen among are parameters, as in a router, and not tokens."""
-        return self.product is not None and self.product.learned[0 if self.flipped else 1]
-
-
-@dataclass(frozen=True)
-class Link:
-    """Places of one storage that were made, one by one, of places of another."""
-
-    parent: Node
-    view: Place
-    place: Place
-
-
-@dataclass(eq=False)
-class Node:
-    """What is known of a storage."""
-
-    kind: str  # "product", "softmax", "derived", or "source", which leads nowhere
-    length: int
-    place: Place
-    origins: frozenset[object]
-    links: list[Link] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    product: Product | None = None
-    softmax: Softmax | None = None
-    dropped: torch.Tensor | None = None  # what dropout took away, in `place`
-    learned: bool = False
-    active: bool = False  # whether a product or a softmax came before it: a mask is none of these
-
-
-@dataclass(frozen=True)
-class Found:
-    """Attention by hand: its cells in (…, queries, keys), and what is known about it."""
-
-    cells: torch.Tensor
-    values: torch.Tensor  # (count, keys, dim)
-    out: torch.Tensor  # (count, rows, dim)
-    product: Product | None
-    flipped: bool
-    after_softmax: bool
-    steps: list[Step]
-    convention: str
 
 
 class Flow:
@@ -188,7 +101,7 @@ class Flow:
         if node is None or not is_plain(out):
             return
         dropped = (out.detach() == 0) & (x.detach() != 0) if out is not x else None
-        self._put(out, self._fresh("derived", out, node.origins, [_link(node, x, out)], dropped))
+        self._put(out, self._fresh("derived", out, node.origins, [link_to(node, x, out)], dropped))
 
     # ── storages ──────────────────────────────────────────────────────────────────────────────
 
@@ -212,7 +125,7 @@ class Flow:
         length = x.untyped_storage().nbytes() // max(x.element_size(), 1)
         own = frozenset((object(),)) if origins is None else origins
         made = kind in ("product", "softmax") or any(link.parent.active for link in links or ())
-        return Node(kind, length, _place(x), own, links or [], dropped=dropped, active=made)
+        return Node(kind, length, place_of(x), own, links or [], dropped=dropped, active=made)
 
     def _source(self, x: torch.Tensor) -> frozenset[object]:
         """What it comes from: something of its own, if it is met for the first time."""
@@ -229,7 +142,7 @@ class Flow:
     def _is_of_two(self, x: torch.Tensor) -> bool:
         """Does it come from a product of two activations, as scores do?"""
         node = self._node(x)
-        path = None if node is None else _path(node, "product")
+        path = None if node is None else path_to(node, "product")
         product = None if path is None else path[0].product
         return product is not None and not any(product.learned)
 
@@ -267,18 +180,18 @@ class Flow:
             return
         dim %= x.dim()
         node, product, steps, flipped = self._node(x), None, [], False
-        path = None if node is None else _path(node, "product")
+        path = None if node is None else path_to(node, "product")
         if path is not None:
-            product, steps = path[0].product, _steps(path)
+            product, steps = path[0].product, steps_on(path)
             assert product is not None
-            lines = _index(*path)[0].as_strided(*_place(x)).movedim(dim, -1)
+            lines = origin_cells(*path)[0].as_strided(*place_of(x)).movedim(dim, -1)
             line = lines.reshape(-1, lines.shape[-1])[:1].flatten()
             columns = line[line >= 0] % max(product.columns, 1)
             flipped = columns.numel() > 1 and bool((columns == columns[0]).all())
         weights, scores = out.detach().clone(), x.detach()
         if x.untyped_storage()._cdata == out.untyped_storage()._cdata:  # in place: no longer there
             scores = torch.where(weights == 0, -torch.inf, 0.0)
-        hidden = _hidden(scores, weights, steps)
+        hidden = hidden_cells(scores, weights, steps)
         root = self._fresh("softmax", out, None)
         root.softmax = Softmax(
             tuple(out.shape), dim, weights, hidden, steps, product, flipped=flipped, sums=sums
@@ -300,7 +213,9 @@ class Flow:
             self._source(tensors[0])
             parents = [(x, node) for x in tensors[:1] if (node := self._node(x)) is not None]
         links = [
-            _link(node, x, out) for x, node in parents if not out.is_complex() and _spreads(x, out)
+            link_to(node, x, out)
+            for x, node in parents
+            if not out.is_complex() and _spreads(x, out)
         ]
         node = self._fresh("derived", out, _origins(base, [n for _, n in parents]), links)
         node.learned = learned
@@ -317,7 +232,7 @@ class Flow:
         if node is None:
             if parents:
                 links = [
-                    _link(parent, x, out)
+                    link_to(parent, x, out)
                     for x in others
                     if (parent := self._node(x)) is not None and _spreads(x, out)
                 ]
@@ -355,7 +270,7 @@ class Flow:
         for x in parts:
             node, size = self._node(x), x.shape[dim]
             if node is not None:
-                links.append(_link(node, x, out.narrow(dim, start, size)))
+                links.append(link_to(node, x, out.narrow(dim, start, size)))
             start += size
         origins = frozenset().union(*(node.origins for node in known))
         self._put(out, self._fresh("derived", out, origins, links))
@@ -370,7 +285,7 @@ class Flow:
             if before < 0 or after < 0:
                 return
             inner = inner.narrow(-1 - i, before, inner.shape[-1 - i] - before - after)
-        self._put(out, self._fresh("derived", out, node.origins, [_link(node, x, inner)]))
+        self._put(out, self._fresh("derived", out, node.origins, [link_to(node, x, inner)]))
 
     def _pick(self, args: tuple[Any, ...], out: torch.Tensor) -> None:
         """Anything else: what it comes from is known, but not which place from which."""
@@ -386,87 +301,23 @@ class Flow:
             picked.learned = learned
             self._put(out, picked)
 
-    # ── weights × values ──────────────────────────────────────────────────────────────────────
-
     def _weigh(self, w: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> Found | None:
         """Attention, if the rows of w (count, rows, keys) are what a softmax gave."""
         node = self._node(w)
-        path = None if node is None else _path(node, "softmax")
+        path = None if node is None else path_to(node, "softmax")
         if path is None or self._is_learned(v) or not w.numel():
             return None
-        soft = path[0].softmax
-        assert soft is not None
-        if soft.used or soft.routes:
-            return None
-        index, dropped = _index(*path)
-        cells = index.as_strided(*_place(w))
-        stride = math.prod(soft.shape[soft.dim + 1 :])
-        keys = (cells // stride) % soft.shape[soft.dim]
-        rows = cells - keys * stride
-        one_key = bool((keys == keys[:1, :1]).all()) and bool((rows == rows[..., :1]).all())
-        if bool((cells < 0).any()) or not one_key:
-            return None
-        soft.used = True
-        flat, final = cells.flatten().to(w.device), w.detach().flatten()
-        gave = soft.weights.flatten()[flat]
-        masked = soft.hidden.flatten()[flat]
-        steps, later = soft.steps, _steps(path)
-        zero = final == 0
-        lost = zero & (gave.to(final.dtype) != 0) & ~gave.isnan() & ~masked
-        lost = lost & ~dropped.to(w.device)[flat]
-        hidden = (masked & (zero | final.isnan())) | lost
-        filled = _filled(later, soft.weights.shape).flatten().to(w.device)[flat]
-        taken = (lost | (filled & (final != gave) & ~zero)).view_as(w)
-        taken = taken & (final.view_as(w) != 0).any(-1, keepdim=True)  # of rows that are left
-        after = soft.sums and _no_longer_sum(final.view_as(w), gave.view_as(w), taken)
-        seen = torch.zeros(soft.weights.numel(), dtype=torch.bool, device="cpu")
-        seen[flat[~hidden].cpu()] = True
-        planes = _planes(seen.view(soft.shape), soft.dim, rows[..., 0], keys[0, 0])
-        if planes is None:
-            planes = ~hidden.view_as(w).cpu()
-        if not soft.sums:
-            steps = [*steps, *later]
-        convention = " + ".join(dict.fromkeys(step.text for step in steps)) or "none"
-        if after or (soft.sums and bool(taken.any())):
-            steps = later
-            convention = "after the softmax" if after else "after the softmax, rescaled"
-        elif convention == "none" and bool(hidden.any()):
-            convention = (
-                "after the softmax, whole rows" if bool(lost.any()) else "before the softmax"
-            )
-        return Found(planes, v, out, soft.product, soft.flipped, after, steps, convention)
-
-
-# ── tensors ───────────────────────────────────────────────────────────────────────────────────
-
-
-def is_plain(x: Any) -> bool:
-    """Is it an ordinary tensor with numbers in it?"""
-    return (
-        type(x) in (torch.Tensor, torch.nn.Parameter)
-        and x.layout == torch.strided
-        and not x.is_nested
-        and x.device.type != "meta"
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-    )
+        return weigh(path, w, v, out)
 
 
 def _is_number(x: torch.Tensor) -> bool:
     return bool(x.is_floating_point() or x.is_complex())
 
 
-def _place(x: torch.Tensor) -> Place:
-    return tuple(x.shape), tuple(x.stride()), int(x.storage_offset())
-
-
 def _spreads(x: torch.Tensor, out: torch.Tensor) -> bool:
     """Does it broadcast to the result?"""
     wide = (1,) * (out.dim() - x.dim()) + tuple(x.shape)
     return len(wide) == out.dim() and all(n in (1, m) for n, m in zip(wide, out.shape, strict=True))
-
-
-def _link(parent: Node, x: torch.Tensor, out: torch.Tensor) -> Link:
-    return Link(parent, _place(x.expand(out.shape)), _place(out))
 
 
 def _origins(base: str, parents: list[Node]) -> frozenset[object] | None:
@@ -477,102 +328,3 @@ def _origins(base: str, parents: list[Node]) -> frozenset[object] | None:
     if base in ("add", "sub"):
         return frozenset.intersection(*sets) or None
     return frozenset.union(*sets)
-
-
-# ── paths ─────────────────────────────────────────────────────────────────────────────────────
-
-Path = tuple[Node, list[tuple[Node, Link]]]  # where it begins, and the steps from there
-
-
-def _path(node: Node, kind: str) -> Path | None:
-    """The shortest way from the nearest node of a kind to this one."""
-    queue: deque[tuple[Node, list[tuple[Node, Link]]]] = deque([(node, [])])
-    met = {node}
-    while queue:
-        here, way = queue.popleft()
-        if here.kind == kind:
-            return here, way[::-1]
-        if here.kind != "derived" or len(way) >= LONGEST_PATH:
-            continue
-        for link in here.links:
-            if link.parent not in met:
-                met.add(link.parent)
-                queue.append((link.parent, [*way, (here, link)]))
-    return None
-
-
-def _steps(path: Path) -> list[Step]:
-    root, way = path
-    return [*root.steps, *(step for node, _ in way for step in node.steps)]
-
-
-def _index(root: Node, way: list[tuple[Node, Link]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each place of the last storage the cell of the root's that it came from, or -1.
-
-    And the cells that dropout took away.
-    """
-    count = math.prod(root.place[0])
-    dropped = torch.zeros(count, dtype=torch.bool, device="cpu")
-    index = torch.full((root.length,), -1, device="cpu")
-    index.as_strided(*root.place).copy_(torch.arange(count, device="cpu").view(root.place[0]))
-    for node, link in way:
-        after = torch.full((node.length,), -1, device="cpu")
-        after.as_strided(*link.place).copy_(index.as_strided(*link.view))
-        index = after
-        if node.dropped is not None:
-            lost = index.as_strided(*node.place)[node.dropped.cpu()]
-            dropped[lost[lost >= 0]] = True
-    return index, dropped
-
-
-# ── cells ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def _hidden(x: torch.Tensor, weights: torch.Tensor, steps: list[Step]) -> torch.Tensor:
-    """The cells that a mask left no weight: by -inf, or by a fill that was met on the way.
-
-    Weights that vanish though no mask is near, such as ALiBi's far away, are not hidden.
-    """
-    low = _filled(steps, x.shape).to(x.device)
-    if not bool(low.any()):  # it may have come by a way that is not known
-        low = x <= LEAST_FILL / 2
-    return (x == -torch.inf) | ((weights == 0) & low)
-
-
-def _filled(steps: list[Step], shape: Any) -> torch.Tensor:
-    """The cells that these masks are meant to hide."""
-    cells = torch.zeros(tuple(shape), dtype=torch.bool, device="cpu")
-    for step in steps:
-        fill = step.drops()
-        if fill is not None and math.prod(step.shape) == cells.numel():
-            cells = cells | fill.reshape(cells.shape).cpu()
-    return cells
-
-
-def _no_longer_sum(final: torch.Tensor, gave: torch.Tensor, taken: torch.Tensor) -> bool:
-    """Has a row of which weights were taken another sum than the softmax gave it?"""
-    off = (final.to(torch.float64).sum(-1) - gave.to(torch.float64).sum(-1)).abs()
-    return bool((taken.any(-1) & ~(off <= SLACK)).any())
-
-
-def _planes(
-    seen: torch.Tensor, dim: int, rows: torch.Tensor, keys: torch.Tensor
-) -> torch.Tensor | None:
-    """The cells of a softmax as (…, queries, keys), of those keys that are used.
-
-    `rows` are the first cells of the rows as they were multiplied, (count, rows). The axis that
-    they run along is that of the queries. None if only some of the rows were multiplied.
-    """
-    shape = seen.shape
-    if rows.unique().numel() * shape[dim] != seen.numel():
-        return None
-    others = [axis for axis in range(len(shape)) if axis != dim]
-    strides = seen.stride()
-    places = {axis: (rows[0] // strides[axis]) % shape[axis] for axis in others}
-    runs = [axis for axis in others if bool((places[axis] != places[axis][0]).any())]
-    single = [axis for axis in others if shape[axis] == 1]
-    if not runs and not single:
-        return seen.movedim(dim, -1).unsqueeze(-2)[..., keys]
-    axis = (runs or single)[-1]
-    lead = [other for other in others if other != axis]
-    return seen.permute(*lead, axis, dim)[..., keys]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright.checks.tracing.flow import is_plain
+from maskwright.checks.tracing.nodes import is_plain
 
 if TYPE_CHECKING:
     from maskwright.checks.tracing.calls import Shape

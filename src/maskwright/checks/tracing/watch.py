@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maskwright.checks.tracing.calls import Shape
-    from maskwright.checks.tracing.flow import Found
+    from maskwright.checks.tracing.nodes import Found
     from maskwright.checks.tracing.record import Recorder
 
 

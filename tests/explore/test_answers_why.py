@@ -1,0 +1,93 @@
+"""Why a query may see a key or not, in both languages."""
+
+from __future__ import annotations
+
+import pytest
+
+import maskwright as mw
+from maskwright.core.atoms import ATOMS
+from maskwright.core.mask import Atom, Cell, walk
+from maskwright.explore.chinese import translate
+from maskwright.explore.vocabulary import EXAMPLES
+from tests.explore.asking import WORDS, ask, on
+
+
+def test_why_in_both_languages() -> None:
+    found = ask("why", subject=on("causal()", tokens=WORDS), query=0, key=2)
+    assert found == {
+        "allowed": False,
+        "sentence": "query 0 may not see key 2: causal() stops it (2 > 0); "
+        "padding(...) stops it (key 2 is padding of sequence 0)",
+        "sentence_zh": "查询 0 看不到键 2：causal() 拦下了它（2 > 0）；"
+        "padding(...) 拦下了它（键 2 是序列 0 的填充）",
+    }
+
+
+EVERY_ATOM = [
+    *(text for name, text in EXAMPLES.items() if name != "dense"),
+    f"dense({[[1, 0] * 4] * 8})",
+    "window(back=None, ahead=2)",
+    "window(back=2, ahead=None)",
+    "window(back=1, ahead=1)",
+    "documents(ids=[0, 0, -1, 1, 1, 0, -1, 1])",
+    "graph([[0, 1]], loops=False)",
+    "image(2, 4, radius=1, border='shift')",
+    "~(causal() & stride(2)) - keys([3])",
+    "(causal() | prefix(2)) & ~chunks(4) & ~(stride(2) | documents(lengths=[[3, 5]]))",
+    "(documents(lengths=[[3, 5]]) & causal()).T",
+    "causal() & by_head([causal() & window(back=2), ~keys([1]) | chunks(2)])",
+    "causal().T | image(2, 4, radius=1).T",
+    "prefix([2, 3]) & by_batch([causal(), documents(lengths=[[3, 3]])])",
+]
+
+
+@pytest.mark.parametrize("text", EVERY_ATOM)
+def test_every_reason_is_translated(text: str) -> None:
+    bound = mw.parse(text).on(8)
+    for batch in range(bound.frame.batch):
+        for head in range(bound.frame.heads):
+            for q in range(8):
+                for k in range(8):
+                    sentence = bound.why(q, k, batch, head).sentence
+                    said = translate(sentence)
+                    assert said is not None, sentence
+                    for english in ("query", " key ", "lets", "stops", "would", " and ", " is "):
+                        assert english not in said, said
+
+
+def test_all_atoms_are_walked() -> None:
+    walked = {
+        type(part).__name__
+        for text in EVERY_ATOM
+        for part in walk(mw.parse(text))
+        if isinstance(part, Atom)
+    }
+    every = {type(mw.parse(text)).__name__ for text in EXAMPLES.values()} - {"By"}
+    assert every <= walked
+    assert len(every) == len(ATOMS) - 1  # causal() is a window
+
+
+def test_a_query_elsewhere_and_a_predicate_are_translated() -> None:
+    said = translate(mw.causal().on(2, 5).why(0, 4).sentence)
+    assert said == "查询 0（位于 3）看不到键 4：causal() 拦下了它（4 > 3）"
+    odd = mw.where(lambda b, h, q, k: q > k).on(3).why(2, 0).sentence
+    assert translate(odd.replace("where(<lambda>)", "where(f)")) is not None
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "something else",
+        "query 0 may see key 0: it is new",
+        "query 0 may see key 0: causal() lets it through (a reason of next year)",
+    ],
+)
+def test_an_unknown_sentence_has_no_translation(sentence: str) -> None:
+    assert translate(sentence) is None
+
+
+def test_reasons_are_asked_of_atoms_only() -> None:
+    """The patterns follow `_reason`: an atom with a new one needs a new pattern."""
+    for atom in Atom.__subclasses__():
+        assert "_reason" in vars(atom) or atom.__subclasses__(), atom
+    assert mw.causal()._reason(Cell(0, 0, 1, 0), True) == "0 ≤ 1"  # type: ignore[attr-defined]

@@ -1,0 +1,112 @@
+"""Carried masks in `nn.Transformer` and its parts, against the same with tensors as masks."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - everybody's name for it
+from torch import nn
+
+import maskwright as mw
+from maskwright.integrations.torch import MultiheadAttention, carry
+from tests.integrations.torch_masks import MASKS, MODES, PAD, B, D, H, T, randoms
+
+
+def with_ours(module: nn.Module) -> nn.Module:
+    """A copy in which every attention is ours."""
+    module = copy.deepcopy(module)
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.MultiheadAttention:
+                own = MultiheadAttention(D, H, batch_first=child.batch_first, dtype=torch.float64)
+                own.load_state_dict(child.state_dict())
+                setattr(parent, name, own)
+    return module
+
+
+def floats(mask: mw.Mask, *sizes: int) -> torch.Tensor:
+    """The mask for every sequence and head, as floats, which no fused path takes."""
+    bias = mw.lower(mask, "torch.additive", *sizes, batch=B, heads=H, dtype=torch.float64)
+    return bias.expand(B, H, -1, -1).flatten(0, 1)
+
+
+def run(module: nn.Module, training: bool, grad: bool, *inputs: Any, **masks: Any) -> Any:
+    module.train(training)
+    with torch.set_grad_enabled(grad):
+        return module(*inputs, **masks)
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize(("training", "grad"), MODES)
+def test_an_encoder_takes_a_carried_mask(name: str, training: bool, grad: bool) -> None:
+    (x,) = randoms((B, T, D))
+    for norm_first, act in ((True, F.gelu), (False, F.relu)):
+        layer = nn.TransformerEncoderLayer(
+            D, H, 16, 0.0, act, batch_first=True, norm_first=norm_first, dtype=torch.float64
+        )
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        right = run(encoder, True, True, x, mask=floats(MASKS[name], T))
+        out = run(with_ours(encoder), training, grad, x, mask=carry(MASKS[name]))
+        torch.testing.assert_close(out, right)
+
+
+@pytest.mark.parametrize(("training", "grad"), MODES)
+def test_an_encoder_takes_padding_beside_a_carried_mask(training: bool, grad: bool) -> None:
+    (x,) = randoms((B, T, D))
+    layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True, dtype=torch.float64)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    whole = mw.causal() & mw.padding(keep=~PAD)
+    right = run(encoder, True, True, x, mask=floats(whole, T))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nn warns where the two masks are of different dtypes
+        masks = {"mask": carry(mw.causal()), "src_key_padding_mask": PAD}
+        out = run(with_ours(encoder), training, grad, x, **masks)
+    torch.testing.assert_close(out, right)
+
+
+@pytest.mark.parametrize(("training", "grad"), MODES)
+def test_an_encoder_with_tensors_is_still_nns(training: bool, grad: bool) -> None:
+    (x,) = randoms((B, T, D))
+    layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True, dtype=torch.float64)
+    hidden = mw.lower(mw.causal(), "torch.mha", T)["attn_mask"]
+    right = run(layer, training, grad, x, src_mask=hidden, src_key_padding_mask=PAD)
+    out = run(with_ours(layer), training, grad, x, src_mask=hidden, src_key_padding_mask=PAD)
+    torch.testing.assert_close(out, right)
+
+
+@pytest.mark.parametrize(("training", "grad"), MODES)
+def test_a_whole_transformer_takes_carried_masks(training: bool, grad: bool) -> None:
+    source, target = randoms((B, 4, D), (B, T, D))
+    model = nn.Transformer(D, H, 1, 1, 16, 0.0, batch_first=True, dtype=torch.float64)
+    own, cross = MASKS["causal and padding"], mw.padding(lengths=[4, 2])
+    right = run(
+        model,
+        True,
+        True,
+        source,
+        target,
+        src_mask=floats(cross, 4),
+        tgt_mask=floats(own, T),
+        memory_mask=floats(cross, T, 4),
+    )
+    masks = {"src_mask": carry(cross), "tgt_mask": carry(own), "memory_mask": carry(cross)}
+    out = run(with_ours(model), training, grad, source, target, **masks)
+    torch.testing.assert_close(out, right)
+
+
+@pytest.mark.parametrize(("training", "grad"), MODES)
+def test_a_carried_mask_in_nns_own_attention_is_refused(training: bool, grad: bool) -> None:
+    layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True)
+    with pytest.raises(mw.ArgumentError, match=r"carried mask.*MultiheadAttention"):
+        run(layer, training, grad, torch.zeros(B, T, D), src_mask=carry(mw.causal()))
+
+
+def test_a_carried_mask_reaches_sdpa_and_prints() -> None:
+    q, k, v = randoms(*[(B, H, T, D)] * 3)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=carry(mw.causal()))
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    assert repr(carry(mw.causal())) == "carry(causal())"
