@@ -186,10 +186,13 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module 'maskwright' has no attribute {name!r}")
+    from maskwright.core.extras import needed_by
+
     try:
-        value = getattr(importlib.import_module(f"maskwright.{_LATER[name]}"), name)
-    except ModuleNotFoundError as error:
-        if (name, error.name) != ("attention", "torch"):
+        with needed_by(name):
+            value = getattr(importlib.import_module(f"maskwright.{_LATER[name]}"), name)
+    except MissingError:
+        if name != "attention":
             raise
         # Without PyTorch there is attention of numpy arrays all the same.
         value = importlib.import_module("maskwright.engine.native.arrays").attention

@@ -5,23 +5,22 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from maskwright.cli import app
+from maskwright.core.extras import missing
 from maskwright.errors import MaskError
 
 
 def main() -> None:
     """Run the command line; a wrong mask or a missing extra is one sentence, not a traceback."""
     try:
-        from maskwright.cli import app
-    except ModuleNotFoundError as error:
-        _fail(f"the command line needs {error.name}. Run: pip install 'maskwright[cli]'")
-    try:
         app()
     except MaskError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
-        if error.name != "wcwidth":
+        told = missing(sys.argv[1], error)
+        if told is None:
             raise
-        _fail("pictures need wcwidth. Run: pip install 'maskwright[cli]'")
+        _fail(str(told))
 
 
 def _fail(sentence: str) -> NoReturn:

@@ -93,7 +93,7 @@ def test_generation_needs_values_and_scaling_a_size() -> None:
 
 
 def test_an_unknown_step_is_named() -> None:
-    with pytest.raises(KeyError, match="The steps are x, q"):
+    with pytest.raises(KeyError, match="Give one of x, q"):
         mw.walkthrough("a")["softmax"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from maskwright.cli.front import typer
 
 HELP = """Attention masks for Transformers, said in one line and known exactly.
 

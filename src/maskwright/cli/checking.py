@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from maskwright.cli.app import app
+from maskwright.cli.front import typer
 from maskwright.cli.options import (
     Length,
     Model,

@@ -49,7 +49,9 @@ def read_array(path: Path, name: str | None = None) -> Any:
         if isinstance(error, ArgumentError):
             raise
         told = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise ArgumentError(f"{path} can't be read as {ending}: {told}.") from error
+        raise ArgumentError(
+            f"{path} can't be read as {ending}: {told}. Save the array anew, in this format."
+        ) from error
 
 
 def _npy(path: Path, name: str | None) -> Any:
@@ -67,7 +69,7 @@ def _safetensors(path: Path, name: str | None) -> Any:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
         fix = "Run: pip install safetensors"
-        raise MissingError(f"safetensors is not installed. {fix}") from error
+        raise MissingError(f"{path}: safetensors is not installed. {fix}") from error
     try:
         with safe_open(path, framework="numpy") as held:
             return held.get_tensor(_choose(path, list(held.keys()), name))

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
 from maskwright.cli.app import app
+from maskwright.cli.front import typer
 from maskwright.cli.options import (
     Batch,
     Form,

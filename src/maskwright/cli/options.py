@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from maskwright.cli.front import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,17 +102,9 @@ ReportForm = Annotated[
 
 @contextmanager
 def model_errors() -> Iterator[None]:
-    """Errors about a model, with arguments named as the command line does, and the missing extra."""
-    from maskwright import MissingError
-
-    try:
-        with flags_in_errors(MODEL_FLAGS, after="="):
-            yield
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        fix = "Run: pip install 'maskwright[torch]'"
-        raise MissingError(f"torch is not installed. {fix}") from error
+    """Errors about a model, with arguments named as the command line does."""
+    with flags_in_errors(MODEL_FLAGS, after="="):
+        yield
 
 
 @contextmanager

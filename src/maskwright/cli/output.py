@@ -6,8 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from maskwright.cli.front import typer
 from maskwright.core.files import write_whole
 from maskwright.errors import ArgumentError
 
@@ -71,7 +70,9 @@ def emit(content: str | bytes, output: Path | None) -> None:
         try:
             write_whole(output, content if isinstance(content, bytes) else content.rstrip() + "\n")
         except OSError as error:
-            raise ArgumentError(f"{output} can't be written: {error.strerror}.") from error
+            raise ArgumentError(
+                f"{output} can't be written: {error.strerror}. Name another file."
+            ) from error
         return
     if isinstance(content, bytes) and sys.stdout.isatty():
         raise ArgumentError("A PNG is no text. Pass -o FILE, or send it on to another program.")

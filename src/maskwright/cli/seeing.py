@@ -6,9 +6,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from maskwright.cli.app import app
+from maskwright.cli.front import typer
 from maskwright.cli.options import (
     Batch,
     BatchRow,

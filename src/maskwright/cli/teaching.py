@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Literal
 
 from maskwright.cli.app import app
+from maskwright.cli.front import typer
 
 
 @app.command(
@@ -25,16 +26,10 @@ def explore(
     ] = True,
 ) -> None:
     """Start the explorer page on this machine: masks, drawn and calculated as you type."""
-    from maskwright import MissingError
+    from maskwright.core.extras import needed_by
 
-    try:
+    with needed_by("explore"):
         from maskwright.explore.server import serve
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in ("starlette", "uvicorn"):
-            raise
-        fix = "Run: pip install 'maskwright[explore]'"
-        raise MissingError(f"explore: {missing} is not installed. {fix}") from error
     serve(port, open_browser, say=typer.echo)
 
 
@@ -43,15 +38,32 @@ def explore(
 
     maskwright tour
 
-    maskwright tour --chapter 3"""
+    maskwright tour --open
+
+    maskwright tour --chapter 3 --lang zh"""
 )
 def tour(
     chapter: Annotated[
         int | None, typer.Option(help="Only this chapter; all of them if not given.")
     ] = None,
+    lang: Annotated[Literal["en", "zh"], typer.Option(help="English, or Chinese (中文).")] = "en",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Where the page goes; ./tour.html if not given."),
+    ] = None,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser in the end.")
+    ] = False,
 ) -> None:
-    """See what maskwright does, step by step, each with the code that did it."""
-    from maskwright.tour import walk
+    """See what maskwright does, step by step, each with the code that did it.
 
-    for line in walk(chapter):
-        typer.echo(line)
+    All of it takes less than a minute, and is written as a page, too. One chapter is written as a
+    page only if --out or --open asks for it.
+    """
+    from maskwright.tour.guide import guide
+
+    if out is None and (chapter is None or open_page):
+        out = Path("tour.html" if chapter is None else f"tour-{chapter}.html")
+    guide(typer.echo, chapter, lang, out)
+    if open_page and out is not None:
+        webbrowser.open(out.resolve().as_uri())

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from maskwright.cli.app import app
+from maskwright.cli.front import typer
 from maskwright.cli.options import Output, Seed, TextForm, complete_expression, model_errors
 from maskwright.cli.output import chosen_form, emit, progress
 from maskwright.errors import ArgumentError
@@ -59,7 +58,7 @@ def apps(form: TextForm = None) -> None:
 
     maskwright train language --mask everything --to runs/cheat
 
-    torchrun --nproc-per-node 4 -m maskwright train language --dp 2 --cp 2"""
+    torchrun --nproc-per-node 4 -m maskwright train language --dp 2 --cp 2 --fsdp"""
 )
 def train(
     name: Name,
@@ -84,6 +83,7 @@ def train(
     bfloat16: Annotated[bool, typer.Option(help="Compute in bfloat16 where that is safe.")] = False,
     dp: Annotated[int, typer.Option(help="Processes that share out a step's batches.")] = 1,
     cp: Annotated[int, typer.Option(help="Processes that share out every sequence.")] = 1,
+    fsdp: Annotated[bool, typer.Option(help="Share out the weights over all of them too.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on where the last training stopped.")] = False,
     trace: Annotated[bool, typer.Option(help="Show the shapes of one real batch first.")] = False,
     to: Annotated[
@@ -91,21 +91,29 @@ def train(
     ] = None,
 ) -> None:
     """Train an app, show what it has learnt, and keep it. Ctrl-C stops it; --resume goes on."""
-    from maskwright.apps.app import Wishes, named_mask
+    from maskwright.apps.app import Wishes, named_mask, version_of
     from maskwright.apps.registry import find_app
 
     _at_least_one(steps=steps, batch=batch, accumulate=accumulate, patience=patience, dp=dp, cp=cp)
     if rate is not None and not 0 < rate < math.inf:
         raise ArgumentError(f"--rate {rate} is no learning rate. Give a number above 0.")
+    if compile_model and (cp > 1 or fsdp):
+        raise ArgumentError(
+            "--compile is not for sequences or weights that are shared out. Leave it out, or use "
+            "--dp alone."
+        )
     with model_errors():
+        from maskwright.apps.checkpoints import load_weights
         from maskwright.apps.ranks import start, stop
         from maskwright.apps.training import train as run
 
         one = find_app(name)
-        ranks = start(dp, cp)
+        ranks = start(dp, cp, fsdp=fsdp, device=device)
         main = ranks.main
         say = typer.echo if main else _nothing
-        wishes = Wishes(_version(one, version), mask, text, pairs, data, batch, seed)
+        wishes = Wishes(
+            version_of(one.name, one.versions, version), mask, text, pairs, data, batch, seed
+        )
         task = one.task(wishes)
         course = _course(one, wishes, steps, rate)
         course = replace(
@@ -133,8 +141,12 @@ def train(
             raise typer.Exit(1)
         say(f"{outcome.seconds:.0f} s, {outcome.speed:,.0f} tokens/s")
         stop(ranks)
-        for line in one.report(task) if main else ():
-            say(line)
+        if main:
+            if fsdp:  # its model is in parts, on ranks that are gone
+                task = one.task(wishes)
+                load_weights(folder / "best", task.model)
+            for line in one.report(task):
+                say(line)
     say(f"kept in {folder}")
 
 
@@ -163,14 +175,14 @@ def generate(
     output: Output = None,
 ) -> None:
     """Use what was trained; without a prompt, dialogue is a chat."""
-    from maskwright.apps.app import Prompt
+    from maskwright.apps.app import Prompt, version_of
     from maskwright.apps.registry import find_app
 
     with model_errors():
         from maskwright.apps.checkpoints import load_progress, load_weights
 
         one = find_app(name)
-        folder = kept or RUNS / f"{name}-{_version(one, version)}"
+        folder = kept or RUNS / f"{name}-{version_of(one.name, one.versions, version)}"
         best = folder / "best"
         trained: Any = one.again(load_progress(best, name))
         load_weights(best, trained.model)
@@ -210,7 +222,7 @@ def compare_masks(
     output: Output = None,
 ) -> None:
     """Train an app twice, with its own mask and with another: two curves, and two samples."""
-    from maskwright.apps.app import Wishes
+    from maskwright.apps.app import Wishes, version_of
     from maskwright.apps.registry import find_app
 
     _at_least_one(steps=steps)
@@ -222,7 +234,9 @@ def compare_masks(
         from maskwright.apps.curves import curves
 
         one = find_app(name)
-        wishes = Wishes(_version(one, version), None, text, pairs, data, None, seed)
+        wishes = Wishes(
+            version_of(one.name, one.versions, version), None, text, pairs, data, None, seed
+        )
         course = replace(_course(one, wishes, steps, None), device=device)
         found = run(one, wishes, mask, course, progress)
         if wanted == "json":
@@ -232,14 +246,6 @@ def compare_masks(
         else:
             typer.echo(str(found))
             emit(curves(found, wanted), output)
-
-
-def _version(one: App, version: str | None) -> str:
-    if version is not None and version not in one.versions:
-        raise ArgumentError(
-            f"{one.name} has no version {version}. Give one of {', '.join(one.versions)}."
-        )
-    return version or one.versions[0]
 
 
 def _course(one: App, wishes: Wishes, steps: int | None, rate: float | None) -> Course:

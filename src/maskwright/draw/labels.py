@@ -5,9 +5,8 @@ from __future__ import annotations
 import unicodedata
 from typing import Final, Literal
 
-import wcwidth
-
 from maskwright.draw import tokens
+from maskwright.draw.columns import columns_of
 
 
 def shown(text: str, unicode: bool = True) -> str:
@@ -36,7 +35,7 @@ def width(text: str, unicode: bool = True) -> int:
     >>> width("注意"), width("cafe\u0301"), width("👩‍👩‍👧")
     (4, 4, 2)
     """
-    return sum(map(_columns, clusters(text, unicode)))
+    return sum(map(columns_of, clusters(text, unicode)))
 
 
 def fit(text: str, columns: int, unicode: bool = True) -> str:
@@ -46,7 +45,7 @@ def fit(text: str, columns: int, unicode: bool = True) -> str:
     ('atten…', '注意…', '注…', 'caf…')
     """
     parts = clusters(text, unicode)
-    if sum(map(_columns, parts)) <= columns:
+    if sum(map(columns_of, parts)) <= columns:
         return _kept_in_place("".join(parts))
     mark = "…" if unicode else "..."[: max(columns, 0)]
     room = columns - len(mark)
@@ -54,7 +53,7 @@ def fit(text: str, columns: int, unicode: bool = True) -> str:
         return ""
     taken = []
     for part in parts:
-        room -= _columns(part)
+        room -= columns_of(part)
         if room < 0:
             break
         taken.append(part)
@@ -73,18 +72,9 @@ def pad(
     ('  注意|', ' é |', 'lo…|')
     """
     cut = fit(text, columns, unicode)
-    missing = columns - sum(map(_columns, tokens.clusters(cut)))
+    missing = columns - sum(map(columns_of, tokens.clusters(cut)))
     before = {"left": 0, "right": missing, "centre": missing // 2}[side]
     return " " * before + cut + " " * (missing - before)
-
-
-def written_width(line: str) -> int:
-    r"""How many columns a finished line takes, colours and all.
-
-    >>> written_width("\x1b[1mcausal()\x1b[0m")
-    8
-    """
-    return wcwidth.width(line)
 
 
 _LEFT_TO_RIGHT: Final = "\u200e"
@@ -111,10 +101,6 @@ def _in_ascii(character: str) -> str:
         return character
     plain = character.translate(_ASCII)
     return plain if plain.isascii() and plain.isprintable() else ascii(character)[1:-1]
-
-
-def _columns(cluster: str) -> int:
-    return max(wcwidth.wcswidth(cluster), 0)
 
 
 def _kept_in_place(text: str) -> str:

@@ -31,7 +31,22 @@ SAID_ROWS = 16  # rows that the text alternative lists one by one
 
 
 class View(NamedTuple):
-    """A part of a mask: so many rows and keys from a row and a key on."""
+    """A part of a mask: so many rows and keys from a row and a key on.
+
+    >>> import maskwright as mw
+    >>> from maskwright.draw.masks import View
+    >>> view = View(row=500, rows=2, key=499, keys=3)
+    >>> print(mw.picture(mw.causal().on(1_000_000), form="text", view=view))
+    causal()
+    1000000 queries × 1000000 keys, density 0.50
+    <BLANKLINE>
+    query ↓  key →
+             499
+        500  ████··
+        501  ██████
+    <BLANKLINE>
+    ██ seen   ·· hidden
+    """
 
     row: int
     rows: int
@@ -273,7 +288,7 @@ def _span(bound: BoundMask, view: View | None, most: int) -> Span:
         raise FrameError(
             f"view: rows {part.row} … {part.row + part.rows - 1} and keys "
             f"{part.key} … {part.key + part.keys - 1} are not all there. "
-            f"The mask has {q_len} queries and {kv_len} keys."
+            f"Give some of {q_len} queries and {kv_len} keys."
         )
     if most < 1:
         raise ArgumentError(f"most={most} is less than 1. Give how many signs a side may have.")

@@ -13,8 +13,7 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import wcwidth
-
+from maskwright.draw.columns import wrapped
 from maskwright.draw.labels import shown
 from maskwright.draw.palette import DARK, LIGHT, Theme, mix
 from maskwright.draw.scene import Kind
@@ -80,7 +79,7 @@ class Pen:
 
     def lines(self, text: str, width: int, bold: bool = False) -> list[str]:
         """A text in lines of at most `width` columns."""
-        found = wcwidth.wrap(shown(text.strip(), self.unicode), width)
+        found = wrapped(shown(text.strip(), self.unicode), width)
         return [self.paint(line, bold=bold) for line in found]
 
     def _code(self, colour: str) -> str:

@@ -12,7 +12,7 @@ from maskwright.draw.masks import difference_of, scene_of
 from maskwright.draw.numbers import matrix_scene
 from maskwright.draw.scene import Scene
 from maskwright.draw.walkthrough import Walkthrough
-from maskwright.errors import ArgumentError, MissingError
+from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     import os
@@ -117,9 +117,6 @@ def render(scene: Scene, form: str) -> str | bytes:
         return png.render(scene)
     if form != "text":
         raise ArgumentError(f"There is no form {form}. Give text, svg, png or html.")
-    try:
-        from maskwright.draw import terminal
-    except ModuleNotFoundError as error:
-        fix = "Run: pip install 'maskwright[draw]'"
-        raise MissingError(f"text: {error.name} is not installed. {fix}") from error
+    from maskwright.draw import terminal
+
     return terminal.render(scene, width=FILE_WIDTH, colour=False)

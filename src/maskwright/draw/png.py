@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from maskwright.core.extras import needed_by
 from maskwright.draw.fonts import drawable
 from maskwright.draw.palette import DARK, LIGHT, dark_on
 from maskwright.draw.png_sheet import MARGIN, SMALL, Sheet
 from maskwright.draw.scene import Kind
-from maskwright.errors import ArgumentError, MissingError
+from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from maskwright.draw.scene import Grid, Outline, Scene
@@ -48,11 +49,8 @@ def render(scene: Scene, theme: Literal["light", "dark"] = "light", scale: int =
         raise ArgumentError(f"png: there is no theme {theme!r}. Give 'light' or 'dark'.")
     if scale < 1 or scale != int(scale):
         raise ArgumentError(f"png: scale={scale} is not a whole number of 1 or more. Give 2.")
-    try:
+    with needed_by("png"):
         import matplotlib.backends.backend_agg  # noqa: F401
-    except ImportError as error:
-        fix = "Run: pip install 'maskwright[draw]'"
-        raise MissingError(f"png: matplotlib is not installed. {fix}") from error
     texts, families = drawable(scene)
     sheet = Sheet(themes[theme], int(scale), families)
     _lay_out(texts, sheet)

@@ -6,9 +6,9 @@ import io
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import wcwidth
 
 from maskwright.draw import tokens
+from maskwright.draw.columns import columns_of_line, wrapped
 from maskwright.draw.fonts import FIRST_FONT, coverage
 from maskwright.draw.palette import Theme, dark_on, mix
 from maskwright.draw.scene import Kind
@@ -130,8 +130,8 @@ class Sheet:
         """Text broken to lines that have room; returns where the next paragraph starts."""
         if not text:
             return y
-        letter = self.width_of(text, size, bold) / max(wcwidth.width(text), 1)
-        for line in wcwidth.wrap(text, max(int(room / max(letter, 1.0)), 8)):
+        letter = self.width_of(text, size, bold) / max(columns_of_line(text), 1)
+        for line in wrapped(text, max(int(room / max(letter, 1.0)), 8)):
             self.text(line, x, y + size * 0.7, size, colour, bold=bold)
             y += size * 1.5
         return y

@@ -10,7 +10,8 @@ import math
 import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
-from maskwright.draw.labels import fit, written_width
+from maskwright.draw.columns import columns_of_line
+from maskwright.draw.labels import fit
 from maskwright.draw.pen import Pen, depth_of, theme_of
 from maskwright.draw.scene import WORDS, Grid, Kind, Outline, Scene
 from maskwright.draw.terminal_grid import body, cut_labels, fitted, grid_signs, head, plural
@@ -81,7 +82,7 @@ class _Block(NamedTuple):
 
     @property
     def width(self) -> int:
-        return max(map(written_width, self.lines), default=0)
+        return max(map(columns_of_line, self.lines), default=0)
 
 
 def _block(grid: Grid, width: int, pen: Pen, told: set[Kind]) -> _Block:
@@ -115,7 +116,7 @@ def _flow(blocks: Sequence[_Block], width: int) -> Iterator[list[str]]:
         for row in range(max((len(block.lines) for block in beside), default=0)):
             text, start = "", 0
             for block in beside:
-                text += " " * (start - written_width(text))
+                text += " " * (start - columns_of_line(text))
                 text += block.lines[row] if row < len(block.lines) else ""
                 start += block.width + GAP
             lines.append(text)
@@ -132,8 +133,8 @@ def _legend(entries: Sequence[Entry], blocks: Sequence[_Block], width: int, pen:
     items = []
     for kind in sorted(signs, reverse=True):
         drawn = " ".join(signs[kind])
-        items.append(f"{drawn} {fit(words[kind], width - written_width(drawn) - 1, pen.unicode)}")
-    lines = chunks([written_width(item) + 3 for item in items], width + 3)
+        items.append(f"{drawn} {fit(words[kind], width - columns_of_line(drawn) - 1, pen.unicode)}")
+    lines = chunks([columns_of_line(item) + 3 for item in items], width + 3)
     return ["   ".join(items[index] for index in line) for line in lines if line]
 
 

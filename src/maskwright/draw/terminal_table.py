@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maskwright.draw.labels import fit, pad, written_width
+from maskwright.draw.columns import columns_of_line
+from maskwright.draw.labels import fit, pad
 from maskwright.draw.labels import width as width_of
 from maskwright.draw.palette import dark_on
 from maskwright.draw.scene import Grid, Kind
@@ -64,7 +65,7 @@ def _number(grid: Grid, row: int, column: int, broad: int, pen: Pen) -> str:
     kind = Kind(int(grid.kinds[row, column]))
     text = fit(grid.texts[row][column], broad, pen.unicode)
     before, behind = _marks(kind, pen)
-    text = " " * (broad - written_width(text)) + before + text + behind
+    text = " " * (broad - columns_of_line(text)) + before + text + behind
     if kind == Kind.HIDDEN:
         return pen.faint(text)
     back = pen.theme.fill(kind, grid.shade(row, column))

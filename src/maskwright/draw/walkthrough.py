@@ -109,6 +109,8 @@ class Walkthrough:
     ['x', 'q', 'k', 'v', 'scores', 'scaled', 'masked', 'weights', 'output']
     >>> walk["weights"].values[0].tolist()
     [1.0, 0.0, 0.0]
+    >>> walk.as_dict()["mask"], len(walk.scene().grids)
+    ('causal()', 9)
     """
 
     tokens: tuple[str, ...]
@@ -120,7 +122,7 @@ class Walkthrough:
             if step.name == name:
                 return step
         known = ", ".join(step.name for step in self.steps)
-        raise KeyError(f"There is no step {name}. The steps are {known}.")
+        raise KeyError(f"There is no step {name}. Give one of {known}.")
 
     def scene(self, digits: int = 2) -> Scene:
         """All steps in one picture."""

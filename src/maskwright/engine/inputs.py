@@ -55,7 +55,7 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
         )
     if q.shape[3] != k.shape[3]:
         raise ArgumentError(
-            f"attention: head_dim of q and k differ, {shapes}. Only v may have another one."
+            f"attention: head_dim of q and k differ, {shapes}. Give both the same; only v may differ."
         )
     if q.shape[1] != k.shape[1]:
         if not enable_gqa:

@@ -12,6 +12,7 @@ import numpy as np
 
 from maskwright.core.arrays import kind_of, read_whole
 from maskwright.core.atoms import blocks
+from maskwright.core.extras import needed_by
 from maskwright.core.mask import Mask
 from maskwright.engine.inputs import EVERYTHING, bind
 from maskwright.errors import ArgumentError
@@ -64,8 +65,8 @@ def top_blocks(
     · · ■ ■ · · ■ ·
     · · ■ ■ · · ■ ■
     """
-    import torch
-
+    with needed_by("top_blocks"):
+        import torch
     side = read_whole(size, "top_blocks: size", least=1)
     most = read_whole(keep, "top_blocks: keep", least=1)
     _check(q, k, within)

@@ -2,3 +2,8 @@
 
 What may enter here: adapters. What a mask is, and how attention runs, is decided elsewhere.
 """
+
+from maskwright.core.extras import needed_by
+
+with needed_by("maskwright.integrations"):
+    import torch  # noqa: F401

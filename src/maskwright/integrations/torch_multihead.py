@@ -156,7 +156,7 @@ def _check_inputs(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -
     shapes = [tuple(x.shape) for x in (query, key, value) if not x.is_nested]
     if len(shapes) < 3:
         raise ArgumentError(
-            "MultiheadAttention: an input is a nested tensor. With a mask, give padded tensors, "
+            "MultiheadAttention: an input is a nested tensor. Give padded tensors, "
             "and mask & mw.padding(lengths=...)."
         )
     axes = len(shapes[0])

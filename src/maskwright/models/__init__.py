@@ -3,3 +3,8 @@
 What may enter: plain PyTorch modules with their config beside them. A model makes its causal mask
 from the length; whoever calls it gives the padding. One mask object goes to every layer.
 """
+
+from maskwright.core.extras import needed_by
+
+with needed_by("maskwright.models"):
+    import torch  # noqa: F401

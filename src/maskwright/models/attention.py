@@ -70,7 +70,19 @@ class Heads(nn.Module):
 
 
 class Cache:
-    """Keys and values of the tokens so far, of one layer."""
+    """Keys and values of the tokens so far, of one layer.
+
+    >>> import torch
+    >>> from maskwright.models.attention import Cache
+    >>> cache, one = Cache(), torch.ones(2, 4, 1, 8)
+    >>> k, v = cache.add(one, one)
+    >>> k, v = cache.add(one, one)
+    >>> len(cache), tuple(k.shape)
+    (2, (2, 4, 2, 8))
+    >>> cache.choose(torch.tensor([1]))
+    >>> tuple(cache.k.shape)
+    (1, 4, 2, 8)
+    """
 
     def __init__(self) -> None:
         self.k: torch.Tensor | None = None
@@ -103,6 +115,7 @@ class MultiHeadAttention(nn.Module):
     >>> layer = MultiHeadAttention(width=16, heads=4)
     >>> layer(torch.randn(2, 5, 16), mw.causal()).shape
     torch.Size([2, 5, 16])
+    >>> layer.take_from(Heads(width=16, heads=4))  # the form of textbooks, to compare with
     """
 
     def __init__(self, width: int, heads: int, *, bias: bool = True, dropout: float = 0.0) -> None:

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BertConfig:
-    """How large an encoder is."""
+    """How large an encoder is.
+
+    >>> from maskwright.models.bert import BertConfig
+    >>> BertConfig(vocabulary=65, context=16, width=32)
+    BertConfig(vocabulary=65, context=16, width=32, heads=4, layers=4, dropout=0.0)
+    """
 
     vocabulary: int
     context: int = 128
@@ -42,6 +47,8 @@ class Bert(nn.Module):
     >>> ids, padding = torch.randint(100, (2, 6)), mw.padding(lengths=[4, 6])
     >>> model(ids, padding).shape, model.pooled(ids, padding).shape
     (torch.Size([2, 6, 100]), torch.Size([2, 32]))
+    >>> model.encode(ids, padding).shape
+    torch.Size([2, 6, 32])
     """
 
     def __init__(self, config: BertConfig, mask: Mask | None = None) -> None:

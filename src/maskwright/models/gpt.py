@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """How large a GPT is. `context` is how many tokens it can look back over."""
+    """How large a GPT is. `context` is how many tokens it can look back over.
+
+    >>> from maskwright.models.gpt import GPTConfig
+    >>> GPTConfig(vocabulary=65, context=16, width=32)
+    GPTConfig(vocabulary=65, context=16, width=32, heads=4, layers=4, dropout=0.0)
+    """
 
     vocabulary: int
     context: int = 128
@@ -45,6 +50,8 @@ class BabyGPT(nn.Module):
     >>> model = BabyGPT(GPTConfig(vocabulary=65, context=16, width=32, heads=1))
     >>> model(torch.randint(65, (2, 10))).shape
     torch.Size([2, 10, 65])
+    >>> model.generate(torch.zeros(1, 1, dtype=torch.long), count=3).shape
+    torch.Size([1, 4])
     """
 
     def __init__(self, config: GPTConfig, mask: Mask | None = None) -> None:
@@ -87,6 +94,8 @@ class GPT(nn.Module):
     torch.Size([2, 10, 65])
     >>> model.generate(torch.zeros(1, 3, dtype=torch.long), 5).shape
     torch.Size([1, 8])
+    >>> len(model.new_caches())  # one a layer, for decoding by hand
+    2
     """
 
     def __init__(self, config: GPTConfig, mask: Mask | None = None) -> None:

@@ -66,10 +66,32 @@ def to_gpt2(model: GPT) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def load_gpt2(folder: Path, mask: Mask | None = None) -> GPT:
-    """A GPT-2 checkpoint that lies in a folder: config.json and model.safetensors."""
+    """A GPT-2 checkpoint that lies in a folder: config.json and model.safetensors.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from maskwright.models.gpt import GPT, GPTConfig
+    >>> from maskwright.models.gpt2 import load_gpt2, save_gpt2
+    >>> model = GPT(GPTConfig(vocabulary=40, context=16, width=16, heads=2, layers=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_gpt2(model, Path(folder))
+    ...     load_gpt2(Path(folder)).config == model.config
+    True
+    """
     return from_gpt2(*read_folder(folder), mask)
 
 
 def save_gpt2(model: GPT, folder: Path) -> None:
-    """Write a checkpoint that transformers can load."""
+    """Write a checkpoint that transformers can load.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from maskwright.models.gpt import GPT, GPTConfig
+    >>> from maskwright.models.gpt2 import save_gpt2
+    >>> model = GPT(GPTConfig(vocabulary=40, context=16, width=16, heads=2, layers=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_gpt2(model, Path(folder))
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['config.json', 'model.safetensors']
+    """
     write_folder(folder, *to_gpt2(model))

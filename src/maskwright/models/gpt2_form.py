@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from maskwright.core.atoms import causal
+from maskwright.core.extras import needed_by
 from maskwright.core.files import write_whole
 from maskwright.core.why import brief
 from maskwright.errors import ArgumentError
@@ -104,7 +105,10 @@ def take_weights(
         model.load_state_dict(found)
     except (KeyError, RuntimeError, ValueError) as error:
         told = str(error).strip().splitlines()[0]
-        raise ArgumentError(f"The weights are not those of this GPT-2: {told[:160]}.") from error
+        raise ArgumentError(
+            f"The weights are not those of this GPT-2: {told[:160]}. "
+            "Give those that belong to its config."
+        ) from error
 
 
 def give_weights(
@@ -131,9 +135,9 @@ def check_causal(mask: Mask) -> None:
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """A checkpoint's config and weights: config.json and model.safetensors."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+    with needed_by("GPT-2 checkpoints"):
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         weights = load_file(folder / "model.safetensors")
@@ -149,8 +153,8 @@ def write_folder(
     folder: Path, config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]
 ) -> None:
     """A checkpoint that transformers can load."""
-    from safetensors.torch import save
-
+    with needed_by("GPT-2 checkpoints"):
+        from safetensors.torch import save
     folder.mkdir(parents=True, exist_ok=True)
     packed = {name: x.contiguous() for name, x in weights.items()}
     write_whole(folder / "model.safetensors", save(packed, metadata={"format": "pt"}))

@@ -112,12 +112,34 @@ def to_gpt2_pair(model: Seq2Seq) -> tuple[dict[str, Any], dict[str, torch.Tensor
 
 
 def load_gpt2_pair(folder: Path, mask: Mask | None = None) -> Seq2Seq:
-    """A checkpoint of two GPT-2s that lies in a folder: config.json and model.safetensors."""
+    """A checkpoint of two GPT-2s that lies in a folder: config.json and model.safetensors.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from maskwright.models.gpt2_pair import load_gpt2_pair, save_gpt2_pair
+    >>> from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
+    >>> model = Seq2Seq(Seq2SeqConfig(20, 30, context=8, width=16, heads=2, layers=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_gpt2_pair(model, Path(folder))
+    ...     load_gpt2_pair(Path(folder)).config == model.config
+    True
+    """
     return from_gpt2_pair(*read_folder(folder), mask)
 
 
 def save_gpt2_pair(model: Seq2Seq, folder: Path) -> None:
-    """Write a checkpoint that transformers can load as an EncoderDecoderModel."""
+    """Write a checkpoint that transformers can load as an EncoderDecoderModel.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from maskwright.models.gpt2_pair import save_gpt2_pair
+    >>> from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
+    >>> model = Seq2Seq(Seq2SeqConfig(20, 30, context=8, width=16, heads=2, layers=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_gpt2_pair(model, Path(folder))
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['config.json', 'model.safetensors']
+    """
     write_folder(folder, *to_gpt2_pair(model))
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from maskwright.errors import ArgumentError, MissingError, SizeError
+from maskwright.core.extras import needed_by
+from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,11 +80,8 @@ class Graph:
 
     def pack(self, about: Mapping[str, str]) -> bytes:
         """The bytes of an ONNX file, checked; `about` stands in its metadata."""
-        try:
+        with needed_by("export_onnx"):
             import onnx
-        except ModuleNotFoundError as error:
-            fix = "Run: pip install 'maskwright[onnx]'"
-            raise MissingError(f"export_onnx: {error.name} is not installed. {fix}") from error
         size = sum(array.nbytes for array in self.constants.values())
         if size > MOST_BYTES:
             raise SizeError(

@@ -16,6 +16,8 @@ class Sampling:
     >>> from maskwright.models.sampling import Sampling
     >>> Sampling(temperature=0.8, top_k=20, seed=1)
     Sampling(temperature=0.8, top_k=20, top_p=None, seed=1)
+    >>> Sampling(seed=1).generator(torch.device("cpu")).initial_seed()
+    1
     """
 
     temperature: float = 1.0

@@ -29,7 +29,13 @@ Caches = list[tuple[Cache, Cache]]
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """How large it is, and which ids begin, end and fill up a sentence."""
+    """How large it is, and which ids begin, end and fill up a sentence.
+
+    >>> from maskwright.models.seq2seq import Seq2SeqConfig
+    >>> config = Seq2SeqConfig(source_vocabulary=40, target_vocabulary=50, width=32)
+    >>> config.pad, config.begin, config.end
+    (0, 1, 2)
+    """
 
     source_vocabulary: int
     target_vocabulary: int
@@ -53,6 +59,11 @@ class Seq2Seq(nn.Module):
     >>> source, target = torch.randint(3, 50, (2, 7)), torch.randint(3, 60, (2, 5))
     >>> model(source, target, mw.padding(lengths=[4, 7])).shape
     torch.Size([2, 5, 60])
+    >>> memory = model.encode(source)
+    >>> memory.shape, model.decode(target, memory).shape, len(model.new_caches())
+    (torch.Size([2, 7, 32]), torch.Size([2, 5, 60]), 1)
+    >>> len(model.greedy(source, most=4)), len(model.beam(source, beams=2, most=4))
+    (2, 2)
     """
 
     def __init__(self, config: Seq2SeqConfig, mask: Mask | None = None) -> None:

@@ -1,158 +1,103 @@
-"""The tour: short chapters, each of which shows the code that it runs and what that gives.
-
-What may enter: chapters of a few lines on things that exist. The code shown is the code run.
-"""
+"""The walk: chapters become steps, and code is run just after it is shown."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import io
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
+from maskwright.core.bound import BoundMask
+from maskwright.core.extras import EXTRAS
+from maskwright.draw.picture import scene_from
+from maskwright.draw.scene import Scene
 from maskwright.errors import ArgumentError
+from maskwright.tour.chapter import Text
+from maskwright.tour.chapters import CHAPTERS
+from maskwright.tour.steps import Code, Commands, Heading, Missing, Output, Picture, Words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from maskwright.tour.chapter import Cell, Chapter, Language
+    from maskwright.tour.steps import Step
 
-class Chapter(NamedTuple):
-    """A title, a sentence or two, and the code to show and run."""
-
-    title: str
-    words: str
-    code: str
-
-
-CHAPTERS: Final = (
-    Chapter(
-        "Say a mask",
-        "A mask says which keys each query may see. Atoms name simple sets of them; & | ~ combine\n"
-        "them. Here two sentences of 3 and 4 tokens are padded to 4, and no token sees the future.",
-        """
-import maskwright as mw
-mask = mw.causal() & mw.padding(lengths=[3, 4])
-print(mask.on(4))
-""",
-    ),
-    Chapter(
-        "Ask why",
-        "Every cell can be asked which term stops it, or lets it through.",
-        """
-mask.on(4).why(0, 2)
-mask.on(4).why(3, 3, batch=0)
-mask.on(4).why(3, 2, batch=0)
-""",
-    ),
-    Chapter(
-        "See why masks go before the softmax",
-        "Hidden scores become -inf, so that softmax gives them no weight at all, and the rest of\n"
-        "the row still adds up to 1.",
-        """
-import numpy as np
-scores = np.array([[0.8, 0.2, 0.9], [0.4, 0.7, 0.5], [0.3, 1.1, 0.6]])
-hidden = np.where(mw.causal().on(3).dense()[0, 0], scores, -np.inf)
-weights = np.exp(hidden) / np.exp(hidden).sum(axis=1, keepdims=True)
-weights.round(4)
-""",
-    ),
-    Chapter(
-        "Compose what papers name",
-        "Sliding windows, attention sinks, packed documents, trees of drafts: all are compositions.\n"
-        "The recipes are the ones with a name.",
-        """
-mw.recipes.sinks(3, sinks=1)
-print(mw.recipes.sinks(3, sinks=1).on(8))
-print(mw.recipes.packed(lengths=[[3, 2, 3]]).on(8))
-""",
-    ),
-    Chapter(
-        "Decode with a cache",
-        "Positions are absolute, so one row of a long mask is the mask of one decoding step.",
-        """
-whole = mw.window(back=2).on(6)
-whole.step(4, kv_len=5).dense().astype(int)
-""",
-    ),
-    Chapter(
-        "Hand it over",
-        "Frameworks say masks in their own ways. Each gets exactly this mask, or a refusal that\n"
-        "names what it can't say.",
-        """
-mw.lower(mw.window(back=1), "additive", q_len=3)
-print(mw.explain_lowering(mask, "numpy", q_len=4))
-try:
-    mw.lower(mw.causal() | mw.prefix([3]), "flash.varlen", q_len=8)
-except mw.Unsupported as refusal:
-    print(refusal)
-""",
-    ),
-    Chapter(
-        "Read one back",
-        "A tensor that somebody left behind says what it is, and what is wrong with it.",
-        """
-mw.recognize(mw.lower(mask, "additive", q_len=4, fill=-1e9))
-print(mw.lint(np.triu(np.ones((4, 4))), causal=True))
-""",
-    ),
-    Chapter(
-        "Stay exact at a million tokens",
-        "A mask is kept as intervals of keys, a few a row. Nothing of the size T × T is built.",
-        """
-import time
-start = time.perf_counter()
-long = mw.causal() & mw.window(back=4095) & mw.documents(lengths=[[2048] * 512])
-bound = long.on(1_048_576)
-bound.spans
-bound.tiles(128)
-f"{time.perf_counter() - start:.2f} s, {bound.spans.starts.nbytes * 3 / 1e6:.0f} MB; \
-a dense mask would take {1_048_576**2 / 1e9:,.0f} GB"
-""",
-    ),
-    Chapter(
-        "Where to go next",
-        "maskwright show 'causal() | prefix(3)'    draws any mask in the terminal\n"
-        "help(mw.padding), help(mw.recipes)        tell about every atom and recipe\n"
-        "docs/masks.md                             the conventions and the whole table of atoms",
-        "",
-    ),
+LEFT_OUT: Final = Text(
+    "Left out, for {missing} not installed. Run: pip install 'maskwright[{extras}]'",
+    "没有安装 {missing}，先跳过。请运行：pip install 'maskwright[{extras}]'",
 )
 
 
-def walk(chapter: int | None = None) -> Iterator[str]:
-    """The lines of one chapter, or of all; code is run as it is shown."""
-    if chapter is not None and not 1 <= chapter <= len(CHAPTERS):
+def walk(
+    chapter: int | None = None,
+    language: Language = "en",
+    chapters: Sequence[Chapter] = CHAPTERS,
+) -> Iterator[Step]:
+    """The steps of one chapter, or of all. Every chapter stands alone.
+
+    >>> from maskwright.tour.run import walk
+    >>> heading, *_, output, after = walk(chapter=3)
+    >>> heading.title, output.text[:31]
+    ('Ask why a cell is hidden', 'query 0 may not see key 2: caus')
+    """
+    if chapter is not None and not 1 <= chapter <= len(chapters):
         raise ArgumentError(
-            f"tour: there is no chapter {chapter}. Give a number from 1 to {len(CHAPTERS)}."
+            f"tour: there is no chapter {chapter}. Give a number from 1 to {len(chapters)}."
         )
-    names: dict[str, Any] = {}
-    for number, part in enumerate(CHAPTERS, start=1):
-        shown = chapter in (None, number)
-        if shown:
-            yield f"── {number}. {part.title} " + "─" * max(0, 80 - len(part.title))
-            yield part.words
-            yield ""
-        for line in _run(part.code, names):
-            if shown:
-                yield line
-        if shown:
-            yield ""
+    for number, part in enumerate(chapters, start=1):
+        if chapter in (None, number):
+            yield Heading(number, part.title.in_language(language))
+            yield from _said(part.words, language)
+            yield from _cells(part.cells, language)
+            if part.commands:
+                yield Commands(
+                    tuple((said, text.in_language(language)) for said, text in part.commands)
+                )
 
 
-def _run(code: str, names: dict[str, Any]) -> Iterator[str]:
-    """Each statement as a prompt would show it, and then what it gives."""
-    for statement in ast.parse(code).body:
-        source = ast.get_source_segment(code, statement) or ""
-        first, *rest = source.splitlines()
-        yield f">>> {first}"
-        yield from (f"... {line}" for line in rest)
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            if isinstance(statement, ast.Expr):
-                value = eval(compile(ast.Expression(statement.value), "<tour>", "eval"), names)
-            else:
-                value = None
-                exec(compile(ast.Module([statement], []), "<tour>", "exec"), names)
-        yield from printed.getvalue().splitlines()
-        if value is not None:
-            yield from repr(value).splitlines()
+def _cells(cells: Sequence[Cell], language: Language) -> Iterator[Step]:
+    names: dict[str, Any] = {"__name__": "tour"}
+    told: set[str] = set()
+    for cell in cells:
+        missing = [name for name in cell.needs if find_spec(name) is None]
+        if missing:
+            if not told.issuperset(missing):
+                yield Missing(_left_out(missing, language))
+            told.update(missing)
+            continue
+        yield from _said(cell.before, language)
+        source = cell.code.strip()
+        yield Code(source)
+        yield from _run(source, names)
+        yield from _said(cell.after, language)
+
+
+def _said(text: Text, language: Language) -> Iterator[Step]:
+    if text.en:
+        yield Words(text.in_language(language))
+
+
+def _left_out(missing: Sequence[str], language: Language) -> str:
+    extras = ",".join(sorted({EXTRAS[name] for name in missing}))
+    joined = ("、" if language == "zh" else ", ").join(missing)
+    if language == "en":
+        joined += " is" if len(missing) == 1 else " are"
+    return LEFT_OUT.in_language(language).format(missing=joined, extras=extras)
+
+
+def _run(source: str, names: dict[str, Any]) -> Iterator[Step]:
+    """What the code prints, and the value of a last expression, as a notebook shows it."""
+    parsed = ast.parse(source)
+    last = parsed.body.pop() if isinstance(parsed.body[-1], ast.Expr) else None
+    printed, value = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        exec(compile(parsed, "<tour>", "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "<tour>", "eval"), names)
+    if text := printed.getvalue().rstrip():
+        yield Output(text)
+    if isinstance(value, BoundMask | Scene):
+        yield Picture(scene_from(value))
+    elif value is not None:
+        yield Output(repr(value))

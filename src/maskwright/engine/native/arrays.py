@@ -102,7 +102,7 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
         )
     if not (0 < d <= MOST_DIM and 0 < vd <= MOST_DIM):
         raise ArgumentError(
-            f"attention: heads of {d} and {vd} numbers. Of numpy arrays they may have 1 to {MOST_DIM}."
+            f"attention: heads of {d} and {vd} numbers. Give heads of 1 to {MOST_DIM}."
         )
 
 

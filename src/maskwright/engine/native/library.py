@@ -95,7 +95,10 @@ def run(which: str, given: Given, cells: int = 0) -> None:
     function = getattr(loaded().functions, f"maskwright_{which}")
     for part in parts_of(given, cells):
         if function(part.packed()) != DONE:
-            raise MemoryError("attention: there is not enough memory for a copy of the keys")
+            raise MemoryError(
+                "attention: there is not enough memory for a copy of the keys. "
+                "Give fewer sequences or heads at a time."
+            )
 
 
 def borrow_threads() -> None:

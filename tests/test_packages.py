@@ -1,0 +1,242 @@
+"""What people install: the source, the wheel made of it, and what runs where only the wheel is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+
+import maskwright as mw
+
+ROOT = Path(__file__).parent.parent
+NEVER_COPIED = (
+    *(".git", ".venv*", ".hypothesis", ".*_cache", "__pycache__", "*.egg-info", "*.so"),
+    *("build", "dist", "runs", "site"),
+)
+COMPILER = shutil.which(os.environ.get("CC", "cc"))
+BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
+
+
+class Packages(NamedTuple):
+    tree: Path
+    source: Path
+    wheel: Path
+
+
+class Place(NamedTuple):
+    """An environment in which maskwright is installed from the wheel."""
+
+    at: Path
+
+    def run(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        clean = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        return subprocess.run(
+            [self.at / "bin" / command, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.at,
+            env={**clean, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
+        )
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """Both, of a copy of this tree; without optimisation, as only the compiler would be slower."""
+    at = tmp_path_factory.mktemp("packages")
+    shutil.copytree(ROOT, at / "tree", ignore=shutil.ignore_patterns(*NEVER_COPIED))
+    build("sdist", at / "tree", at)
+    (source,) = at.glob("*.tar.gz")
+    with tarfile.open(source) as held:
+        held.extractall(at / "unpacked")
+    (unpacked,) = (at / "unpacked").iterdir()
+    build("wheel", unpacked, at)
+    (wheel,) = at.glob("*.whl")
+    return Packages(at / "tree", source, wheel)
+
+
+def build(what: str, tree: Path, to: Path) -> None:
+    wanted = {"MASKWRIGHT_CFLAGS": "-O0", "MASKWRIGHT_BUILD": "required" if COMPILER else "none"}
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD.format(what), to],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tree,
+        env={**os.environ, **wanted},
+    )
+    assert not done.returncode, done.stderr
+
+
+@pytest.fixture(scope="session")
+def numpy_only(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return place(tmp_path_factory.mktemp("numpy-only"), packages.wheel, "numpy")
+
+
+@pytest.fixture(scope="session")
+def with_torch(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return place(tmp_path_factory.mktemp("with-torch"), packages.wheel, "numpy", "torch")
+
+
+def place(at: Path, wheel: Path, *links: str) -> Place:
+    """A fresh environment: the wheel, and links to packages that are installed here."""
+    venv.create(at, symlinks=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for path in {path for link in links for path in parts_of(link)}:
+        (at / "lib" / version / "site-packages" / path.name).symlink_to(path)
+    options = ("--no-deps", "--no-index", "--no-compile", "--quiet", "--disable-pip-version-check")
+    pip = [sys.executable, "-m", "pip", "--python", at / "bin" / "python", "install"]
+    subprocess.run([*pip, *options, wheel], check=True, capture_output=True)
+    return Place(at)
+
+
+def parts_of(package: str) -> set[Path]:
+    """What lies in site-packages of a package, and of all that it needs."""
+    held = metadata.distribution(package)
+    tops = {file.parts[0] for file in held.files or ()} - {"..", "__pycache__"}
+    found = {Path(str(held.locate_file(top))) for top in tops}
+    for line in held.requires or ():
+        needs = Requirement(line)
+        if needs.marker is None or needs.marker.evaluate({"extra": ""}):
+            found |= parts_of(needs.name)
+    return found
+
+
+def files_of(folder: Path, *left_out: str) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.suffix not in (".pyc", ".so", *left_out)
+        and not any(part.endswith(".egg-info") for part in path.parts)
+    }
+
+
+def test_the_source_holds_all_that_is_built_tested_and_read(packages: Packages) -> None:
+    with tarfile.open(packages.source) as held:
+        names = {name.partition("/")[2] for name in held.getnames()}
+    for folder in (".github", "src", "tests", "docs", "benchmarks", "notebooks"):
+        assert {f"{folder}/{name}" for name in files_of(packages.tree / folder)} <= names
+    assert names >= {
+        *("pyproject.toml", "setup.py", "constraints.txt", "Makefile", "LICENSE", "README.md"),
+        *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"),
+    }
+    assert not [name for name in names if name.endswith((".so", ".pyc"))]
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(packages: Packages) -> None:
+    with zipfile.ZipFile(packages.wheel) as held:
+        names = {name for name in held.namelist() if ".dist-info/" not in name}
+    kernel = {"maskwright/engine/native/_kernel.abi3.so"} if COMPILER else set()
+    assert names == files_of(packages.tree / "src", ".c", ".h") | kernel
+    assert {
+        *("_maskwright_pytest.py", "maskwright/py.typed", "maskwright/engine/costs.json"),
+        *("maskwright/explore/static/index.html", "maskwright/explore/static/panels/panels.css"),
+    } <= names
+
+
+def test_the_wheel_serves_every_python_and_names_its_extras(packages: Packages) -> None:
+    assert "-cp310-abi3-" in packages.wheel.name
+    (held,) = metadata.distributions(path=[str(packages.wheel)])
+    assert held.version == mw.__version__
+    always = [line for line in held.requires or () if "extra ==" not in line]
+    assert always == ["numpy>=1.26"]
+    extras = set(held.metadata.get_all("Provides-Extra") or ())
+    assert extras >= {
+        "apps",
+        "cli",
+        "draw",
+        "explore",
+        "jax",
+        "keras",
+        "onnx",
+        "torch",
+        "transformers",
+    }
+    scripts = {(point.group, point.name, point.value) for point in held.entry_points}
+    assert scripts == {
+        ("console_scripts", "maskwright", "maskwright.__main__:main"),
+        ("pytest11", "maskwright", "_maskwright_pytest"),
+    }
+
+
+def test_nothing_but_numpy_is_there(numpy_only: Place) -> None:
+    code = (
+        "import importlib.util as u, maskwright\n"
+        "print([n for n in ('typer', 'rich', 'torch', 'matplotlib', 'wcwidth', 'pip') if u.find_spec(n)])\n"
+        "print(maskwright.__file__)"
+    )
+    ran = numpy_only.run("python", "-c", code)
+    others, file = ran.stdout.splitlines()
+    assert others == "[]"
+    assert Path(file).is_relative_to(numpy_only.at)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (["show", "causal()", "--size", "3"], "      1  ████··"),
+        (["show", "causal()", "--tokens", "我 喜欢 茶"], "喜欢  ████··"),
+        (["lower", "causal()", "--to", "numpy", "-n", "3"], "np.broadcast_to(col <= row"),
+        (["explain", "causal()", "--cell", "0,2", "-n", "4"], "causal() stops it (2 > 0)"),
+        (["explain", "causal()", "--tokens", "I like tea"], "   like   0.51   0.49  (0.00)"),
+        (["doctor"], "torch: not installed: attention takes numpy arrays only"),
+        (["--help"], "A mask is the set of (batch, head, query, key) cells"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_the_command_runs_with_numpy_only(numpy_only: Place, line: list[str], says: str) -> None:
+    ran = numpy_only.run("maskwright", *line)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert says in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "extra"),
+    [
+        (["audit", "toys:Toy"], "torch"),
+        (["bench"], "torch"),
+        (["apps"], "apps"),
+        (["explore"], "explore"),
+        (["show", "causal()", "-o", "mask.png"], "draw"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_what_needs_more_names_the_line_that_installs_it(
+    numpy_only: Place, line: list[str], extra: str
+) -> None:
+    ran = numpy_only.run("maskwright", *line)
+    assert ran.returncode == 2
+    assert len(ran.stderr.splitlines()) == 1
+    assert ran.stderr.endswith(f"Run: pip install 'maskwright[{extra}]'\n")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
+def test_arrays_and_tensors_run_on_the_kernel_of_the_wheel(
+    numpy_only: Place, with_torch: Place
+) -> None:
+    arrays = "import numpy as np, maskwright as mw; x = np.ones((1, 1, 3, 2), np.float32)\n"
+    arrays += "print(mw.attention(x, x, x, mw.causal()).sum())"
+    assert numpy_only.run("python", "-c", arrays).stdout == "6.0\n"
+    tensors = (
+        "import torch, maskwright as mw\n"
+        "from maskwright.engine.doctor import facts\n"
+        "x = torch.ones(1, 1, 3, 2, requires_grad=True)\n"
+        "mw.attention(x, x, x, mw.causal(), impl='native').sum().backward()\n"
+        "print(x.grad.shape, facts()['library'], facts()['torch'], sep='\\n')"
+    )
+    ran = with_torch.run("python", "-c", tensors)
+    shape, library, version = ran.stdout.splitlines()
+    assert shape == "torch.Size([1, 1, 3, 2])"
+    assert Path(library).is_relative_to(with_torch.at)
+    assert version == metadata.version("torch")

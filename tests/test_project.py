@@ -1,0 +1,78 @@
+"""Files about the project itself: one version, and everything that they name is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import maskwright as mw
+
+ROOT = Path(__file__).parent.parent
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", ".github/PULL_REQUEST_TEMPLATE.md")
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_the_version_stands_in_one_place_and_others_follow() -> None:
+    assert read(ROOT / "CITATION.cff")["version"] == mw.__version__
+    release = mw.__version__.partition(".dev")[0]
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[:2] == ["Unreleased", release]
+
+
+def test_the_citation_has_what_the_format_asks_for() -> None:
+    held = read(ROOT / "CITATION.cff")
+    assert {"cff-version", "message", "title", "authors", "type", "license"} <= held.keys()
+    assert held["cff-version"] == "1.2.0"
+    assert held["type"] == "software"
+    assert all("name" in author for author in held["authors"])
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_runs_our_make_targets_and_holds_no_secret(path: Path) -> None:
+    held = read(path)
+    text = path.read_text()
+    assert "secrets" not in text
+    assert held["permissions"] == {"contents": "read"}
+    made = set(held["jobs"]["make"]["strategy"]["matrix"]["target"])
+    made |= set(re.findall(r"run: make ([a-z-]+)", text))
+    assert made <= TARGETS
+    assert made >= {"check", "test", "test-core", "test-tf", "docs", "dist"}
+    for job in held["jobs"].values():
+        assert all(step.keys() & {"uses", "run"} for step in job["steps"])
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_a_form_for_issues_can_be_filled_in(path: Path) -> None:
+    held = read(path)
+    if path.name == "config.yml":
+        assert held.keys() == {"blank_issues_enabled"}
+        return
+    assert {"name", "description", "body"} <= held.keys()
+    ids = [field["id"] for field in held["body"]]
+    assert len(ids) == len(set(ids))
+    for field in held["body"]:
+        assert field["type"] in ("textarea", "input", "dropdown", "checkboxes")
+        assert field["attributes"]["label"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_a_page_names_is_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert "://" in link or ((ROOT / name).parent / link).exists(), link
+    assert set(re.findall(r"`make ([a-z-]+)", text)) <= TARGETS
+
+
+def test_the_check_before_a_commit_is_the_check() -> None:
+    (repository,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert [hook["entry"] for hook in repository["hooks"]] == ["make check"]
