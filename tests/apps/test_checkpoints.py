@@ -41,7 +41,7 @@ def test_a_full_disk_keeps_the_last_good_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoints, "save_file", full)
-    with pytest.raises(mw.ArgumentError, match=r"No space left on device\. The last good one"):
+    with pytest.raises(mw.ArgumentError, match=r"No space left on device\. Make room"):
         save(tmp_path / "last", nn.Linear(1, 1), Progress("line", {}, step=2))
     assert load_progress(tmp_path / "last", "line").step == 1
     assert [path.name for path in tmp_path.iterdir()] == ["last"]

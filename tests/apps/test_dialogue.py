@@ -221,7 +221,7 @@ def test_bad_pairs_are_told(tmp_path: Path, text: bytes, said: str) -> None:
 
 def test_bad_prompts_and_versions_are_told() -> None:
     made = task()
-    with pytest.raises(mw.ArgumentError, match=r"nothing to reply to. Give a prompt"):
+    with pytest.raises(mw.ArgumentError, match=r"The prompt is empty\. Give one"):
         next(APP.use(made, Prompt(text=" ")))
     with pytest.raises(
         mw.ArgumentError, match=r"96 are the most that leave room for a reply. Give"

@@ -196,5 +196,7 @@ def test_bad_texts_are_told(tmp_path: Path, text: bytes, said: str) -> None:
 
 
 def test_an_unknown_version_is_told() -> None:
-    with pytest.raises(mw.ArgumentError, match=r"no version large of masked-words. Give bert"):
+    with pytest.raises(
+        mw.ArgumentError, match=r"no version large of masked-words. Give one of bert"
+    ):
         APP.task(Wishes(version="large"))

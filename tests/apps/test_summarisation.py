@@ -75,7 +75,7 @@ def test_it_sums_a_text_up(learned: tuple[PairTask, Outcome]) -> None:
     prompt = Prompt(text="All values are added.\nThe sum is given back.", beams=2)
     assert list(APP.use(again, prompt)) == list(APP.use(task, prompt))
     assert "its author" in APP.sample(task)
-    with pytest.raises(mw.ArgumentError, match="nothing to sum up"):
+    with pytest.raises(mw.ArgumentError, match="to sum up is empty"):
         list(APP.use(again, Prompt()))
     with pytest.raises(mw.ArgumentError, match="Give a shorter one"):
         list(APP.use(again, Prompt(text="word " * 200)))

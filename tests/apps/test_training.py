@@ -132,7 +132,7 @@ def test_a_loss_that_is_no_number_is_one_sentence() -> None:
 def test_what_can_not_be_resumed_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(mw.ArgumentError, match="There is no checkpoint"):
         train(Line(), SHORT, tmp_path, resume=True)
-    with pytest.raises(mw.ArgumentError, match="nothing to resume from"):
+    with pytest.raises(mw.ArgumentError, match="to resume from is not named"):
         train(Line(), SHORT, resume=True)
     train(Line(), SHORT, tmp_path)
     with pytest.raises(mw.ArgumentError, match="other settings"):

@@ -113,7 +113,7 @@ def test_unknown_wishes(wishes: Wishes, message: str) -> None:
 
 
 def test_bad_prompts(task: PairTask) -> None:
-    with pytest.raises(mw.ArgumentError, match="nothing to translate"):
+    with pytest.raises(mw.ArgumentError, match="to translate is empty"):
         list(APP.use(task, Prompt(text=" \n")))
     with pytest.raises(mw.ArgumentError, match="Give a shorter one"):
         list(APP.use(task, Prompt(text="one " * 60)))

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.nn.functional import scaled_dot_product_attention
 
 import maskwright as mw
+from maskwright.engine.reference import reference
 from maskwright.parallel.balance import balance
 from maskwright.parallel.context import context_parallel_attention
 from maskwright.parallel.heads import (
@@ -97,13 +99,33 @@ def whole(case: Case, dtype: torch.dtype | None = None, lse_counts: bool = True)
     return found(out, lse, inputs, grads)
 
 
-def part(group: Any, case: Case) -> tuple[Found, tuple[int, int], tuple[int, int]]:
+def judged(case: Case, by_sdpa: bool = False) -> Found:
+    """The truth in float64; or what SDPA makes of a dense mask in the dtype of the case.
+
+    Only the output has a gradient to give back.
+    """
+    q, k, v, *grads = case.tensors(None if by_sdpa else torch.float64)
+    bound, grads[1] = case.bound(), grads[1] * 0.0
+    inputs = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    out, lse, _ = reference(*inputs, bound)
+    if by_sdpa:
+        seen = torch.from_numpy(bound.dense())
+        empty = ~seen.any(-1, keepdim=True)
+        out = scaled_dot_product_attention(*inputs, attn_mask=seen | empty, enable_gqa=True)
+        out = out.masked_fill(empty, 0.0)
+    return found(out, lse, inputs, grads)
+
+
+def part(
+    group: Any, case: Case, lse_counts: bool = True
+) -> tuple[Found, tuple[int, int], tuple[int, int]]:
     """A rank's rows, and what it sent and got on the way there and back."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     bound = case.bound()
     layout = case.layout(ranks, bound)
     rows = torch.from_numpy(layout.positions(rank))
     q, k, v, *grads = (x[:, :, rows] for x in case.tensors())
+    grads[1] = grads[1] * lse_counts
     inputs = [x.detach().clone().requires_grad_() for x in (q, k, v)]
     with counted() as there:
         out, lse = context_parallel_attention(

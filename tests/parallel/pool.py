@@ -1,20 +1,34 @@
-"""A few processes that are joined by gloo and stay alive over many tests."""
+"""A few processes that are joined by gloo and stay alive over many tests.
+
+They are forked off a server that has imported everything once: importing takes longer than most
+tests do.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import pickle
-import subprocess
-import sys
+import socket
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.parallel import worker
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
 
 ROOT = Path(__file__).parents[2]
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
+    [
+        *("tests.parallel.worker", "tests.parallel.jobs", "tests.parallel.training"),
+        *("tests.parallel.tiny_task", "maskwright.apps.language", "maskwright.parallel.checkpoint"),
+        *("maskwright.apps.weights_over_ranks", "transformers.models.llama.modeling_llama"),
+    ]
+)
 
 
 class JobError(Exception):
@@ -30,18 +44,10 @@ class Pool:
 
     def __init__(self, ranks: int, seconds: float = 30.0) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-m", "tests.parallel.worker"]
-        self.workers = [
-            subprocess.Popen(
-                [*command, str(rank), str(ranks), f"{self._folder.name}/store", str(seconds)],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            for rank in range(ranks)
-        ]
+        store = f"{self._folder.name}/store"
+        self.workers, self._pipes = _started(
+            worker.serve, [(rank, ranks, store, seconds) for rank in range(ranks)]
+        )
 
     def run(self, job: Callable[..., Any], count: int, *args: Any) -> list[Any]:
         """What each of the first `count` ranks answers to `job(group, *args)`."""
@@ -49,38 +55,83 @@ class Pool:
 
     def run_each(self, job: Callable[..., Any], each: list[tuple[Any, ...]]) -> list[Any]:
         """The same, with arguments of its own for every rank."""
-        workers = self.workers[: len(each)]
-        for worker, args in zip(workers, each, strict=True):
-            assert worker.stdin is not None
-            pickle.dump((job.__module__, job.__name__, len(each), args), worker.stdin)
-            worker.stdin.flush()
-        with ThreadPoolExecutor(len(workers)) as readers:
-            answers = list(readers.map(_answer, workers))
-        if not all(fine for fine, _ in answers):
-            raise JobError([None if fine else str(text) for fine, text in answers])
-        return [answer for _, answer in answers]
+        for pipe, args in zip(self._pipes, each, strict=False):
+            pipe.send((job.__module__, job.__name__, len(each), args))
+        return _answers(self._pipes[: len(each)])
 
     def close(self) -> None:
         """Let all of them go; those that don't are ended."""
-        for worker in self.workers:
-            assert worker.stdin is not None
-            assert worker.stdout is not None
-            worker.stdin.close()
-        for worker in self.workers:
-            try:
-                worker.wait(10)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
-            assert worker.stdout is not None
-            worker.stdout.close()
+        _let_go(self.workers, self._pipes)
         self._folder.cleanup()
 
 
-def _answer(worker: subprocess.Popen[bytes]) -> tuple[bool, Any]:
-    assert worker.stdout is not None
+def launch(count: int, job: Callable[..., Any], *args: Any) -> list[Any]:
+    """What so many fresh processes answer to `job(*args)`, started as torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    name = (job.__module__, job.__name__)
+    workers, pipes = _started(
+        worker.launched, [(rank, count, port, name, args) for rank in range(count)]
+    )
     try:
-        answer: tuple[bool, Any] = pickle.load(worker.stdout)
-    except EOFError:
-        return False, f"the process ended with {worker.wait()}"
+        return _answers(pipes)
+    finally:
+        _let_go(workers, pipes)
+
+
+def _started(
+    target: Callable[..., None], each: list[tuple[Any, ...]]
+) -> tuple[list[Any], list[Connection]]:
+    workers, pipes = [], []
+    for args in each:
+        here, there = SERVER.Pipe()
+        process = SERVER.Process(target=target, args=(there, *args), daemon=True)
+        with _own_path():
+            process.start()
+        there.close()
+        workers.append(process)
+        pipes.append(here)
+    return workers, pipes
+
+
+def _answers(pipes: list[Connection]) -> list[Any]:
+    answers = [_answer(pipe) for pipe in pipes]
+    if not all(fine for fine, _ in answers):
+        raise JobError([None if fine else str(text) for fine, text in answers])
+    return [answer for _, answer in answers]
+
+
+def _answer(pipe: Connection) -> tuple[bool, Any]:
+    try:
+        answer: tuple[bool, Any] = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return False, "the process ended without an answer"
     return answer
+
+
+def _let_go(workers: list[Any], pipes: list[Connection]) -> None:
+    for pipe in pipes:
+        pipe.close()
+    for process in workers:
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+@contextmanager
+def _own_path() -> Iterator[None]:
+    """The server, started with the first process, finds the tests, and computes with one thread."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    changed = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

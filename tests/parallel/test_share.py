@@ -15,8 +15,6 @@ from maskwright.parallel.share import Share
 from tests.parallel import training
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.parallel.pool import Pool
 
 
@@ -61,12 +59,3 @@ def test_batch_and_sequence_are_shared_out(pool: Pool, kind: str, sharded: bool)
     alone = training.alone(kind)
     for losses in pool.run(training.by_both, 4, kind, sharded):
         np.testing.assert_allclose(losses, alone, atol=1e-4)
-
-
-def test_a_checkpoint_goes_on_with_another_number_of_ranks(pool: Pool, tmp_path: Path) -> None:
-    alone, folder = training.alone("gpt"), str(tmp_path / "last")
-    begun = pool.run(training.cut_short, 4, folder, 0, 8)
-    gone_on = pool.run(training.cut_short, 3, folder, 8, 14)
-    ended = pool.run(training.cut_short, 2, folder, 14, training.STEPS)
-    np.testing.assert_allclose(begun[0] + gone_on[0] + ended[0], alone, atol=1e-4)
-    assert [path.name for path in tmp_path.iterdir()] == ["last"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import maskwright as mw
+from maskwright.parallel.silence import GRACE
 from tests.parallel import jobs
 from tests.parallel.jobs import Case
 from tests.parallel.pool import JobError, Pool
@@ -27,10 +28,9 @@ def doomed() -> Iterator[Pool]:
     made.run(jobs.part, 3, Case(mw.causal(), 12))  # all are there
     yield made
     for worker in made.workers:
-        if worker.poll() is None:
-            worker.kill()  # stopped ones too
+        worker.kill()  # stopped ones too
     made.close()
-    assert all(worker.poll() is not None for worker in made.workers)
+    assert not any(worker.is_alive() for worker in made.workers)
 
 
 def struck(group: Any, case: Case, victim: int, blow: int) -> Any:
@@ -56,7 +56,7 @@ def test_the_others_name_the_rank_that_does_not_answer(doomed: Pool, blow: int) 
     victim = doomed.workers[1]
     waking = None
     if blow == signal.SIGSTOP:  # its answer is waited for too, so it is ended in the end
-        waking = threading.Timer(2 * SECONDS + 3, victim.kill)
+        waking = threading.Timer(SECONDS + GRACE + 2, victim.kill)
         waking.start()
     with pytest.raises(JobError) as error:
         doomed.run(struck, 3, Case(mw.causal(), 12), 1, int(blow))

@@ -1,14 +1,17 @@
-"""A task that trains within a second, for trainings over ranks.
+"""A task that trains within a second, for trainings over ranks, and what the ranks do with it.
 
-As a program it is what torchrun starts: `tiny_task FOLDER` trains, and in the first attempt one rank
-is killed at step 6.
+As a program it is what torchrun starts: `tiny_task FOLDER WORD ...` trains, and in the first attempt
+one rank is killed at step 6; then the command line is run with these words.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,14 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 import maskwright as mw
-from maskwright.apps.ranks import Ranks, start, stop
+from maskwright.__main__ import main
+from maskwright.apps.ranks import start, stop
 from maskwright.apps.training import Course, seeded, train
 from maskwright.models.gpt import GPT, GPTConfig
 
+BATCHES = 2  # make a step, whoever computes them
 COURSE = Course(
-    steps=12, rate=1e-2, warmup=2, evaluate_every=4, device="cpu", patience=None, accumulate=2
+    steps=20, rate=1e-2, warmup=2, evaluate_every=4, device="cpu", patience=None, accumulate=BATCHES
 )
 
 
@@ -31,9 +36,9 @@ class Tiny:
 
     name = "tiny"
 
-    def __init__(self, deadly: bool = False) -> None:
+    def __init__(self, cut: int | None = None, deadly: bool = False) -> None:
         self.mask: Any = mw.window(back=9)
-        self.deadly = deadly
+        self.cut, self.deadly = cut, deadly
         torch.manual_seed(0)
         self.model = GPT(GPTConfig(17, context=30, width=16, heads=2, layers=2), self.mask)
 
@@ -41,6 +46,8 @@ class Tiny:
         return {"tokens": 30}
 
     def batch(self, step: int, part: int) -> torch.Tensor:
+        if step == self.cut:
+            raise KeyboardInterrupt
         if self.deadly and step == 6 and dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.randint(17, (2, 31), generator=seeded(0, step, part))
@@ -55,27 +62,47 @@ class Tiny:
         return float(self.loss(torch.randint(17, (2, 31), generator=seeded(1, 0))))
 
 
-def on_a_mesh(_: Any, dp: int, cp: int) -> tuple[list[float], list[tuple[int, float]]]:
-    """The losses of a training on all ranks of a pool; a step is of two batches."""
-    mesh = dist.init_device_mesh("cpu", (dp, cp), mesh_dim_names=("dp", "cp"))
-    from dataclasses import replace
-
-    course = replace(COURSE, accumulate=2 // dp)
-    done = train(Tiny(), course, ranks=Ranks(dp, cp, mesh)).progress
-    return done.losses, done.evaluations
-
-
-def main(folder: str) -> None:
-    torch.set_num_threads(1)
-    ranks = start(2, 1)
-    train(
-        Tiny(deadly=not ranks.restarted),
-        Course(steps=12, rate=1e-2, warmup=2, evaluate_every=2, device="cpu"),
-        Path(folder),
+def trained(
+    dp: int,
+    cp: int,
+    fsdp: bool = False,
+    folder: Path | None = None,
+    cut: int | None = None,
+    resume: bool = False,
+) -> tuple[list[float], list[tuple[int, float]], list[int]]:
+    """The losses and evaluations of a training, by all ranks; and at which steps each told of it."""
+    ranks = start(dp, cp, fsdp=fsdp)
+    course, told = replace(COURSE, accumulate=BATCHES // dp), []
+    done = train(
+        *(Tiny(cut), course, folder),
         ranks=ranks,
-    )
+        resume=resume,
+        each=lambda progress: told.append(progress.step),
+    ).progress
     stop(ranks)
+    return done.losses, done.evaluations, told
+
+
+def commanded(words: list[str]) -> str:
+    """What the command line prints."""
+    sys.argv, code = ["maskwright", *words], None
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    assert not code, printed.getvalue()
+    return printed.getvalue()
+
+
+def killed_once(folder: str) -> None:
+    """The ranks stay joined: in the same processes they can't be joined again."""
+    ranks = start(2, 1)
+    course = replace(COURSE, accumulate=1, evaluate_every=2)
+    train(Tiny(deadly=not ranks.restarted), course, Path(folder), ranks=ranks)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    torch.set_num_threads(1)
+    killed_once(sys.argv[1])
+    sys.stdout.write(commanded(sys.argv[2:]))

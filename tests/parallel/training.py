@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return whole[:, :-1], whole[:, 1:]
 
 
+@functools.cache
 def alone(kind: str) -> list[float]:
     """The losses in one process."""
     model = made(kind)
@@ -97,9 +99,10 @@ def by_both(group: Any, kind: str, sharded: bool) -> list[float]:
     mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
     model: Any = made(kind)
     if sharded:
+        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
 
-        fully_shard(model, mesh=mesh["dp", "cp"]._flatten("all"))
+        fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
     else:
         model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -1,26 +1,23 @@
-"""One of the processes that tests over ranks run in: it does the jobs that come in by its pipe.
-
-Run as `python -m tests.parallel.worker RANK RANKS STORE SECONDS`.
-"""
+"""One of the processes that tests over ranks run in: it does the jobs that come in by its pipe."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import pickle
-import sys
 import traceback
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
-def main(rank: int, ranks: int, store: str, seconds: float) -> None:
-    """Join the others, make a group of the first n of them for every n, and serve."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a job prints does not get among the answers
+
+def serve(pipe: Connection, rank: int, ranks: int, store: str, seconds: float) -> None:
+    """Join the others, make a group of the first n of them for every n, and do jobs."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -30,21 +27,27 @@ def main(rank: int, ranks: int, store: str, seconds: float) -> None:
         timeout=timedelta(seconds=seconds),
     )
     groups = {n: dist.new_group(list(range(n))) for n in range(1, ranks + 1)}
-    while True:
-        try:
-            where, name, count, args = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            break
-        answer: Any
-        try:
-            job = getattr(importlib.import_module(where), name)
-            answer = (True, job(groups[count], *args))
-        except Exception as error:
-            answer = (False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-        pickle.dump(answer, answers)
-        answers.flush()
+    with suppress(EOFError):
+        while True:
+            where, name, count, args = pipe.recv()
+            pipe.send(_done(where, name, groups[count], *args))
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))
+def launched(
+    pipe: Connection, rank: int, ranks: int, port: int, job: tuple[str, str], args: tuple[Any, ...]
+) -> None:
+    """Do one job, with all that torchrun tells its processes."""
+    torch.set_num_threads(1)
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    pipe.send(_done(*job, *args))
+
+
+def _done(where: str, name: str, *args: Any) -> tuple[bool, Any]:
+    try:
+        job = getattr(importlib.import_module(where), name)
+        return True, job(*args)
+    except Exception as error:
+        return False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"

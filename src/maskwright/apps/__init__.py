@@ -3,3 +3,8 @@
 What may enter: what is particular to one task. How a model is trained is in `training`, how it is
 kept in `checkpoints`.
 """
+
+from maskwright.core.extras import needed_by
+
+with needed_by("maskwright.apps", "apps"):
+    import torch  # noqa: F401

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from maskwright.apps.pairs import AT_ONCE, BEGIN_ID, END_ID, PAD_ID, device_of, filled
-from maskwright.apps.tokens import SPECIAL, UNKNOWN
+from maskwright.apps.tokens import SPECIAL, encode_known
 from maskwright.checks.audit import audit
 from maskwright.core.atoms import padding
 from maskwright.core.text import parse
@@ -73,18 +73,7 @@ def read(task: PairTask | Trained, text: str) -> list[int]:
     """A prompt as ids, all of which the model knows."""
     if not text.strip():
         raise ArgumentError("The prompt is empty. Give a text.")
-    found = task.reads.encode(text)
-    strange = sorted(
-        {
-            text[start:stop]
-            for token, (start, stop) in zip(found.tokens, found.offsets, strict=True)
-            if token == UNKNOWN
-        }
-    )
-    if strange:
-        raise ArgumentError(
-            f"The model has never seen {' '.join(strange)[:40]!r}. Leave it out of the prompt."
-        )
+    found = encode_known(task.reads, text)
     most = task.model.config.context - 2
     if len(found.ids) > most:
         raise ArgumentError(

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from maskwright.core.text import parse
+from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from maskwright.apps.checkpoints import Progress
@@ -39,6 +40,20 @@ class Wishes:
         return (
             own if self.mask is None else parse(self.mask if "(" in self.mask else f"{self.mask}()")
         )
+
+
+def version_of(app: str, versions: Sequence[str], asked: str | None) -> str:
+    """The version of an app that is asked for, or its first one.
+
+    >>> from maskwright.apps.app import version_of
+    >>> version_of("language", ["gpt", "v4"], None)
+    'gpt'
+    """
+    if asked is not None and asked not in versions:
+        raise ArgumentError(
+            f"There is no version {asked} of {app}. Give one of {', '.join(versions)}."
+        )
+    return asked or versions[0]
 
 
 def named_mask(task: Task) -> str:

@@ -19,9 +19,11 @@ from maskwright._version import __version__
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+INDEX = ".metadata"  # the file by which torch.distributed.checkpoint knows its own
 
 
 @dataclass
@@ -46,15 +48,25 @@ def save(
     optimizer: torch.optim.Optimizer | None = None,
 ) -> None:
     """Write a checkpoint, and then put it in the place of the one before."""
+    save_weights(folder, model.state_dict(), progress, optimizer)
+
+
+def save_weights(
+    folder: Path,
+    weights: Mapping[str, torch.Tensor],
+    progress: Progress,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
+    """The same, of weights that are in no model."""
     fresh, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
     try:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
-        weights = {name: x.detach().contiguous().cpu() for name, x in model.state_dict().items()}
-        save_file(weights, fresh / MODEL)
+        held = {name: x.detach().contiguous().cpu() for name, x in weights.items()}
+        save_file(held, fresh / MODEL)
         if optimizer is not None:
             save_file(_flat(optimizer), fresh / OPTIMIZER)
-        (fresh / STATE).write_text(json.dumps(asdict(progress)), encoding="utf-8")
+        (fresh / STATE).write_text(as_text(progress), encoding="utf-8")
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
             folder.rename(old)
@@ -64,8 +76,13 @@ def save(
         shutil.rmtree(fresh, ignore_errors=True)
         raise ArgumentError(
             f"The checkpoint {folder} can't be written: {_reason(error)}. "
-            "The last good one is still there; make room, and resume."
+            "Make room and resume: the last good one is still there."
         ) from error
+
+
+def as_text(progress: Progress) -> str:
+    """What a checkpoint says of itself."""
+    return json.dumps(asdict(progress))
 
 
 def load_progress(folder: Path, app: str) -> Progress:
@@ -89,27 +106,43 @@ def load_progress(folder: Path, app: str) -> Progress:
 def load_weights(folder: Path, model: torch.nn.Module) -> None:
     """Put a checkpoint's weights into a model of the same make."""
     try:
-        weights = load_file(_whole(folder) / MODEL)
-        model.load_state_dict(weights)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise ArgumentError(
-            f"The weights in {folder} do not fit: {_reason(error)}. Train again, or name another."
-        ) from error
+        model.load_state_dict(read_weights(folder))
+    except RuntimeError as error:
+        raise _unfit(folder, error) from error
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """A checkpoint's weights."""
+    try:
+        return load_file(_whole(folder) / MODEL)
+    except (OSError, SafetensorError) as error:
+        raise _unfit(folder, error) from error
 
 
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Put the optimizer where it was."""
+    """Put the optimizer where it was; each rank keeps its part of what is shared out."""
     try:
         held = load_file(_whole(folder) / OPTIMIZER)
     except (OSError, SafetensorError) as error:
         raise ArgumentError(
             f"{folder} can't be resumed: {_reason(error)}. Train again, without --resume."
         ) from error
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in held.items():
         number, _, part = name.partition(".")
-        state.setdefault(int(number), {})[part] = value
+        state.setdefault(int(number), {})[part] = _like(weights[int(number)], value)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def is_there(folder: Path) -> bool:
+    """Is there a checkpoint, under its own name or as the one before it?"""
+    return folder.is_dir() or folder.with_name(folder.name + ".old").is_dir()
+
+
+def is_by_ranks(folder: Path) -> bool:
+    """Was it written by several processes together?"""
+    return (_whole(folder) / INDEX).is_file()
 
 
 def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -121,14 +154,28 @@ def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     }
 
 
+def _like(weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A value, shared out over ranks as its weight is."""
+    if type(weight) is torch.nn.Parameter or value.shape != weight.shape:
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(weight, DTensor)
+    # Every rank has read all of it, so nothing needs to be sent.
+    return distribute_tensor(value, weight.device_mesh, weight.placements, src_data_rank=None)
+
+
+def _unfit(folder: Path, error: Exception) -> ArgumentError:
+    return ArgumentError(
+        f"The weights in {folder} do not fit: {_reason(error)}. Train again, or name another."
+    )
+
+
 def _whole(folder: Path) -> Path:
     """The folder, or the one before it, where a swap was cut short."""
-    old = folder.with_name(folder.name + ".old")
-    if folder.is_dir() or not old.is_dir():
-        if not folder.is_dir():
-            raise ArgumentError(f"There is no checkpoint {folder}. Train first, or name another.")
-        return folder
-    return old
+    if not is_there(folder):
+        raise ArgumentError(f"There is no checkpoint {folder}. Train first, or name another.")
+    return folder if folder.is_dir() else folder.with_name(folder.name + ".old")
 
 
 def _reason(error: Exception) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from maskwright.apps.training import seeded
-from maskwright.errors import ArgumentError, MissingError
+from maskwright.core.extras import needed_by
+from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,13 +27,9 @@ def corpus(language: str) -> list[Pair]:
     >>> len(corpus("spanish")) > 500
     True
     """
-    try:
+    with needed_by("dialogue"):
         folder = Path(import_module("chatterbot_corpus.corpus").DATA_DIRECTORY) / language
         yaml = import_module("yaml")
-    except ImportError as error:
-        raise MissingError(
-            "dialogue: chatterbot-corpus is not installed. Run: pip install 'maskwright[apps]'"
-        ) from error
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     pairs: list[Pair] = []
     for path in sorted(folder.glob("*.yml")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from maskwright.errors import MissingError
+from maskwright.core.extras import needed_by
 
 if TYPE_CHECKING:
     from maskwright.apps.cheat import Compared
@@ -16,12 +16,9 @@ SMOOTHED = 50  # parts of a curve, each of which is a mean
 
 def curves(compared: Compared, form: str) -> bytes:
     """Both curves, as "svg" or "png", with what tells how good each one's own writing is."""
-    try:
+    with needed_by("compare-masks"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        fix = "Run: pip install 'maskwright[draw]'"
-        raise MissingError(f"compare-masks: matplotlib is not installed. {fix}") from error
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

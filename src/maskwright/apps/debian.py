@@ -26,6 +26,7 @@ SETTINGS = Path("/etc/apt/apt.conf.d")
 PATIENCE = 300  # seconds
 LEAST = 100  # pairs
 INSTEAD = "Use numbers or dates, or your own pairs."
+ONLINE = "Go online, or use numbers or dates, or your own pairs."
 
 
 def descriptions(left: str, right: str) -> list[list[Pair]]:
@@ -161,4 +162,4 @@ def _entries(text: str) -> Iterator[tuple[str, str, str]]:
 
 def _not_fetched(reason: str) -> str:
     last = next((line.strip() for line in reason.splitlines() if line.strip()), "no such lists")
-    return f"debian: apt could not fetch the descriptions ({last[:120]}). Go online, or: {INSTEAD}"
+    return f"debian: apt could not fetch the descriptions ({last[:120]}). {ONLINE}"

@@ -14,11 +14,11 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 
-from maskwright.apps.app import Prompt, Wishes
+from maskwright.apps.app import Prompt, Wishes, version_of
 from maskwright.apps.conversations import corpus, split
 from maskwright.apps.packing import SKIP, Example, Packed, Rows, pack, packed_mask
 from maskwright.apps.texts import read_pairs
-from maskwright.apps.tokens import BEGIN, END, UNKNOWN, by_letter, by_piece
+from maskwright.apps.tokens import BEGIN, END, UNKNOWN, by_letter, by_piece, encode_known
 from maskwright.apps.training import Course, seeded
 from maskwright.checks.audit import audit
 from maskwright.core.atoms import everything
@@ -125,11 +125,7 @@ class Dialogue:
 
     def task(self, wishes: Wishes) -> DialogueTask:
         """The pairs asked for, or those of the corpus in that language."""
-        version = wishes.version or self.versions[0]
-        if version not in self.versions:
-            raise ArgumentError(
-                f"There is no version {version} of dialogue. Give one of {', '.join(self.versions)}."
-            )
+        version = version_of(self.name, self.versions, wishes.version)
         pairs = corpus(version) if wishes.pairs is None else read_pairs(wishes.pairs)
         return DialogueTask(wishes, version, pairs)
 
@@ -178,9 +174,7 @@ class Dialogue:
     def use(self, task: DialogueTask | Trained, prompt: Prompt) -> Iterator[str]:
         """The reply to a prompt: the likeliest tokens, unless a temperature is given."""
         if prompt.text is None or not prompt.text.strip():
-            raise ArgumentError(
-                "There is nothing to reply to. Give a prompt, as in 'How are you?'."
-            )
+            raise ArgumentError("The prompt is empty. Give one, as in 'How are you?'.")
         ids = _prompt_ids(task.tokenizer, prompt.text.strip())
         how = Sampling(prompt.temperature or 0.0, prompt.top_k, prompt.top_p, prompt.seed)
         most = MOST_SAID if prompt.count is None else prompt.count
@@ -277,15 +271,7 @@ def _examples(pairs: Sequence[Pair], tokenizer: Tokenizer) -> list[Example]:
 
 
 def _prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    encoded = tokenizer.encode(text)
-    unknown = tokenizer.token_to_id(UNKNOWN)
-    strange = sorted(
-        {text[a:b] for n, (a, b) in zip(encoded.ids, encoded.offsets, strict=True) if n == unknown}
-    )
-    if strange:
-        raise ArgumentError(
-            f"The model has never seen {' '.join(strange)[:40]!r}. Leave it out of the prompt."
-        )
+    encoded = encode_known(tokenizer, text)
     if len(encoded.ids) > CONTEXT // 2:
         raise ArgumentError(
             f"The prompt has {len(encoded.ids)} tokens, and {CONTEXT // 2} are the most that leave "

@@ -15,12 +15,14 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from maskwright.apps.app import version_of
 from maskwright.apps.training import Course, seeded
 from maskwright.checks.audit import audit
 from maskwright.core.atoms import everything, graph, window
+from maskwright.core.extras import needed_by
 from maskwright.core.text import parse
 from maskwright.draw.picture import picture
-from maskwright.errors import ArgumentError, MissingError
+from maskwright.errors import ArgumentError
 from maskwright.models.attention import MultiHeadAttention
 from maskwright.models.blocks import bound_mask, start_small
 
@@ -204,11 +206,7 @@ class Graph:
 
     def task(self, wishes: Wishes) -> GraphTask:
         """The club, in the order and under the mask of the version."""
-        version = wishes.version or VERSIONS[0]
-        if version not in VERSIONS:
-            raise ArgumentError(
-                f"There is no version {version} of graph. Give one of {', '.join(VERSIONS)}."
-            )
+        version = version_of(self.name, self.versions, wishes.version)
         if wishes.text is not None or wishes.pairs is not None or wishes.data is not None:
             raise ArgumentError(
                 "graph knows the karate club only. Leave --text, --pairs, --data out."
@@ -286,11 +284,8 @@ def karate_club(*, by_neighbours: bool = False) -> Club:
     >>> len(karate_club().edges), karate_club().labelled
     (78, [0, 2, 32, 33])
     """
-    try:
+    with needed_by("graph"):
         import networkx as nx  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as error:
-        fix = "Run: pip install 'maskwright[apps]'"
-        raise MissingError(f"graph: networkx is not installed. {fix}") from error
     found = nx.karate_club_graph()
     nodes = sorted(found)
     sides = [SIDES.index(found.nodes[node]["club"]) for node in nodes]

@@ -17,12 +17,14 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from maskwright.apps.app import version_of
 from maskwright.apps.training import Course, seeded
 from maskwright.checks.audit import audit
 from maskwright.core.atoms import causal, keys, queries, window
+from maskwright.core.extras import needed_by
 from maskwright.core.files import write_whole
 from maskwright.core.text import parse
-from maskwright.errors import ArgumentError, MissingError
+from maskwright.errors import ArgumentError
 from maskwright.models.gpt import GPT, GPTConfig
 from maskwright.models.sampling import Sampling, sample
 
@@ -156,11 +158,7 @@ class Image:
 
     def task(self, wishes: Wishes) -> ImageTask:
         """The digits of scikit-learn."""
-        version = wishes.version or self.versions[0]
-        if version not in VERSIONS:
-            raise ArgumentError(
-                f"There is no version {version} of image. Give one of {', '.join(VERSIONS)}."
-            )
+        version = version_of(self.name, self.versions, wishes.version)
         if wishes.text is not None or wishes.pairs is not None or wishes.data is not None:
             raise ArgumentError(
                 "image knows its own digits only. Leave --text, --pairs, --data out."
@@ -224,10 +222,8 @@ def load_digits() -> Digits:
     >>> load_digits().training.shape, load_digits().held_out.shape
     ((1437, 64), (360, 64))
     """
-    try:
+    with needed_by("image"):
         from sklearn import datasets  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as error:
-        raise _no_sklearn() from error
     found = datasets.load_digits()
     order = np.random.default_rng(0).permutation(len(found.target))
     images, digits = found.data[order].astype(np.int64), found.target[order].astype(np.int64)
@@ -280,11 +276,8 @@ def dotted(image: npt.NDArray[np.int64]) -> list[str]:
 
 def sheet(images: npt.NDArray[np.int64], scale: int = 6) -> bytes:
     """A PNG of images (rows, columns, 8, 8), dark on white, with lines of grey between them."""
-    try:
+    with needed_by("image"):
         from matplotlib.image import imsave
-    except ImportError as error:
-        fix = "Run: pip install 'maskwright[draw]'"
-        raise MissingError(f"image: matplotlib is not installed. {fix}") from error
     large = images.repeat(scale, axis=2).repeat(scale, axis=3)
     framed = np.pad(large, ((0, 0), (0, 0), (0, scale), (0, scale)), constant_values=3)
     whole = framed.transpose(0, 2, 1, 3).reshape(framed.shape[0] * framed.shape[2], -1)
@@ -318,10 +311,8 @@ def counted_loss(digits: Digits) -> float:
 
 def recognised(task: ImageTask) -> tuple[float, float]:
     """What an SVM recognises of the real digits held out, and of drawn ones."""
-    try:
+    with needed_by("image"):
         from sklearn.svm import SVC  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as error:
-        raise _no_sklearn() from error
     digits = task.digits
     judge = SVC(gamma=0.001).fit(digits.training, digits.training_digits)
     asked = np.repeat(np.arange(DIGITS), OF_EACH)
@@ -336,7 +327,3 @@ def audited(task: ImageTask | Trained) -> AuditReport:
     ids[:, 0] = SHADES + ids[:, 0] % DIGITS
     device = task.model.words.weight.device
     return audit(task.model, ids.to(device), expects=task.mask, probes=PROBES)
-
-
-def _no_sklearn() -> MissingError:
-    return MissingError("image: scikit-learn is not installed. Run: pip install 'maskwright[apps]'")

@@ -13,9 +13,9 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 
-from maskwright.apps.app import Prompt, Wishes
+from maskwright.apps.app import Prompt, Wishes, version_of
 from maskwright.apps.texts import python_topics, read_text
-from maskwright.apps.tokens import UNKNOWN, by_letter
+from maskwright.apps.tokens import by_letter, encode_known
 from maskwright.apps.training import Course, seeded
 from maskwright.checks.audit import audit
 from maskwright.core.atoms import causal
@@ -120,7 +120,7 @@ class Language:
     def task(self, wishes: Wishes) -> LanguageTask:
         """The text asked for, or Python's own."""
         text = python_topics() if wishes.text is None else read_text(wishes.text)
-        return LanguageTask(wishes, wishes.version or self.versions[0], text)
+        return LanguageTask(wishes, version_of(self.name, self.versions, wishes.version), text)
 
     def again(self, progress: Progress) -> Trained:
         """The model of a checkpoint, and its letters."""
@@ -174,10 +174,6 @@ class Trained:
 
 def make_model(version: str, vocabulary: int, mask: Mask) -> GPT | BabyGPT:
     """The model of that version, for so many letters."""
-    if version not in SIZES:
-        raise ArgumentError(
-            f"There is no version {version} of language. Give one of {', '.join(SIZES)}."
-        )
     config = replace(SIZES[version], vocabulary=vocabulary)
     return GPT(config, mask) if version == "gpt" else BabyGPT(config, mask)
 
@@ -191,13 +187,7 @@ def windows(ids: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, torc
 
 def encoded(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
     """A prompt as ids, all of which the model knows."""
-    ids: list[int] = tokenizer.encode(text).ids
-    unknown = tokenizer.token_to_id(UNKNOWN)
-    strange = sorted({letter for letter, n in zip(text, ids, strict=False) if n == unknown})
-    if strange:
-        raise ArgumentError(
-            f"The model has never seen {' '.join(strange)[:40]!r}. Leave it out of the prompt."
-        )
+    ids: list[int] = encode_known(tokenizer, text).ids
     if len(ids) > most:
         raise ArgumentError(
             f"The prompt has {len(ids)} letters but the context is {most}. Give a shorter one."

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from maskwright.apps.app import Prompt, Wishes
+from maskwright.apps.app import Prompt, Wishes, version_of
 from maskwright.apps.blanks import SKIP, Blanks, blanked, sentences, split
 from maskwright.apps.docstrings import docstring_pairs
 from maskwright.apps.texts import python_topics, read_text
@@ -136,10 +136,7 @@ class MaskedWords:
 
     def task(self, wishes: Wishes) -> MaskedWordsTask:
         """The text asked for, or Python's own."""
-        if wishes.version not in (None, *self.versions):
-            raise ArgumentError(
-                f"There is no version {wishes.version} of {self.name}. Give {self.versions[0]}."
-            )
+        version_of(self.name, self.versions, wishes.version)
         text = python_prose() if wishes.text is None else read_text(wishes.text)
         return MaskedWordsTask(wishes, text)
 

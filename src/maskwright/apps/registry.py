@@ -6,7 +6,8 @@ import difflib
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from maskwright.errors import ArgumentError, MissingError
+from maskwright.core.extras import needed_by
+from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from maskwright.apps.app import App
@@ -33,11 +34,7 @@ def find_app(name: str) -> App:
         close = difflib.get_close_matches(name, APPS, n=1)
         hint = f"Did you mean {close[0]}?" if close else f"Give one of {', '.join(APPS)}."
         raise ArgumentError(f"There is no app {name}. {hint}")
-    try:
+    with needed_by(name, "apps"):
         module = import_module(f"maskwright.apps.{name.replace('-', '_')}")
-    except ModuleNotFoundError as error:
-        raise MissingError(
-            f"{name}: {error.name} is not installed. Run: pip install 'maskwright[apps]'"
-        ) from error
     app: App = getattr(module, APPS[name])()
     return app

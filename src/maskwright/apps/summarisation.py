@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from maskwright.apps.answers import Trained, answers, audited, trained, written
+from maskwright.apps.app import version_of
 from maskwright.apps.docstrings import docstring_pairs, sums_up
 from maskwright.apps.pairs import Lessons, Pair, PairTask, evenly, needed, split
 from maskwright.apps.texts import read_pairs
@@ -49,11 +50,7 @@ class Summarisation:
 
     def task(self, wishes: Wishes) -> PairTask:
         """The docstrings of this machine, or a user's own pairs of a text and its summary."""
-        version = wishes.version or self.versions[0]
-        if version not in self.versions:
-            raise ArgumentError(
-                f"There is no version {version} of summarisation. Give {', '.join(self.versions)}."
-            )
+        version = version_of(self.name, self.versions, wishes.version)
         if wishes.pairs is None:
             training, held_out = (list(filter(sums_up, part)) for part in docstring_pairs())
         else:
@@ -113,7 +110,7 @@ class Summarisation:
         """One line for the text of the prompt."""
         text = " ".join((prompt.text or "").split())
         if not text:
-            raise ArgumentError("There is nothing to sum up. Give a text.")
+            raise ArgumentError("The text to sum up is empty. Give one.")
         yield from answers(task, [text], BEAMS if prompt.beams is None else prompt.beams)
 
 

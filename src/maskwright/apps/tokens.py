@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from maskwright.errors import ArgumentError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from tokenizers import Encoding
 
 PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
 SPECIAL = (PAD, BEGIN, END, UNKNOWN)
@@ -51,3 +55,25 @@ def by_piece(texts: Iterable[str], size: int = 2000) -> Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def encode_known(tokenizer: Tokenizer, text: str) -> Encoding:
+    """A prompt as tokens, all of which the model knows.
+
+    >>> from maskwright.apps.tokens import by_letter, encode_known
+    >>> encode_known(by_letter(["abba"]), "bab").ids
+    [5, 4, 5]
+    """
+    found = tokenizer.encode(text)
+    strange = sorted(
+        {
+            text[start:stop]
+            for token, (start, stop) in zip(found.tokens, found.offsets, strict=True)
+            if token == UNKNOWN
+        }
+    )
+    if strange:
+        raise ArgumentError(
+            f"The model has never seen {' '.join(strange)[:40]!r}. Leave it out of the prompt."
+        )
+    return found

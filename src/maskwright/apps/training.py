@@ -10,13 +10,15 @@ import contextlib
 import math
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from maskwright.apps.checkpoints import Progress, load_optimizer, load_progress, load_weights, save
+from maskwright.apps.checkpoints import Progress, is_there, read_weights, save_weights
 from maskwright.apps.ranks import Ranks
+from maskwright.apps.resuming import load_last, progress_of, save_last
+from maskwright.apps.weights import weights_of
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from maskwright.apps.weights import Weights
     from maskwright.core.mask import Mask
 
 
@@ -92,7 +95,13 @@ class Course:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training came to."""
+    """What a training came to.
+
+    >>> from maskwright.apps.checkpoints import Progress
+    >>> from maskwright.apps.training import Outcome
+    >>> Outcome(Progress("language", {}), seconds=2.0, tokens=500, stopped="done").speed
+    250.0
+    """
 
     progress: Progress
     seconds: float
@@ -116,29 +125,49 @@ def train(
 ) -> Outcome:
     """Train a task; `each` is called after every evaluation. Ctrl-C saves, and ends it.
 
-    With `ranks`, all processes call it alike, and the main one alone writes and tells.
+    With `ranks`, all processes call it alike, and the main one alone tells. What is needed to go
+    on is in `folder`/last, written by all of them together.
 
     The best weights, by what was held out, are in the model in the end, and in `folder`/best.
+
+    >>> import torch
+    >>> from maskwright.apps.training import Course, train
+    >>> class Line:  # a Task: a line through 2
+    ...     name, mask, model = "line", None, torch.nn.Linear(1, 1)
+    ...     config = dict
+    ...     def batch(self, step, part):
+    ...         return torch.ones(4, 1)
+    ...     def loss(self, batch):
+    ...         return (self.model(batch) - 2).square().mean()
+    ...     def tokens(self, batch):
+    ...         return batch.numel()
+    ...     def evaluate(self):
+    ...         return float(self.loss(torch.ones(1, 1)))
+    >>> outcome = train(Line(), Course(steps=20, evaluate_every=10, device="cpu"))
+    >>> outcome.stopped, outcome.tokens, outcome.progress.step
+    ('done', 80, 20)
     """
     ranks = Ranks() if ranks is None else ranks
-    if ranks.restarted and folder is not None and (folder / "last").is_dir():
+    last = None if folder is None else folder / "last"
+    if ranks.restarted and last is not None and is_there(last):
         resume = True
-    kept = folder  # what to read from
-    if not ranks.main:
-        folder, each = None, None
     device = chosen_device(course.device)
     task.model.to(device)
-    optimizer = _optimizer(task.model, course, device)
     progress = Progress(task.name, task.config())
     if resume:
-        progress = _resumed(task, optimizer, kept)
+        progress = progress_of(last, task)
     run: Callable[[Any], torch.Tensor] = torch.compile(task.loss) if course.compile else task.loss
-    best = _best_so_far(task.model, kept if resume else None)
+    weights = weights_of(task.model, run, ranks)
+    optimizer = _optimizer(task.model, course, device)
+    if resume and last is not None:
+        load_last(last, weights, optimizer)
+    had_best = resume and folder is not None and is_there(folder / "best")
+    best = read_weights(folder / "best") if folder and had_best else weights.copied()
     started, tokens, stopped = time.perf_counter(), 0, "done"
-    with _bar(course.steps, progress.step, ranks.main) as show, ranks.sharing(task.model):
+    with _bar(course.steps, progress.step, ranks.main) as show:
         try:
             while progress.step < course.steps:
-                loss, count = _step(task, run, optimizer, course, progress.step, device, ranks)
+                loss, count = _step(task, weights, optimizer, course, progress.step, device, ranks)
                 if not math.isfinite(loss):
                     raise ArgumentError(
                         f"The loss is {loss} at step {progress.step}. Give a smaller --rate."
@@ -148,23 +177,24 @@ def train(
                 progress.step += 1
                 show(progress.step, loss, tokens / (time.perf_counter() - started))
                 if progress.step % course.evaluate_every == 0 or progress.step == course.steps:
-                    if _evaluate(task, progress):
-                        best = _copied(task.model)
-                        if folder is not None:
-                            save(folder / "best", task.model, progress)
-                    if folder is not None:
-                        save(folder / "last", task.model, progress, optimizer)
-                    if each is not None:
-                        each(progress)
+                    if _evaluate(task, weights, progress, ranks):
+                        best = weights.copied()
+                        if folder is not None and ranks.main:
+                            save_weights(folder / "best", best, progress)
+                    if last is not None:
+                        save_last(last, weights, optimizer, progress, ranks)
+                    with weights.whole():
+                        if each is not None and ranks.main:
+                            each(progress)
                     if course.patience is not None and progress.waited >= course.patience:
                         stopped = "no better"
                         break
         except KeyboardInterrupt:
             stopped = "interrupted"
-            if folder is not None:
-                save(folder / "last", task.model, progress, optimizer)
+            if last is not None and ranks.mesh is None:  # ranks are not stopped at one point
+                save_last(last, weights, optimizer, progress, ranks)
     if stopped != "interrupted":
-        task.model.load_state_dict(best)
+        weights.put(best)
     return Outcome(progress, time.perf_counter() - started, tokens, stopped)
 
 
@@ -190,7 +220,7 @@ def seeded(course_seed: int, step: int, part: int = 0) -> torch.Generator:
 
 def _step(
     task: Task,
-    run: Callable[[Any], torch.Tensor],
+    weights: Weights,
     optimizer: torch.optim.Optimizer,
     course: Course,
     step: int,
@@ -204,24 +234,26 @@ def _step(
         group["lr"] = course.rate_at(step)
     optimizer.zero_grad(set_to_none=True)
     total, tokens = 0.0, 0
-    for part in ranks.parts(course.accumulate):
+    parts = ranks.parts(course.accumulate)
+    for part in parts:
         batch = task.batch(step, part)
-        with torch.autocast(device.type, torch.bfloat16, enabled=course.bfloat16):
-            loss = run(batch) / (course.accumulate * ranks.dp)
-        loss.backward()
-        total += float(loss.detach())
+        with weights.adding_up(part == parts[-1]), ranks.sharing(task.model):
+            with torch.autocast(device.type, torch.bfloat16, enabled=course.bfloat16):
+                loss = weights.loss(batch) / course.accumulate
+            weights.backward(loss)
+        total += float(loss.detach()) / ranks.dp
         tokens += task.tokens(batch)
-    total, count = ranks.add_up(task.model, total, tokens)
+    total, count = ranks.add_up(total, tokens)
     torch.nn.utils.clip_grad_norm_(task.model.parameters(), course.clip)
     optimizer.step()
     return total, int(count)
 
 
-def _evaluate(task: Task, progress: Progress) -> bool:
+def _evaluate(task: Task, weights: Weights, progress: Progress, ranks: Ranks) -> bool:
     """Measure on what was held out; was it the best so far?"""
     task.model.eval()
-    with torch.no_grad():
-        found = task.evaluate()
+    with torch.no_grad(), weights.whole(), ranks.sharing(task.model):
+        found = ranks.agreed(task.evaluate())
     progress.evaluations.append((progress.step, found))
     better = found < progress.best
     progress.best = min(found, progress.best)
@@ -237,42 +269,6 @@ def _optimizer(model: nn.Module, course: Course, device: torch.device) -> torch.
         {"params": [x for x in weights if x.dim() <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=course.rate, betas=(0.9, 0.98), fused=device.type == "cuda")
-
-
-def _resumed(task: Task, optimizer: torch.optim.Optimizer, folder: Path | None) -> Progress:
-    if folder is None:
-        raise ArgumentError("There is nothing to resume from. Name the folder of the training.")
-    last = folder / "last"
-    progress = load_progress(last, task.name)
-    if progress.config != _plain(task.config()):
-        raise ArgumentError(
-            f"{last} was trained with other settings. Resume with the same ones, or train again."
-        )
-    load_weights(last, task.model)
-    load_optimizer(last, optimizer)
-    return replace(progress)
-
-
-def _best_so_far(model: nn.Module, folder: Path | None) -> dict[str, torch.Tensor]:
-    """The best weights of the training that is resumed, or those of the moment."""
-    if folder is None or not (folder / "best").is_dir():
-        return _copied(model)
-    now = _copied(model)
-    load_weights(folder / "best", model)
-    best = _copied(model)
-    model.load_state_dict(now)
-    return best
-
-
-def _copied(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: x.detach().clone() for name, x in model.state_dict().items()}
-
-
-def _plain(config: dict[str, Any]) -> Any:
-    """As JSON gives it back."""
-    import json
-
-    return json.loads(json.dumps(config))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from maskwright.apps.answers import Trained, answers, audited, trained, written
+from maskwright.apps.app import version_of
 from maskwright.apps.pairs import Lessons, Pair, PairTask, evenly, needed, split
 from maskwright.apps.texts import read_pairs
 from maskwright.apps.tokens import by_piece
@@ -131,7 +132,7 @@ class Translation:
         """Every line of the prompt, translated."""
         lines = [line.strip() for line in (prompt.text or "").splitlines() if line.strip()]
         if not lines:
-            raise ArgumentError("There is nothing to translate. Give a text.")
+            raise ArgumentError("The text to translate is empty. Give one.")
         yield from answers(task, lines, 1 if prompt.beams is None else prompt.beams)
 
 
@@ -145,13 +146,11 @@ def kind_of(wishes: Wishes) -> str:
     """
     if wishes.pairs is not None:
         return "own"
-    version = "debian" if wishes.data == "debian" else wishes.version or Translation.versions[0]
-    if version not in Translation.versions:
-        raise ArgumentError(
-            f"There is no version {version} of translation. "
-            f"Give one of {', '.join(Translation.versions)}."
-        )
-    return version
+    return version_of(
+        Translation.name,
+        Translation.versions,
+        "debian" if wishes.data == "debian" else wishes.version,
+    )
 
 
 def languages_of(wishes: Wishes) -> tuple[str, str]:

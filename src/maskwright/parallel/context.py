@@ -10,15 +10,18 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-import torch.distributed as dist
+from maskwright.core.extras import needed_by
+
+with needed_by("maskwright.parallel.context"):
+    import torch
+    import torch.distributed as dist
 
 from maskwright.core.arrays import read_choice
 from maskwright.core.bound import BoundMask
 from maskwright.engine.execute import Terms
 from maskwright.engine.inputs import bind, check_numbers, check_tensors
 from maskwright.engine.op import usual_scale
-from maskwright.errors import ArgumentError, FrameError, MaskError, Unsupported
+from maskwright.errors import ArgumentError, FrameError, MaskError
 from maskwright.parallel.balance import balance
 from maskwright.parallel.exchange import Task, digest_of, exchange_of
 from maskwright.parallel.parts import Known, merged, part, part_back, unpacked
@@ -130,7 +133,7 @@ class Ranges(torch.autograd.Function):
         more, dk, dv = part_back(plan.own, k, v, given)
         dq = dq + more
         if going is not None:
-            theirs, sent = going.wait(), torch.from_numpy(plan.sent)
+            theirs, sent = going.wait(), torch.from_numpy(plan.sent).to(dk.device)
             for own, came in zip((dk, dv), unpacked(theirs, k), strict=True):
                 own.index_add_(2, sent, came)
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
@@ -149,12 +152,6 @@ def _whole(
     mask: Mask | BoundMask | None, layout: Shards | None, q: torch.Tensor, ranks: int
 ) -> tuple[BoundMask, Shards]:
     """The mask of the whole sequence, and how its rows are shared out."""
-    if q.device.type != "cpu":
-        raise Unsupported(
-            f"context_parallel_attention: q is on {q.device}, and parts are computed on the CPU "
-            "only. Move q, k and v there.",
-            target="context_parallel_attention",
-        )
     if layout is None:
         if not isinstance(mask, BoundMask):
             raise ArgumentError(

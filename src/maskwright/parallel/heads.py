@@ -10,8 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
+
+from maskwright.core.extras import needed_by
+
+with needed_by("maskwright.parallel.heads"):
+    import torch
+    import torch.distributed as dist
 
 from maskwright.engine.attention import attention
 from maskwright.engine.inputs import bind, check_tensors
@@ -45,6 +49,17 @@ def heads_parallel_attention(
 
     Tensors are shared out by `layout` as for `context_parallel_attention`. Where there are fewer
     key heads than ranks, some ranks have nothing to compute.
+
+    One process, which torchrun would start several of:
+
+    >>> import torch, torch.distributed as dist, maskwright as mw
+    >>> from maskwright.parallel.balance import balance
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x, mask = torch.randn(1, 2, 4, 8), mw.causal().on(4)
+    >>> out = heads_parallel_attention(x, x, x, mask, dist.group.WORLD, layout=balance(mask, 1))
+    >>> torch.equal(out, mw.attention(x, x, x, mask))
+    True
+    >>> dist.destroy_process_group()
     """
     group = group_of(mesh)
     check_tensors(q, k, v, enable_gqa)
@@ -79,6 +94,19 @@ def grid_parallel_attention(
 
     `layout` shares the sequence out over the mesh's first dimension. A rank holds its part of
     what `split_layout(layout, heads)` gives to the ranks in the mesh's order.
+
+    One process, which torchrun would start several of:
+
+    >>> import torch, torch.distributed as dist, maskwright as mw
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> from maskwright.parallel.balance import balance
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x, mask = torch.randn(1, 2, 4, 8), mw.causal().on(4)
+    >>> mesh = init_device_mesh("cpu", (1, 1))
+    >>> out = grid_parallel_attention(x, x, x, mask, mesh, layout=balance(mask, 1))
+    >>> torch.allclose(out, mw.attention(x, x, x, mask), atol=1e-6)
+    True
+    >>> dist.destroy_process_group()
     """
     if mesh.ndim != 2:
         raise ArgumentError(

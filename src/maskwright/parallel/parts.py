@@ -12,6 +12,7 @@ import torch
 
 from maskwright.engine import execute
 from maskwright.engine.execute import HALVES, Terms
+from maskwright.parallel import blockwise
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -21,7 +22,10 @@ def part(
     bound: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, terms: Terms
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and logsumexp over some of the keys, halves in float32: they are yet to be joined."""
-    return execute.forward(bound, _precise(q), _precise(k), _precise(v), terms)
+    given = _precise(q), _precise(k), _precise(v)
+    if q.device.type == "cpu":
+        return execute.forward(bound, *given, terms)
+    return blockwise.forward(bound, *given, terms.scale)
 
 
 class Known(NamedTuple):
@@ -40,8 +44,10 @@ def part_back(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients over some of the keys: with the whole's output and logsumexp they just add up."""
     q, grad, grad_lse, out, lse, terms = known
-    given = (_precise(q), _precise(k), _precise(v), out, lse)
-    return execute.backward(bound, _precise(grad), grad_lse, *given, terms)
+    given = (_precise(grad), grad_lse, _precise(q), _precise(k), _precise(v), out, lse)
+    if q.device.type == "cpu":
+        return execute.backward(bound, *given, terms)
+    return blockwise.backward(bound, *given, terms.scale)
 
 
 def merged(

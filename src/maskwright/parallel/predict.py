@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.errors import ArgumentError
 
@@ -25,6 +25,17 @@ class Prediction:
 
     `computing` and `moving` are what each would take alone. The step takes at least the longer of
     the two, `hidden`, where all that is moved is moved meanwhile, and at most both, `bare`.
+
+    >>> import maskwright as mw
+    >>> from maskwright.parallel.balance import balance
+    >>> shards = balance(mw.causal().on(2**12, heads=8), 4, key_bytes=2**12)
+    >>> found = predict(shards, link=50e9, flops=400e12)
+    >>> found.hidden == max(found.computing, found.moving)
+    True
+    >>> found.ideal <= found.hidden <= found.bare
+    True
+    >>> found.as_dict()["ranks"]
+    4
     """
 
     shards: Shards
@@ -58,6 +69,23 @@ class Prediction:
     def ideal(self) -> float:
         """Seconds with the same work on every rank and nothing to move."""
         return self._seconds(float(self.shards.work.mean()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for a file: seconds, and what every rank has."""
+        shards = self.shards
+        ranks = ("rows", "work", "keys_in", "keys_out", "bytes_in", "bytes_out")
+        times = ("computing", "moving", "hidden", "bare", "ideal")
+        return {
+            "tokens": shards.tokens,
+            "ranks": shards.ranks,
+            "how": shards.how,
+            "balance": shards.balance,
+            "evenness": shards.evenness,
+            "ring_share": shards.ring_share,
+            "seconds": {name: getattr(self, name) for name in times},
+            "assumed": {"link": self.link, "flops": self.flops, "head_dim": self.head_dim},
+            **{name: getattr(shards, name).tolist() for name in ranks},
+        }
 
     def _seconds(self, cells: float) -> float:
         return (1 + BACKWARD) * 4 * self.head_dim * cells / self.flops

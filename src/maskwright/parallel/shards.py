@@ -40,6 +40,16 @@ class Shards:
     keys that a rank (down) needs of another (across)
        ·   0
        1   ·
+    >>> shards.tokens, shards.rows.tolist(), shards.order.tolist()
+    (8, [4, 4], [0, 1, 2, 3, 4, 5, 6, 7])
+    >>> shards.matrix.tolist(), shards.wanted(1, 0).tolist(), shards.before(1, np.array([6])).tolist()
+    ([[4, 0], [1, 4]], [3], [2])
+    >>> shards.keys_in.tolist(), shards.keys_out.tolist(), shards.bytes_in.tolist()
+    ([0, 1], [1, 0], [0, 1])
+    >>> shards.bytes_out.tolist(), shards.ring_in.tolist(), shards.ring_out.tolist()
+    ([1, 0], [4, 4], [4, 4])
+    >>> round(shards.balance, 2), shards.evenness, shards.ring_share
+    (1.07, 1.0, 0.125)
     """
 
     how: str

@@ -14,8 +14,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
+from maskwright.core.extras import needed_by
+
+with needed_by("maskwright.parallel.share"):
+    import torch
+    import torch.distributed as dist
 
 from maskwright.core.bound import BoundMask
 from maskwright.engine.attention import TAKEN
@@ -32,7 +35,25 @@ if TYPE_CHECKING:
 
 
 class Share:
-    """The rows of a layout that this rank has; `mesh` is of one dimension, or a process group."""
+    """The rows of a layout that this rank has; `mesh` is of one dimension, or a process group.
+
+    One process, which torchrun would start several of:
+
+    >>> import torch, torch.distributed as dist, maskwright as mw
+    >>> from maskwright.parallel.balance import balance
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> share, ids = Share(balance(mw.causal().on(4), 1)), torch.tensor([[5, 6, 7, 8]])
+    >>> share.take(ids).tolist(), share.join(share.take(ids)).tolist()
+    ([[5, 6, 7, 8]], [[5, 6, 7, 8]])
+    >>> share.mean(torch.tensor([1.0, 2.0]), weights=torch.tensor([1, 0])).item()
+    1.0
+    >>> share.sum_gradients(torch.nn.Linear(2, 2))
+    >>> x = torch.randn(1, 1, 4, 2)
+    >>> with share.attention():
+    ...     mw.attention(x, x, x, mw.causal()).shape
+    torch.Size([1, 1, 4, 2])
+    >>> dist.destroy_process_group()
+    """
 
     def __init__(self, layout: Shards, mesh: Any = None) -> None:
         self.layout, self.group = layout, group_of(mesh)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GRACE: Final = 3.0  # seconds that the others have to notice it too
-FIX: Final = "Look at its log, and start the job again from the last checkpoint."
+FIX: Final = "Look at the log, and start the job again from the last checkpoint."
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def _silent(group: Any) -> list[int]:
     ranks, me = dist.get_process_group_ranks(group), dist.get_rank()
     missing = [rank for rank in ranks if rank != me]
     try:
-        store = dist.distributed_c10d._get_default_store()
+        store = dist.group.WORLD.get_group_store()  # of all: not every group may have noticed yet
         store.set(_name(me), "here")
         end = time.monotonic() + GRACE
         while missing and time.monotonic() < end:

@@ -5,15 +5,21 @@ What may enter here: sums and unions over rows, read some rows at a time. Nothin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from maskwright.core.atoms_array import Blocks
+from maskwright.core.bound import BoundMask
+from maskwright.core.frame import Frame
 from maskwright.core.spans import Spans
+from maskwright.parallel import distances
 
 if TYPE_CHECKING:
     from maskwright.core.arrays import IntArray
-    from maskwright.core.bound import BoundMask
+
+FEW: Final = 4  # intervals a row has at most where reading all rows is quick
 
 
 def row_work(bound: BoundMask) -> IntArray:
@@ -23,10 +29,13 @@ def row_work(bound: BoundMask) -> IntArray:
     >>> row_work(mw.causal().on(4, batch=2)).tolist()
     [2, 4, 6, 8]
     """
-    frame, (batch, heads) = bound.frame, bound.shape[:2]
-    shared = (frame.batch if batch == 1 else 1) * (frame.heads if heads == 1 else 1)
-    parts = [_cells(spans) for spans in bound._read()]
-    return shared * np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    kept = bound.__dict__
+    if "_row_work" not in kept:
+        frame, (batch, heads) = bound.frame, bound.shape[:2]
+        shared = (frame.batch if batch == 1 else 1) * (frame.heads if heads == 1 else 1)
+        kept["_row_work"] = shared * _row_cells(bound)
+    work: IntArray = kept["_row_work"]
+    return work
 
 
 def seen_keys(bound: BoundMask, cuts: IntArray) -> Spans:
@@ -37,22 +46,61 @@ def seen_keys(bound: BoundMask, cuts: IntArray) -> Spans:
     >>> seen_keys(mw.window(back=1).on(6), np.array([0, 3, 6])).row(1)
     [(2, 6)]
     """
-    stretch = np.repeat(np.arange(cuts.size - 1), np.diff(cuts))  # of each row
-    owners, starts, stops, row = [], [], [], 0
-    for spans in bound._read():
+    if _has_many(bound) and distances.goes_by_distance(bound):
+        return distances.keys_of_stretches(bound, cuts)
+    lines, height = _distinct(bound)
+    low, high = cuts[:-1] // height, -(-cuts[1:] // height)
+    stretch = np.repeat(np.arange(low.size), high - low)
+    line = np.arange(stretch.size) - np.repeat(np.cumsum(high - low) - high, high - low)
+    owners, starts, stops = ([np.zeros(0, np.int64)] for _ in range(3))
+    row = 0
+    for spans in lines._read():
         rows = spans.shape[2]
-        offsets, first, last = spans.flat
-        number = np.repeat(np.arange(offsets.size - 1), np.diff(offsets)) % max(rows, 1)
-        part = stretch[row : row + rows]
-        low = int(part[0]) if rows else 0
-        shape = (1, 1, int(part[-1]) - low + 1 if rows else 0)
-        joined = _union(shape[2], spans.kv_len, part[number] - low, first, last)
-        owners.append(np.repeat(np.arange(shape[2]) + low, np.diff(joined.offsets)))
+        part = slice(*np.searchsorted(line, (row, row + rows)))
+        whose, held = stretch[part], _lines(spans, line[part] - row)
+        offsets, first, last = held.flat
+        number = np.repeat(np.arange(offsets.size - 1), np.diff(offsets)) % max(whose.size, 1)
+        low_owner = int(whose[0]) if whose.size else 0
+        count = int(whose[-1]) - low_owner + 1 if whose.size else 0
+        joined = _union(count, spans.kv_len, whose[number] - low_owner, first, last)
+        owners.append(np.repeat(np.arange(count) + low_owner, np.diff(joined.offsets)))
         starts.append(joined.starts)
         stops.append(joined.stops)
         row += rows
-    flat = (np.concatenate(lists or [np.zeros(0, np.int64)]) for lists in (owners, starts, stops))
+    flat = (np.concatenate(lists) for lists in (owners, starts, stops))
     return Spans.from_pieces((1, 1, cuts.size - 1), bound.frame.kv_len, *flat)
+
+
+def _row_cells(bound: BoundMask) -> IntArray:
+    """How many cells each row has, over the planes that differ."""
+    if _has_many(bound) and distances.goes_by_distance(bound):
+        return distances.row_cells(bound)
+    lines, height = _distinct(bound)
+    parts = [_cells(spans) for spans in lines._read()]
+    cells = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    return cells if height == 1 else np.repeat(cells, height)[: bound.frame.q_len]
+
+
+def _has_many(bound: BoundMask) -> bool:
+    return bound.mask._width(bound.frame.kv_len) > FEW
+
+
+def _distinct(bound: BoundMask) -> tuple[BoundMask, int]:
+    """A mask with one row for every `height` rows that are alike, and that height."""
+    mask, frame = bound.mask, bound.frame
+    if not isinstance(mask, Blocks) or mask.q_size == 1 or "spans" in bound.__dict__:
+        return bound, 1
+    lines = math.ceil(frame.q_len / mask.q_size)
+    flat = Blocks(mask.map, 1, mask.kv_size)
+    return BoundMask(flat, Frame(lines, frame.kv_len, frame.batch, frame.heads)), mask.q_size
+
+
+def _lines(spans: Spans, line: IntArray) -> Spans:
+    """These lines of the spans, of which one may be asked for more than once."""
+    b, h, rows = spans.shape
+    if line.size == rows:
+        return spans
+    return spans.take(np.arange(b * h * rows).reshape(b, h, rows)[:, :, line])
 
 
 def _cells(spans: Spans) -> IntArray:
