@@ -16,6 +16,7 @@ import torch
 from maskwright.apps.ranks import Ranks, start
 from maskwright.apps.training import train
 from maskwright.errors import ArgumentError
+from maskwright.models.gpt import GPT, GPTConfig
 from tests.parallel import tiny_task
 from tests.parallel.pool import ROOT, launch
 from tests.parallel.tiny_task import COURSE, Tiny
@@ -130,9 +131,16 @@ def test_flags_that_do_not_fit_the_processes_are_refused(
         start(dp, cp, fsdp=fsdp)
 
 
-def test_only_the_sequences_of_a_gpt_are_shared_out() -> None:
-    with (
-        pytest.raises(ArgumentError, match=r"--cp 2 .* this app's model is a Linear"),
-        Ranks(1, 2).sharing(torch.nn.Linear(1, 1)),
-    ):
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (torch.nn.Linear(1, 1), "this app's model is a Linear"),
+        (GPT(GPTConfig(5, width=4, heads=1, layers=1, dropout=0.2)), "model has 0.2"),
+    ],
+    ids=["no GPT", "dropout"],
+)
+def test_sequences_that_can_not_be_shared_out_are_refused(
+    model: torch.nn.Module, says: str
+) -> None:
+    with pytest.raises(ArgumentError, match=f"--cp 2 .* {says}"), Ranks(1, 2).sharing(model):
         pass

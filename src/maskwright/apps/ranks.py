@@ -89,6 +89,11 @@ class Ranks:
                 f"--cp {self.cp} shares out the sequences of a GPT, and this app's model is a "
                 f"{type(gpt).__name__}. Leave --cp out, and use --dp."
             )
+        if gpt.config.dropout:
+            raise ArgumentError(
+                f"--cp {self.cp} has no dropout in attention, and this app's model has "
+                f"{gpt.config.dropout}. Leave --cp out, and use --dp."
+            )
         shared = functools.partial(_shared, gpt, gpt.forward, self.mesh["cp"])
         gpt.__dict__["forward"] = shared  # found before the class's own
         try:

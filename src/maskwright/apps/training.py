@@ -229,12 +229,12 @@ def _step(
 ) -> tuple[float, int]:
     """One step of the optimizer: its loss, and how many tokens it saw."""
     task.model.train()
-    torch.manual_seed(course.seed * 1_000_003 + step)  # for dropout
+    parts = ranks.parts(course.accumulate)
+    torch.manual_seed(course.seed * 1_000_003 + step + (parts.start << 40))  # for dropout
     for group in optimizer.param_groups:
         group["lr"] = course.rate_at(step)
     optimizer.zero_grad(set_to_none=True)
     total, tokens = 0.0, 0
-    parts = ranks.parts(course.accumulate)
     for part in parts:
         batch = task.batch(step, part)
         with weights.adding_up(part == parts[-1]), ranks.sharing(task.model):
