@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -227,3 +229,13 @@ def test_tensors_without_numbers_give_shapes(where: str) -> None:
     assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
     # Nothing of it is left in what the mask keeps.
     assert attend(real, mask).isfinite().all()
+
+
+def test_who_compiles_nothing_does_not_load_the_compiler() -> None:
+    code = (
+        "import sys, torch, maskwright as mw; q = torch.ones(1, 1, 4, 2, requires_grad=True)\n"
+        "mw.attention(q, q, q, mw.causal()).sum().backward()\n"
+        "mw.attention(q, q, q, mw.causal(), impl='dense')\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -173,7 +174,9 @@ def _eagerly(
     if impl == "native":
         check_native(q, v, dropout_p)
     elif impl != "strips" and (impl != "auto" or q.device.type != "cpu"):
-        out, lse = _by_torch(impl, bound, q, k, v, scale, dropout_p, return_lse)
+        # Where compiled code falls back to eager, masks are not for dynamo. Loading that takes seconds.
+        keep_out = torch.compiler.disable if "torch._dynamo" in sys.modules else _as_it_is
+        out, lse = keep_out(_by_torch)(impl, bound, q, k, v, scale, dropout_p, return_lse)
         return out, lse
     if q.device.type != "cpu":
         choose(bound, impl, q.device.type, (q.shape[0], q.shape[1]))
@@ -194,7 +197,6 @@ def _plain_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     )
 
 
-@torch.compiler.disable  # where compiled code falls back to eager, masks are not for dynamo
 def _by_torch(
     impl: str,
     bound: BoundMask,
@@ -229,6 +231,10 @@ def _by_torch(
         ),
         None,
     )
+
+
+def _as_it_is(function: Any) -> Any:
+    return function
 
 
 def _refuse(route: str, what: str, asked: object) -> None:
