@@ -6,6 +6,7 @@ import importlib
 import io
 import re
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,28 +20,45 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Here, Ran
 
 
-@pytest.fixture(scope="module")
-def app() -> Iterator[Any]:
-    """The program as it is where typer is not installed."""
+@contextmanager
+def no_typer(kept: dict[str, Any]) -> Iterator[None]:
+    """Inside, typer is not installed, and the program's modules are those kept from last time."""
     importlib.import_module("maskwright.cli")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maskwright, "cli", maskwright.cli)  # the import below replaces it
+        patch.setattr(maskwright, "cli", maskwright.cli)  # an import replaces it
         for name in [*sys.modules]:
-            if name.split(".")[0] == "typer" or name.startswith("maskwright.cli"):
+            if _is_ours(name):
                 patch.delitem(sys.modules, name)
         patch.setitem(sys.modules, "typer", None)
-        plain = importlib.import_module("maskwright.cli")
-        assert type(plain.app).__module__ == "maskwright.cli.plain"
-        yield plain.app
+        for name, module in kept.items():
+            patch.setitem(sys.modules, name, module)
+        importlib.import_module("maskwright.cli")
+        yield
+        kept |= {name: module for name, module in sys.modules.items() if _is_ours(name)}
+        for name in kept:
+            sys.modules.pop(name, None)
+
+
+def _is_ours(name: str) -> bool:
+    return name.split(".")[0] == "typer" or name.startswith("maskwright.cli")
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Any]:
+    """The program's modules as they are where typer is not installed."""
+    modules: dict[str, Any] = {}
+    with no_typer(modules):
+        assert type(sys.modules["maskwright.cli"].app).__module__ == "maskwright.cli.plain"
+    return modules
 
 
 @pytest.fixture
-def without(app: Any, here: Here, monkeypatch: pytest.MonkeyPatch) -> Here:
+def without(kept: dict[str, Any], here: Here, monkeypatch: pytest.MonkeyPatch) -> Here:
     """Runs it as `here` runs the other."""
 
     def go(*words: str) -> Ran:
-        with monkeypatch.context() as patch:
-            patch.setattr("maskwright.__main__.app", app)
+        with no_typer(kept), monkeypatch.context() as patch:
+            patch.setattr("maskwright.__main__.app", sys.modules["maskwright.cli"].app)
             return here(*words)
 
     return go

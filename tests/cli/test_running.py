@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import maskwright as mw
+from maskwright.engine.routes import native_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,14 +21,16 @@ if TYPE_CHECKING:
 def test_plan_prints_what_the_library_would_here(here: Here) -> None:
     ran = here("plan", "window(back=255)", "--size", "1024", "--heads", "8")
     route = mw.explain_route(mw.window(back=255), 1024, heads=8, impl="strips")
-    assert ran == (0, f"{route}\n", "")
+    line = native_line(mw.window(back=255).on(1024, heads=8), "forward")
+    assert ran == (0, f"{line}\n{route}\n", "")
 
 
 def test_plan_shows_the_backward_pass(here: Here) -> None:
     from maskwright.engine.plan import plan_of
 
     ran = here("plan", "causal()", "--size", "512", "--backward")
-    assert ran.out == f"{plan_of(mw.causal().on(512), 'backward')}\n"
+    bound = mw.causal().on(512)
+    assert ran.out == f"{native_line(bound, 'backward')}\n{plan_of(bound, 'backward')}\n"
 
 
 def test_plan_needs_no_framework(here: Here) -> None:

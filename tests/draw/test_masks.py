@@ -131,7 +131,7 @@ def test_tokens_that_do_not_fit_are_refused(given_tokens: list[str], says: str) 
 
 
 def test_a_view_that_is_not_there_is_refused() -> None:
-    with pytest.raises(mw.FrameError, match="The mask has 4 queries and 4 keys"):
+    with pytest.raises(mw.FrameError, match="Give some of 4 queries and 4 keys"):
         grid_of(mw.causal().on(4), view=View(0, 5, 0, 4))
 
 

@@ -82,6 +82,8 @@ class AuditReport:
     >>> later = mw.audit(lambda x: x.flip(1), torch.randn(1, 4, 2), expects="causal")
     >>> later.ok, later.cause, later.layer, len(later.by_cause)
     (False, 'future-visible', None, 1)
+    >>> later.verdict
+    'model does not obey causal()'
     >>> later.as_dict()["ok"], len(later.to_json()) > 100, "<h1>" in later.to_html()
     (False, True, True)
     """

@@ -36,7 +36,7 @@ def parse(text: str) -> Mask:
     causal() & padding(lengths=[3, 4])
     >>> mw.parse("__import__('os')")
     Traceback (most recent call last):
-    maskwright.errors.TextError: There is no atom named __import__. The atoms are blocks, causal, \
+    maskwright.errors.TextError: There is no atom named __import__. Give one of blocks, causal, \
 chunks, dense, documents, everything, graph, image, keys, nothing, padding, prefix, queries, \
 stride, tree, window, by_head, by_batch.
     """
