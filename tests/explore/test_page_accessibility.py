@@ -49,9 +49,8 @@ def filled(page: Page, name: str) -> Locator:
     return panel
 
 
-@pytest.mark.parametrize(  # each two of the three in all four ways
-    ("lang", "theme", "width"),
-    [("en", "light", 360), ("en", "dark", 1280), ("zh", "light", 1280), ("zh", "dark", 360)],
+@pytest.mark.parametrize(  # each of them both ways
+    ("lang", "theme", "width"), [("en", "light", 360), ("zh", "dark", 1280)]
 )
 def test_axe_finds_nothing_serious(visit: Visit, lang: str, theme: str, width: int) -> None:
     page = visit(screen=(width, 900), **STATE, lang=lang, theme=theme)
