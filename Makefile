@@ -4,9 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python scripts/install.py --constraint constraints.txt
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit("What is pinned for development needs Python 3.11 or newer (maskwright itself 3.10). Pass PYTHON=...") if sys.version_info < (3, 11) else None'
-# Workers of one thread each, since most tests are too small for more; and one more of them than two
-# cores have use for, since some wait for browsers and other processes.
-TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+# Two workers of one thread each: most tests are too small for more.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tour test test-core test-tf test-sanitize dist notebooks check fuzz audit-zoo bench docs pictures format clean
