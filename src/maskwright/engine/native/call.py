@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from maskwright.engine.native.spans import Held
 
 DTYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+FEW_NUMBERS = 2**14  # of keys in half precision, up to which no digit of the output is spared
 
 borrow_threads()
 
@@ -88,8 +89,9 @@ def backward(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
-    if q.dtype != torch.float32 and q.shape[-1] != v.shape[-1]:
-        # Torch keeps more digits here than a half has, so the output is had again, unrounded.
+    if q.dtype != torch.float32 and (q.shape[-1] != v.shape[-1] or k.numel() <= FEW_NUMBERS):
+        # Torch keeps more digits here than a half has, or, of few numbers, may round by chance to the
+        # very truth; so the output is had again, unrounded.
         wq, wk, wv, wide = (x.to(torch.float32) for x in (q, k, v, grad))
         found = backward(
             bound, wide, grad_lse, wq, wk, wv, *forward(bound, wq, wk, wv, scale), scale=scale
