@@ -10,23 +10,19 @@ from importlib import import_module
 from itertools import takewhile
 
 MEASURED = ("core", "targets", "attention", "variants", "prefill", "training", "explore")
-WITH_OPTIONS = ("attention", "prefill")
+WITH_OPTIONS = ("attention", "variants", "prefill", "training")
 
 
 def main(given: list[str]) -> int:
     """Run what is named, or all; options go to the one that takes them."""
     names = list(takewhile(lambda word: word in (*MEASURED, "report"), given))
     options = given[len(names) :]
-    if (
-        options
-        and options[0] not in ("-h", "--help")
-        and not (len(names) == 1 and names[0] in WITH_OPTIONS)
-    ):
+    if options and not (len(names) == 1 and names[0] in WITH_OPTIONS):
+        if options[0] in ("-h", "--help"):
+            print(f"python -m benchmarks [{' | '.join((*MEASURED, 'report'))}] [--help]")
+            return 0
         print(f"{options[0]}: name one measurement that takes it, of {', '.join(WITH_OPTIONS)}")
         return 2
-    if options and not names:
-        print(f"python -m benchmarks [{' | '.join((*MEASURED, 'report'))}] [--help]")
-        return 0
     failed = 0
     for name in names or MEASURED:
         run = import_module(f"benchmarks.{name}").run

@@ -51,7 +51,7 @@ a{color:var(--link)}
 nav{border:1px solid var(--line);border-radius:8px;padding:1rem 1rem .5rem}
 nav h2{font-size:1.1rem;margin:0}
 nav ol{columns:2 16rem;padding-left:2rem;margin:.5rem 0}
-nav a{display:inline-block;padding:.2rem 0}
+nav li{padding:.2rem 0}
 section{border-top:1px solid var(--line);margin-top:2.5rem;padding-top:1.75rem}
 pre,.picture{margin:1rem 0;overflow-x:auto;border-radius:8px}
 pre{padding:.8rem 1rem;font:.875rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,
