@@ -90,6 +90,17 @@ def test_every_scale(scale: float) -> None:
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("q_len", [1, T])
+def test_the_only_key_has_a_weight_of_exactly_one(q_len: int, dtype: torch.dtype) -> None:
+    """In the backward pass too: scores are summed alike, and nothing is rounded in between."""
+    q, k, v = tensors(q_len=q_len, kv_len=q_len, dim=64, dtype=dtype).learning()
+    out = mw.attention(q, k, v, mw.window(back=0), scale=3.0, impl="native")
+    grad = torch.randn(out.shape).to(dtype)
+    assert torch.equal(out, v)
+    assert torch.equal(torch.autograd.grad(out, v, grad)[0], grad)
+
+
 @pytest.mark.parametrize("q_len", [1, T])
 def test_keys_that_nobody_sees_may_hold_anything(q_len: int) -> None:
     mask = mw.causal() - mw.keys([0, 3, 20, 47])

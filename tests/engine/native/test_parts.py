@@ -28,7 +28,7 @@ def test_parts_give_the_same_bits(
     q = torch.randn(3, 4, 50, 8).to(dtype).requires_grad_()
     k, v = (torch.randn(3, kv_heads, 50, 8).to(dtype).requires_grad_() for _ in range(2))
     whole, calls = both_passes(mask, q, k, v, monkeypatch)
-    assert calls == 2
+    assert calls == 3  # of so few numbers, output and logsumexp are had again
     monkeypatch.setattr(parts, "MOST", 10_000)
     found, calls = both_passes(mask, q, k, v, monkeypatch)
     assert calls > 6

@@ -29,10 +29,13 @@ typedef struct {
     double scale;
     Spans spans;
     Tensor q, k, v, out;
-    float *lse; /* (batch, heads, rows), without gaps */
+    float *lse; /* (batch, heads, rows), without gaps; natural, or as `binary` says */
     /* Of the backward pass alone. */
     Tensor grad, dq, dk, dv;
     const float *grad_lse; /* as lse, or NULL */
+    /* Of both passes: lse is in powers of 2, and scores are summed alike, so that the backward pass
+     * has the very weights of the forward pass again. */
+    int64_t binary;
 } Attention;
 
 /* The keys and values of one batch row and key head as the kernel reads them. */

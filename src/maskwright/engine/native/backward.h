@@ -83,7 +83,8 @@ static void take_row(Back *s, const int64_t *offsets, int64_t n, int64_t b, int6
     float delta = sum(total);
     for (; d < a->value_dim; d++) delta += grad[d] * out[d];
     s->delta[n] = a->grad_lse ? delta - a->grad_lse[place] : delta;
-    s->lse[n] = a->lse[place] == -INFINITY ? 0.0f : (float)(a->lse[place] * 1.4426950408889634);
+    double lse = a->lse[place] == -INFINITY ? 0.0 : a->lse[place];
+    s->lse[n] = (float)(a->binary ? lse : lse * 1.4426950408889634);
 }
 
 static Team back_team(const Attention *a, int64_t batch, int64_t key_head, int64_t n) {

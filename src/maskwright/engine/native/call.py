@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from maskwright.engine.native.spans import Held
 
 DTYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
-FEW_NUMBERS = 2**14  # of keys in half precision, up to which no digit of the output is spared
+FEW_NUMBERS = 2**14  # of keys, up to which no digit is spared for the backward pass
 
 borrow_threads()
 
@@ -54,9 +54,17 @@ def check_native(q: torch.Tensor, v: torch.Tensor, dropout_p: float) -> None:
 
 
 def forward(
-    bound: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    bound: BoundMask,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    binary: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output in q's dtype, laid out as SDPA lays it out, and logsumexp in float32."""
+    """Output in q's dtype, laid out as SDPA lays it out, and logsumexp in float32.
+
+    With `binary` the logsumexp is in powers of 2, as it was computed, for the backward pass alone.
+    """
     batch, heads, rows, _ = q.shape
     dim = v.shape[-1]
     apart = (rows * heads * dim, dim, heads * dim, 1)
@@ -65,14 +73,14 @@ def forward(
     q, k, v = _closed(q), _closed(k), _closed(v)
     masks = thin_masks(bound)
     if masks[0].whole:
-        _forward(masks[0].held, q, k, v, out, lse, scale)
+        _forward(masks[0].held, q, k, v, out, lse, scale, binary)
         return out, lse
     out.zero_()
     lse.fill_(-math.inf)
     for part, keys, held in masks:
         found = torch.empty_like(lse[:, :, part], memory_format=torch.contiguous_format)
         given = (q[:, :, part], k[:, :, keys], v[:, :, keys], out[:, :, part])
-        _forward(held, *given, found, scale)
+        _forward(held, *given, found, scale, binary)
         lse[:, :, part] = found
     return out, lse
 
@@ -89,22 +97,39 @@ def backward(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
-    if q.dtype != torch.float32 and (q.shape[-1] != v.shape[-1] or k.numel() <= FEW_NUMBERS):
-        # Torch keeps more digits here than a half has, or, of few numbers, may round by chance to the
-        # very truth; so the output is had again, unrounded.
-        wq, wk, wv, wide = (x.to(torch.float32) for x in (q, k, v, grad))
-        found = backward(
-            bound, wide, grad_lse, wq, wk, wv, *forward(bound, wq, wk, wv, scale), scale=scale
-        )
-        dq, dk, dv = (x.to(q.dtype) for x in found)
-        return dq, dk, dv
+    uneven = q.dtype != torch.float32 and q.shape[-1] != v.shape[-1]
+    if not uneven and k.numel() > FEW_NUMBERS:
+        return _gradients(bound, grad, grad_lse, q, k, v, out, lse, scale, binary=False)
+    # Torch keeps more digits here than a half has, or, of few numbers, may round by chance to the very
+    # truth; so output and logsumexp are had again, unrounded.
+    wq, wk, wv, wide = (x.to(torch.float32) for x in (q, k, v, grad))
+    again = forward(bound, wq, wk, wv, scale, binary=True)
+    found = _gradients(bound, wide, grad_lse, wq, wk, wv, *again, scale, binary=True)
+    dq, dk, dv = (x.to(q.dtype) for x in found)
+    return dq, dk, dv
+
+
+def _gradients(
+    bound: BoundMask,
+    grad: torch.Tensor,
+    grad_lse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scale: float,
+    binary: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of tensors and results of one dtype; `binary` as `forward` was told."""
     q, k, v, grad, out = (_closed(x) for x in (q, k, v, grad, out))
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     if grad_lse is not None:
         grad_lse = grad_lse.to(torch.float32)
     masks = thin_masks(bound)
     if masks[0].whole:
-        _backward(masks[0].held, (grad, grad_lse), (q, k, v), (out, lse), (dq, dk, dv), scale)
+        outputs, found = (out, lse), (dq, dk, dv)
+        _backward(masks[0].held, (grad, grad_lse), (q, k, v), outputs, found, scale, binary)
         return dq, dk, dv
     for x in (dq, dk, dv):
         x.zero_()
@@ -116,6 +141,7 @@ def backward(
             (out[:, :, part], lse[:, :, part]),
             (dq[:, :, part], dk[:, :, keys], dv[:, :, keys]),
             scale,
+            binary,
         )
     return dq, dk, dv
 
@@ -128,6 +154,7 @@ def _forward(
     out: torch.Tensor,
     lse: torch.Tensor,
     scale: float,
+    binary: bool,
 ) -> None:
     given = Given(
         _sizes(q, v),
@@ -138,6 +165,7 @@ def _forward(
         v=_strided(v),
         out=_strided(out),
         lse=lse.data_ptr(),
+        binary=binary,
     )
     run("forward", given, held.cells_for(*q.shape[:2]))
 
@@ -149,6 +177,7 @@ def _backward(
     outputs: tuple[torch.Tensor, torch.Tensor],
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     scale: float,
+    binary: bool,
 ) -> None:
     (grad, grad_lse), (q, k, v), (out, lse), (dq, dk, dv) = grads, inputs, outputs, found
     lse = lse.contiguous()
@@ -167,6 +196,7 @@ def _backward(
         dk=_strided(dk),
         dv=_strided(dv),
         grad_lse=0 if grad_lse is None else grad_lse.data_ptr(),
+        binary=binary,
     )
     run("backward", given, held.cells_for(*q.shape[:2]))
 

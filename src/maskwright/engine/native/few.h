@@ -169,7 +169,6 @@ static void few_merge(const Attention *a, const Team *team, float *found, int64_
         int seen = total[n] != 0.0f;
         write_row(&a->out, a->dtype, team->batch, head, row, sums, seen ? 1.0f / total[n] : 0.0f,
                   a->value_dim);
-        a->lse[(team->batch * a->heads + head) * a->rows + row] =
-            seen ? (float)(top[n] * 0.6931471805599453 + logf(total[n])) : -INFINITY;
+        a->lse[(team->batch * a->heads + head) * a->rows + row] = logsumexp(a, top[n], total[n]);
     }
 }

@@ -100,7 +100,7 @@ static int64_t few_pass(const Attention *a, const Isa *isa, int64_t threads) {
 int64_t forward_pass(const Attention *a, const Isa *isa) {
     Forward f = {.a = a, .isa = isa, .shape = shape_of(a, isa)};
     int64_t units = a->batch * a->key_heads, threads = threads_for(a);
-    if (a->rows * f.shape.team_heads <= FEW_ROWS) return few_pass(a, isa, threads);
+    if (a->rows * f.shape.team_heads <= FEW_ROWS && !a->binary) return few_pass(a, isa, threads);
     f.own = (size_t)round_up((int64_t)isa->forward_space(a), 64);
     if (threads == 1 || units >= UNITS_A_THREAD * threads) {
         size_t each = f.own + f.shape.packed_size;

@@ -26,6 +26,12 @@ static size_t forward_space(const Attention *a) {
     return sizeof(ForwardSpace) + sizeof(float) * (size_t)(BLOCK * (values_width(a) + a->dim));
 }
 
+/* Of a row whose largest score is `top`, in powers of 2, and whose weights against it are `total`. */
+INLINE float logsumexp(const Attention *a, float top, float total) {
+    if (total == 0.0f) return -INFINITY;
+    return a->binary ? top + log2f(total) : (float)(top * 0.6931471805599453 + logf(total));
+}
+
 /* Scores of the panels that some row sees, and each row's largest; -inf in cells not seen. */
 INLINE int score(const Group *g, const Marks *marks, const float *panels, int64_t dim,
                  float *weights, short *list, vec top[MR]) {
@@ -150,7 +156,7 @@ static void finish(const Attention *a, const Team *team, const Group *g, int64_t
         write_floats((char *)a->out.data + place * size, totals + r * width,
                      seen ? 1.0f / g->total[r] : 0.0f, a->dtype, a->value_dim);
         a->lse[(team->batch * a->heads + head) * a->rows + row] =
-            seen ? (float)(g->top[r] * 0.6931471805599453 + logf(g->total[r])) : -INFINITY;
+            logsumexp(a, g->top[r], g->total[r]);
     }
 }
 

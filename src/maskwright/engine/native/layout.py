@@ -14,7 +14,7 @@ NOTHING: Final[Strided] = (0, 0, 0, 0)
 
 SIZES: Final = "9q"  # batch, heads, key_heads, rows, keys, dim, value_dim, dtype, threads
 SPANS: Final = "5q"  # batch, heads, and the addresses of offsets, starts and stops
-ATTENTION: Final = Struct(f"={SIZES}d{SPANS}16qq16qq")
+ATTENTION: Final = Struct(f"={SIZES}d{SPANS}16qq16q2q")
 
 
 class Given(NamedTuple):
@@ -33,6 +33,7 @@ class Given(NamedTuple):
     dk: Strided = NOTHING
     dv: Strided = NOTHING
     grad_lse: int = 0
+    binary: bool = False
 
     def packed(self) -> bytes:
         """As C reads it."""
@@ -41,5 +42,5 @@ class Given(NamedTuple):
             self.scale,
             *self.spans,
             *(*self.q, *self.k, *self.v, *self.out, self.lse),
-            *(*self.grad, *self.dq, *self.dk, *self.dv, self.grad_lse),
+            *(*self.grad, *self.dq, *self.dk, *self.dv, self.grad_lse, self.binary),
         )
