@@ -8,7 +8,7 @@ CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit("What is pinned for developme
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-core test-tf test-sanitize dist notebooks check fuzz audit-zoo bench docs pictures format clean
+.PHONY: help setup tour test test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-zoo bench docs pictures format clean
 
 help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ tour: $(VENV)/.tour ## See what maskwright does, in the terminal and as tour.htm
 test: $(VENV)/.peers ## Run all tests but TensorFlow's (some minutes on two cores)
 	$(TEST)
 
+test-all: $(VENV)/.peers ## Run all tests with every case, where make test takes some of many alike
+	MASKWRIGHT_ALL_CASES=1 $(TEST)
+
 test-tf: $(VENV)-tf/.ready ## Run TensorFlow's tests, in an environment of its own
 	$(VENV)-tf/bin/python -m pytest tests/tensorflow tests/lessons/test_frameworks.py
 
@@ -91,7 +94,7 @@ fuzz: $(VENV)/.peers ## 100,000 random masks beside the oracle, 20,000 lowered, 
 
 audit-zoo: $(VENV)/.peers ## Audit models with planted mistakes, and their healthy twins
 	$(BIN)/python -m tests.zoo
-	MASKWRIGHT_ALL_ARCHITECTURES=1 $(TEST) tests/checks/test_audit_transformers.py tests/zoo/test_census.py
+	MASKWRIGHT_ALL_CASES=1 $(TEST) tests/checks/test_audit_transformers.py tests/zoo
 
 bench: $(VENV)/.peers ## Measure, beside PyTorch in the same run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks

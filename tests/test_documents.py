@@ -13,6 +13,7 @@ import pytest
 
 from docs import generate, pictures
 from maskwright.__main__ import main
+from maskwright.apps import graph, image, language
 from tests.page_names import names_for
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ def new_commands() -> dict[Path, list[list[str]]]:
 
 @pytest.mark.parametrize("path", new_commands(), ids=shown)
 def test_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each in turn, in a folder of its own; trainings are cut to a step."""
+    """Each in turn, in a folder of its own; trainings are cut to a step, reports to a few samples."""
     monkeypatch.chdir(tmp_path)
+    for place, few in ((graph, "SEEDS"), (image, "OF_EACH"), (language, "JUDGED")):
+        monkeypatch.setattr(place, few, 2)
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for command, *words in new_commands()[path]:
         if command == "make":

@@ -13,7 +13,7 @@ from maskwright.core.recognize import recognize
 from tests.conftest import FUZZ
 from tests.core.written import CONVENTIONS, check_exact, written
 
-ROUNDS = max(3, FUZZ // 100)  # of every kind
+ROUNDS = max(2, FUZZ // 100)  # of every kind
 SHARE = 0.95  # of all round trips give text no longer than the original's
 FLOOR = 0.8  # of every kind
 LONGER_ON_PURPOSE = {"prefix"}  # alone, the first n keys are called padding: one letter more
