@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python scripts/install.py --constraint constraints.txt
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit("What is pinned for development needs Python 3.11 or newer (maskwright itself 3.10). Pass PYTHON=...") if sys.version_info < (3, 11) else None'
+export PYTHONDONTWRITEBYTECODE :=  # else each of the many processes that tests start compiles everything anew
 # Two workers of one thread each: most tests are too small for more.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.explore.browser import PANELS, expect, lacking, open_panel, panel_of
+from tests.thinned import thinned
 
 try:
     from axe_playwright_python.sync_playwright import Axe
@@ -26,6 +28,8 @@ STATE = {
     "query": 1,
     "key": 0,
 }
+# Each of the three both ways: of all eight the first and the last.
+VARIANTS = thinned(list(product(("en", "zh"), ("light", "dark"), (360, 1280))), 7)
 SERIOUS = ("serious", "critical")
 THERE = Axe(axe_script="void 0")  # for a page that has axe already
 
@@ -49,9 +53,7 @@ def filled(page: Page, name: str) -> Locator:
     return panel
 
 
-@pytest.mark.parametrize(  # each of them both ways
-    ("lang", "theme", "width"), [("en", "light", 360), ("zh", "dark", 1280)]
-)
+@pytest.mark.parametrize(("lang", "theme", "width"), VARIANTS)
 def test_axe_finds_nothing_serious(visit: Visit, lang: str, theme: str, width: int) -> None:
     page = visit(screen=(width, 900), **STATE, lang=lang, theme=theme)
     for summary in page.locator("summary:visible").all():
@@ -67,16 +69,14 @@ def test_axe_finds_nothing_serious(visit: Visit, lang: str, theme: str, width: i
 def test_axe_finds_nothing_serious_in_code(visit: Visit) -> None:
     """All variants on one page, since the first answer of a server takes long."""
     page = visit(**STATE, panel="code", theme="light")
-    for lang in ("en", "zh"):
+    for lang, theme, width in VARIANTS:
         page.locator(f"[data-lang={lang}]").click()
-        for theme in ("light", "dark"):
-            page.locator("#theme").select_option(theme)
-            for width in (360, 1280):
-                page.set_viewport_size({"width": width, "height": 900})
-                panel_of(page, "code")
-                axe = THERE if page.evaluate("'axe' in window") else Axe()
-                assert faults(axe, page, "#panel-code") == [], (lang, theme, width)
-                assert sideways(page) == 0
+        page.locator("#theme").select_option(theme)
+        page.set_viewport_size({"width": width, "height": 900})
+        panel_of(page, "code")
+        axe = THERE if page.evaluate("'axe' in window") else Axe()
+        assert faults(axe, page, "#panel-code") == [], (lang, theme, width)
+        assert sideways(page) == 0
 
 
 def test_axe_would_find_something(visit: Visit) -> None:
@@ -113,13 +113,15 @@ def sideways(page: Page) -> int:
     return max(0, wider)
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-def test_controls_are_large_enough_to_be_touched(visit: Visit, width: int) -> None:
-    page = visit(screen=(width, 900), **STATE, panel="generate")
-    small = page.evaluate(
-        """() => [...document.querySelectorAll("button, select, input:not([type=checkbox]), summary")]
-          .map((control) => [control.outerHTML.slice(0, 80), control.getBoundingClientRect()])
-          .filter(([, box]) => box.width > 0 && Math.min(box.width, box.height) < 24)
-          .map(([name, box]) => `${name} ${box.width} × ${box.height}`)"""
-    )
-    assert small == []
+def test_controls_are_large_enough_to_be_touched(visit: Visit) -> None:
+    page = visit(**STATE, panel="generate")
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("innerWidth") == width
+        assert page.evaluate(SMALL) == [], width
+
+
+SMALL = """() => [...document.querySelectorAll("button, select, input:not([type=checkbox]), summary")]
+  .map((control) => [control.outerHTML.slice(0, 80), control.getBoundingClientRect()])
+  .filter(([, box]) => box.width > 0 && Math.min(box.width, box.height) < 24)
+  .map(([name, box]) => `${name} ${box.width} × ${box.height}`)"""

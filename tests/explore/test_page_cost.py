@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 import maskwright as mw
 from maskwright.engine.routes import plan_route
 from tests.explore.browser import expect, panel_of
@@ -30,31 +28,33 @@ def _percent(share: float) -> str:
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text}%"
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("causal()", 1003), ("window(back=255) | keys(range(4))", 16_384), ("~causal()", 5)],
-)
-def test_the_numbers_are_those_of_the_library(visit: Visit, text: str, size: int) -> None:
-    on = mw.parse(text).on(size)
-    count, cells = on.count(), size * size
-    page = visit(panel="cost", expression=text, text=None, size=size)
-    panel = panel_of(page, "cost")
-    values = ".legend .value"
-    expect(block(panel, "Cells")).to_contain_text(f"{count:,} of {cells:,} cells may be seen.")
-    expect(block(panel, "Cells").locator(values)).to_have_text(shares([count, cells - count]))
-    tiles = on.tiles(128).counts()
-    expect(block(panel, "Tiles").locator(values)).to_have_text(
-        shares([tiles[name] for name in ("empty", "partial", "full")])
-    )
-    memory = block(panel, "Memory of the mask")
-    expect(memory).to_contain_text(f"Held as {on.spans.intervals():,} intervals of keys.")
-    route = plan_route(on)
-    assert route.plan is not None
-    expect(block(panel, "Work")).to_contain_text(
-        f"{route.plan.computed:,} cells would be computed, {route.plan.useful:,} of them useful"
-    )
-    assert block(panel, "Plan").locator("pre").text_content() == str(route.plan)
-    assert route.kind in (block(panel, "Route").locator("pre").text_content() or "")
+CASES = {"causal()": 1003, "window(back=255) | keys(range(4))": 16_384, "~causal()": 5}
+
+
+def test_the_numbers_are_those_of_the_library(visit: Visit) -> None:
+    """On one page, whose link is changed, as in the address bar."""
+    page = visit(panel="cost", expression="nothing()", text=None, size=9)
+    for text, size in CASES.items():
+        page.goto(visit.link(panel="cost", expression=text, text=None, size=size))
+        on = mw.parse(text).on(size)
+        count, cells = on.count(), size * size
+        panel = panel_of(page, "cost")
+        values = ".legend .value"
+        expect(block(panel, "Cells")).to_contain_text(f"{count:,} of {cells:,} cells may be seen.")
+        expect(block(panel, "Cells").locator(values)).to_have_text(shares([count, cells - count]))
+        tiles = on.tiles(128).counts()
+        expect(block(panel, "Tiles").locator(values)).to_have_text(
+            shares([tiles[name] for name in ("empty", "partial", "full")])
+        )
+        memory = block(panel, "Memory of the mask")
+        expect(memory).to_contain_text(f"Held as {on.spans.intervals():,} intervals of keys.")
+        route = plan_route(on)
+        assert route.plan is not None
+        expect(block(panel, "Work")).to_contain_text(
+            f"{route.plan.computed:,} cells would be computed, {route.plan.useful:,} of them useful"
+        )
+        assert block(panel, "Plan").locator("pre").text_content() == str(route.plan)
+        assert route.kind in (block(panel, "Route").locator("pre").text_content() or "")
 
 
 def test_memory_is_said_in_binary_units(visit: Visit) -> None:

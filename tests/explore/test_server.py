@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import pytest
 from maskwright.errors import ArgumentError
 from maskwright.explore.fields import MOST_BYTES
 from maskwright.explore.server import PORT, listen
+from tests.thinned import thinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,7 @@ if __name__ == "__main__":
     print("returned", flush=True)
 """
 SLOW = {"subject": {"expression": "window(back=255)", "size": 2**20}}
+SHORTER = {"subject": {"expression": "window(back=255)", "size": 2**18}}  # still far above 50 ms
 
 
 @dataclass
@@ -43,6 +46,7 @@ class Running:
 
     process: subprocess.Popen[str]
     port: int
+    opened: Path  # is there once a browser was opened
 
     @property
     def origin(self) -> str:
@@ -69,16 +73,23 @@ class Running:
         return found
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
-    script = tmp_path / "run.py"
+@contextlib.contextmanager
+def running(folder: Path, *options: str) -> Iterator[Running]:
+    """A server, and a browser that only writes down what it was shown."""
+    script, browser, opened = (folder / name for name in ("run.py", "browser.py", "opened"))
     script.write_text(SCRIPT)
+    browser.write_text(
+        "import sys, urllib.request, pathlib\n"
+        "page = urllib.request.urlopen(sys.argv[1]).read()\n"
+        f"pathlib.Path({str(opened)!r}).write_bytes(page)\n"
+    )
     process = subprocess.Popen(
-        [sys.executable, str(script), "0"],
+        [sys.executable, str(script), "0", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "BROWSER": f"{sys.executable} {browser} %s"},
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -86,10 +97,17 @@ def server(tmp_path: Path) -> Iterator[Running]:
         said = process.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/", said)
         assert found is not None, process.stderr.read()
-        yield Running(process, int(found[1]))
+        yield Running(process, int(found[1]), opened)
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all tests that leave it as it was."""
+    with running(tmp_path_factory.mktemp("server")) as found:
+        yield found
 
 
 def gone(pid: int) -> bool:
@@ -109,79 +127,59 @@ def test_it_says_where_it_is_and_how_to_stop_it(server: Running) -> None:
     assert reply.headers["x-content-type-options"] == "nosniff"
 
 
+SIGNALS = list(product([signal.SIGINT, signal.SIGTERM], [True, False]))
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("busy", [False, True])
-def test_a_signal_ends_it_cleanly(server: Running, number: int, busy: bool) -> None:
-    headers = server.headers()
-    assert server.post("tokens", {"text": "a"}, headers).status_code == 200
-    workers = server.workers()
-    if sys.platform == "linux":
-        assert len(workers) == 2
-    with contextlib.ExitStack() as held:
-        if busy:
-            held.enter_context(asking(server, headers))
-            time.sleep(0.3)
-        os.killpg(server.process.pid, number)  # as a terminal does: to all of them
-        out, err = server.process.communicate(timeout=60)
-    assert server.process.returncode == 0
-    assert out.endswith("returned\n")
-    assert err == ""
-    assert all(gone(pid) for pid in workers)
+@pytest.mark.parametrize(("number", "busy"), thinned(SIGNALS, 3))
+def test_a_signal_ends_it_cleanly(tmp_path: Path, number: int, busy: bool) -> None:
+    with running(tmp_path) as server:
+        headers = server.headers()
+        assert server.post("tokens", {"text": "a"}, headers).status_code == 200
+        workers = server.workers()
+        if sys.platform == "linux":
+            assert len(workers) == 2
+        with contextlib.ExitStack() as held:
+            if busy:
+                held.enter_context(asking(server, headers))
+                time.sleep(0.3)
+            os.killpg(server.process.pid, number)  # as a terminal does: to all of them
+            out, err = server.process.communicate(timeout=60)
+        assert server.process.returncode == 0
+        assert out.endswith("returned\n")
+        assert err == ""
+        assert all(gone(pid) for pid in workers)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 def test_a_signal_before_it_listens_ends_it_too(tmp_path: Path) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(SCRIPT)
-    process = subprocess.Popen(
-        [sys.executable, str(script), "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    process.stdout.readline()  # it has said where it will be, and starts
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert out.endswith("returned\n")
+    with running(tmp_path) as server:  # it has said where it will be, and starts
+        server.process.send_signal(signal.SIGINT)
+        out, err = server.process.communicate(timeout=60)
+        assert server.process.returncode == 0, err
+        assert out.endswith("returned\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the browser is chosen otherwise there")
-@pytest.mark.parametrize("wanted", [True, False])
-def test_the_browser_is_opened_unless_it_should_not_be(tmp_path: Path, wanted: bool) -> None:
-    script, browser, opened = (tmp_path / name for name in ("run.py", "browser.py", "opened"))
-    script.write_text(SCRIPT)
-    browser.write_text(
-        "import sys, urllib.request, pathlib\n"
-        "page = urllib.request.urlopen(sys.argv[1]).read()\n"
-        f"pathlib.Path({str(opened)!r}).write_bytes(page)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, str(script), "0", *(["--open"] if wanted else [])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "BROWSER": f"{sys.executable} {browser} %s"},
-    )
-    assert process.stdout is not None
-    said = process.stdout.readline().split()[-1]
-    if wanted:
-        while not (opened.exists() and opened.stat().st_size):
+def test_the_browser_is_opened(tmp_path: Path) -> None:
+    with running(tmp_path, "--open") as server:
+        while not (server.opened.exists() and server.opened.stat().st_size):
             time.sleep(0.05)
-    else:
-        assert httpx.get(said, timeout=60).status_code == 200
-        time.sleep(0.6)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert opened.exists() == wanted
+        server.process.send_signal(signal.SIGTERM)
+        server.process.communicate(timeout=60)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the browser is chosen otherwise there")
+def test_the_browser_is_not_opened_where_it_should_not_be(server: Running) -> None:
+    assert server.headers()
+    time.sleep(0.6)  # twice as long as until one is opened
+    assert not server.opened.exists()
 
 
 @contextlib.contextmanager
-def asking(server: Running, headers: dict[str, str]) -> Iterator[socket.socket]:
+def asking(server: Running, headers: dict[str, str], job: Any = SLOW) -> Iterator[socket.socket]:
     """A connection on which a long job was asked for."""
-    body = json.dumps(SLOW).encode()
+    body = json.dumps(job).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head(server, headers, f"Content-Length: {len(body)}", "cost") + body)
         yield connection
@@ -233,7 +231,7 @@ def test_clients_that_leave_take_nothing_with_them(server: Running) -> None:
     server.post("tokens", {"text": "a"}, headers)
     before = set(server.workers())
     for _ in range(4):
-        with asking(server, headers):
+        with asking(server, headers, SHORTER):
             time.sleep(0.05)  # then the connection is closed
     assert server.post("tokens", {"text": "a"}, headers).status_code == 200
     assert server.post("cost", {"subject": {"expression": "causal()"}}, headers).status_code == 200

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maskwright.explore.faults import Fault
-from maskwright.explore.workers import Crew
+from maskwright.explore.workers import Crew, Reply, Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 QUICK = ("tokens", {"text": "a b"})
 # About two seconds of planning, which no test waits for.
 SLOW = ("cost", {"subject": {"expression": "window(back=255)", "size": 2**20}})
+SHORTER = (
+    "cost",
+    {"subject": {"expression": "window(back=255)", "size": 2**19}},
+)  # to be waited for
 
 
 @contextlib.asynccontextmanager
@@ -149,7 +153,7 @@ def test_a_job_that_nobody_waits_for_leaves_the_line_and_frees_its_worker() -> N
     async def test() -> None:
         async with working(workers=1, waiting=2, seconds=60) as crew:
             (pid,) = crew.pids
-            working_on, waiting = (asyncio.ensure_future(crew.ask(*SLOW)) for _ in range(2))
+            working_on, waiting = (asyncio.ensure_future(crew.ask(*SHORTER)) for _ in range(2))
             await asyncio.sleep(0.1)
             waiting.cancel()
             await asyncio.sleep(0)
@@ -180,7 +184,7 @@ def test_a_job_that_nobody_waits_for_is_ended_when_its_time_is_up() -> None:
 def test_slow_jobs_leave_a_worker_for_the_others() -> None:
     async def test() -> None:
         async with working(workers=2) as crew:
-            slow = [asyncio.ensure_future(crew.ask(*SLOW, seconds=60)) for _ in range(3)]
+            slow = [asyncio.ensure_future(crew.ask(*SHORTER, seconds=60)) for _ in range(3)]
             await asyncio.sleep(0.05)
             assert (await crew.ask(*QUICK)).status == 200
             assert not any(task.done() for task in slow)
@@ -188,6 +192,30 @@ def test_slow_jobs_leave_a_worker_for_the_others() -> None:
                 task.cancel()
             assert (await slow[0]).status == 200
             assert (await crew.ask(*QUICK, seconds=60)).status == 200  # it is free again
+
+    run(test)
+
+
+def test_slow_jobs_go_to_the_worker_that_had_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has imported the frameworks already."""
+    asked: list[int] = []
+    ask = Worker.ask
+
+    def noted(worker: Worker, job: bytes, seconds: float) -> Reply:
+        asked.append(worker.pid)
+        return ask(worker, job, seconds)
+
+    monkeypatch.setattr(Worker, "ask", noted)
+
+    async def test() -> None:
+        async with working(workers=2) as crew:
+            for seconds in (60, None, 60, 60, None, None, 60):
+                assert (await crew.ask(*QUICK, seconds=seconds)).status == 200
+            slow, quick = asked[:2]
+            assert slow != quick
+            assert asked == [slow, quick, slow, slow, quick, quick, slow]
+            await asyncio.gather(*(crew.ask(*QUICK) for _ in range(10)))
+            assert set(asked) == {slow, quick}  # for quick ones both are there
 
     run(test)
 

@@ -25,7 +25,7 @@ from maskwright.explore.vocabulary import vocabulary
 from maskwright.explore.workers import Crew
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from starlette.requests import Request
 
@@ -53,7 +53,8 @@ def make_app(port: int, *, token: str | None = None, crew: Crew | None = None) -
     secret = secrets.token_urlsafe(32) if token is None else token
     files = dict(_read_files(Path(__file__).parent / "static"))
     page = files.pop("index.html", (b"<!doctype html><title>maskwright</title>", TYPES["html"]))
-    index = Response(page[0].replace(b"{{token}}", secret.encode()), media_type=page[1])
+    text = page[0].replace(b"{{token}}", secret.encode()).replace(b"{{scripts}}", _links(files))
+    index = Response(text, media_type=page[1])
     told = {name: _json(data) for name, data in _told().items()}
     asked = _Questions(crew)
 
@@ -146,6 +147,12 @@ def _read_files(folder: Path, prefix: str = "") -> Iterator[tuple[str, tuple[byt
             yield from _read_files(entry, f"{prefix}{entry.name}/")
         elif (kind := TYPES.get(entry.name.rpartition(".")[2])) is not None:
             yield prefix + entry.name, (entry.read_bytes(), kind)
+
+
+def _links(files: Iterable[str]) -> bytes:
+    """All scripts, named in the page, so that they come side by side and not one after another."""
+    names = sorted(name for name in files if name.endswith(".js"))
+    return "".join(f'<link rel="modulepreload" href="/static/{name}">' for name in names).encode()
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:  # noqa: ARG001

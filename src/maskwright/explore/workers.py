@@ -138,17 +138,33 @@ class Crew:
             await self._slow.acquire()
         try:
             while True:
-                worker = await self._free.get()
+                worker = await self._next(slow)
                 if worker is None:
                     self._free.put_nowait(None)  # for the next in line
                     raise _stopped()
                 if worker.lives:
+                    worker.slow |= slow
                     return worker
                 self._replace(worker)
         except BaseException:
             if slow:
                 self._slow.release()
             raise
+
+    async def _next(self, slow: bool) -> Worker | None:
+        """Of those that are free, for slow jobs the one that had some before.
+
+        It has imported the frameworks that they need; another would take seconds to do so again.
+        """
+        free = [await self._free.get()]
+        while not self._free.empty():
+            free.append(self._free.get_nowait())
+        fit = [each for each in free if each is None or each.slow == slow] or free
+        chosen = None if None in fit else fit[0]
+        for each in free:
+            if each is not chosen:
+                self._free.put_nowait(each)
+        return chosen
 
     def _replace(self, worker: Worker) -> None:
         worker.end()
@@ -211,6 +227,7 @@ class Worker:
             self._process.start()
         far.close()
         self.ready = False
+        self.slow = False  # has it ever had a slow job?
 
     @property
     def pid(self) -> int:
