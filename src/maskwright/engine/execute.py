@@ -113,20 +113,21 @@ def backward(
     lse: torch.Tensor,
     terms: Terms,
     impl: str = "auto",
+    alone: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and v."""
+    """Gradients of q, k and v; without `alone`, output and logsumexp are over other keys too."""
     if _nothing_to_do(q, k):
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     if runs_natively(impl, q, v, terms.dropout_p):
-        return native.backward(bound, grad, grad_lse, q, k, v, out, lse, terms.scale)
+        return native.backward(bound, grad, grad_lse, q, k, v, out, lse, terms.scale, alone)
     if terms.scale <= 0:
         scaled, positive = q * terms.scale, terms._replace(scale=1.0)
-        dq, dk, dv = backward(bound, grad, grad_lse, scaled, k, v, out, lse, positive, impl)
+        dq, dk, dv = backward(bound, grad, grad_lse, scaled, k, v, out, lse, positive, impl, alone)
         return dq * terms.scale, dk, dv
     plan = plan_of(bound, "plain" if terms.dropout_p else "backward", (q.shape[0], q.shape[1]))
     if grad_lse is not None:
         grad_lse = grad_lse.masked_fill(lse == -math.inf, 0.0)
-    args = (bound, plan, (grad, grad_lse, q), (out, lse), terms)
+    args = (bound, plan, (grad, grad_lse, q), (out, lse), terms, alone)
     if plan.unseen is None:
         return _gradients(*args, k, v)
     if not terms.dropout_p:
@@ -144,6 +145,7 @@ def _gradients(
     rows: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor],
     found: tuple[torch.Tensor, torch.Tensor],
     terms: Terms,
+    alone: bool,
     k: torch.Tensor,
     v: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -152,7 +154,7 @@ def _gradients(
     spare = grad_lse is not None and not terms.dropout_p
     given = _prepared(plan, q, k, v, bool(terms.dropout_p), spare=spare)
     width = given[0].shape[-1]
-    if q.dtype in HALVES and q.shape[-1] != v.shape[-1] and not terms.dropout_p:
+    if alone and q.dtype in HALVES and q.shape[-1] != v.shape[-1] and not terms.dropout_p:
         # Torch keeps more digits here than a half has, so the output is had again, unrounded.
         out, _ = strips.forward(
             plan_of(bound, "forward", (q.shape[0], q.shape[1])), *given, terms.scale

@@ -46,7 +46,7 @@ def part_back(
     q, grad, grad_lse, out, lse, terms = known
     given = (_precise(grad), grad_lse, _precise(q), _precise(k), _precise(v), out, lse)
     if q.device.type == "cpu":
-        return execute.backward(bound, *given, terms)
+        return execute.backward(bound, *given, terms, alone=False)
     return blockwise.backward(bound, *given, terms.scale)
 
 

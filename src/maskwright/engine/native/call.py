@@ -95,10 +95,11 @@ def backward(
     out: torch.Tensor,
     lse: torch.Tensor,
     scale: float,
+    alone: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and v."""
+    """Gradients of q, k and v; without `alone`, output and logsumexp are over other keys too."""
     uneven = q.dtype != torch.float32 and q.shape[-1] != v.shape[-1]
-    if not uneven and k.numel() > FEW_NUMBERS:
+    if not alone or (not uneven and k.numel() > FEW_NUMBERS):
         return _gradients(bound, grad, grad_lse, q, k, v, out, lse, scale, binary=False)
     # Torch keeps more digits here than a half has, or, of few numbers, may round by chance to the very
     # truth; so output and logsumexp are had again, unrounded.
