@@ -27,7 +27,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     text.write_text("The cat sat on the mat. The dog ran after it.\n" * 60)
     wishes = Wishes(version="v3", text=text, batch=4)
     course = replace(APP.course(wishes), steps=4, evaluate_every=4, device="cpu")
-    return compare_masks(APP, wishes, "everything()", course)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("maskwright.apps.language.JUDGED", 4)
+        return compare_masks(APP, wishes, "everything()", course)
 
 
 def test_two_masks_are_trained_alike_and_compared(compared: Compared) -> None:

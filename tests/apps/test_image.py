@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,13 +16,24 @@ from maskwright.apps.checkpoints import load_progress, load_weights
 from maskwright.apps.training import Course, train
 from maskwright.models.sampling import Sampling
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 APP = image.Image()
-SHORT = Course(steps=12, rate=2e-3, warmup=2, evaluate_every=12, device="cpu")
+SHORT = Course(steps=12, rate=1e-2, warmup=2, evaluate_every=12, device="cpu")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    """A model of two layers learns within a few steps too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(image, "SIZE", replace(image.SIZE, width=32, heads=2, layers=2))
+        yield
+
+
 @pytest.fixture(scope="module", params=image.VERSIONS)
-def task(request: pytest.FixtureRequest) -> image.ImageTask:
+def task(request: pytest.FixtureRequest, small: None) -> image.ImageTask:
     return APP.task(Wishes(version=request.param, batch=8))
 
 
@@ -92,10 +105,13 @@ def test_another_mask_takes_the_place_of_its_own() -> None:
     assert APP.task(Wishes(mask="window(back=7)")).mask == mw.window(back=7)
 
 
-def test_the_report_tells_figures_and_ends_with_the_audit(task: image.ImageTask) -> None:
+def test_the_report_tells_figures_and_ends_with_the_audit(
+    task: image.ImageTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "OF_EACH", 2)
     losses, shares, audit = APP.report(task)
     assert f"{image.counted_loss(task.digits):.3f}" in losses
-    assert "of 200 drawn digits" in shares
+    assert "of 20 drawn digits" in shares
     assert audit.startswith("GPT obeys")
 
 

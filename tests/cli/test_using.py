@@ -75,7 +75,10 @@ def test_trace_shows_the_shapes_of_a_real_batch(here: Here) -> None:
     assert "(4, 128, 128) → (4, 1, 128, 128)" in ran.out
 
 
-def test_two_masks_are_compared_in_words_numbers_and_a_picture(here: Here, tmp_path: Path) -> None:
+def test_two_masks_are_compared_in_words_numbers_and_a_picture(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maskwright.apps.language.JUDGED", 4)
     words = ("compare-masks", *SMALL[:5], "--steps", "3", "--device", "cpu")
     told = here(*words, "-o", "curves.svg").out
     assert told.index("causal()") < told.index("everything()")

@@ -27,6 +27,7 @@ SERVER.set_forkserver_preload(
         *("tests.parallel.worker", "tests.parallel.jobs", "tests.parallel.training"),
         *("tests.parallel.tiny_task", "maskwright.apps.language", "maskwright.parallel.checkpoint"),
         *("maskwright.apps.weights_over_ranks", "transformers.models.llama.modeling_llama"),
+        *("maskwright.cli.app", "torch._dynamo"),  # which the first optimizer would import
     ]
 )
 
@@ -45,7 +46,7 @@ class Pool:
     def __init__(self, ranks: int, seconds: float = 30.0) -> None:
         self._folder = tempfile.TemporaryDirectory()
         store = f"{self._folder.name}/store"
-        self.workers, self._pipes = _started(
+        self.workers, self.pipes = _started(
             worker.serve, [(rank, ranks, store, seconds) for rank in range(ranks)]
         )
 
@@ -55,13 +56,21 @@ class Pool:
 
     def run_each(self, job: Callable[..., Any], each: list[tuple[Any, ...]]) -> list[Any]:
         """The same, with arguments of its own for every rank."""
-        for pipe, args in zip(self._pipes, each, strict=False):
+        self.ask_each(job, each)
+        return self.answers(len(each))
+
+    def ask_each(self, job: Callable[..., Any], each: list[tuple[Any, ...]]) -> None:
+        """The same, but wait for nothing; `answers` does that."""
+        for pipe, args in zip(self.pipes, each, strict=False):
             pipe.send((job.__module__, job.__name__, len(each), args))
-        return _answers(self._pipes[: len(each)])
+
+    def answers(self, count: int) -> list[Any]:
+        """What each of the first `count` ranks answers to what it was asked."""
+        return _answers(self.pipes[:count])
 
     def close(self) -> None:
         """Let all of them go; those that don't are ended."""
-        _let_go(self.workers, self._pipes)
+        _let_go(self.workers, self.pipes)
         self._folder.cleanup()
 
 
@@ -87,7 +96,7 @@ def _started(
     for args in each:
         here, there = SERVER.Pipe()
         process = SERVER.Process(target=target, args=(there, *args), daemon=True)
-        with _own_path():
+        with own_path():
             process.start()
         there.close()
         workers.append(process)
@@ -121,7 +130,7 @@ def _let_go(workers: list[Any], pipes: list[Connection]) -> None:
 
 
 @contextmanager
-def _own_path() -> Iterator[None]:
+def own_path() -> Iterator[None]:
     """The server, started with the first process, finds the tests, and computes with one thread."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     changed = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from maskwright.apps.ranks import Ranks, start
 from maskwright.apps.training import train
 from maskwright.errors import ArgumentError
 from maskwright.models.gpt import GPT, GPTConfig
 from tests.parallel import tiny_task
-from tests.parallel.pool import ROOT, launch
+from tests.parallel.pool import ROOT, launch, own_path
 from tests.parallel.tiny_task import COURSE, Tiny
+from tests.thinned import thinned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-TRAINED = ("train", "language", "--steps", "20", "--batch", "1", "--device", "cpu")
+STEPS = 10
+TRAINED = ("train", "language", "--steps", str(STEPS), "--batch", "1", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +62,7 @@ def test_the_command_trains_as_in_one_process(
 ) -> None:
     words = [*TRAINED, "--text", str(text), "--to", str(tmp_path), *flags.split()]
     first, *others = launch(4 if "--cp" in flags else 2, tiny_task.commanded, words)
-    assert len(alone) == 20
+    assert len(alone) == STEPS
     np.testing.assert_allclose(losses_in(tmp_path), alone, atol=1e-4)
     assert f"kept in {tmp_path}" in first
     assert "held-out loss" in first  # with all weights, though ranks had parts of them
@@ -90,17 +96,35 @@ def test_a_training_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "last"]
 
 
-def test_a_job_that_lost_a_rank_goes_on_from_its_last_checkpoint(
-    text: Path, alone: list[float], tmp_path: Path
-) -> None:
-    """By torchrun itself; and after that, in the same processes, the command."""
-    kept = tmp_path / "command"
-    words = [*TRAINED, "--text", str(text), "--to", str(kept), "--accumulate", "2", "--cp", "2"]
+def by_agent(words: list[str]) -> str:
+    """What ranks print that torchrun's agent starts; it forks them, so that none imports anything."""
+    config = LaunchConfig(
+        *(1, 1, 2),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        run_id=uuid4().hex,
+        max_restarts=1,
+        monitor_interval=0.2,
+        start_method="forkserver",
+    )
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        with own_path():
+            printed = elastic_launch(config, tiny_task.lost_and_commanded)(*words)
+    finally:  # it has set some of them
+        for number, handler in before.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+    return "".join(printed.values())
+
+
+def by_torchrun(words: list[str]) -> str:
+    """What ranks print that torchrun itself starts."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     run += ["--max-restarts", "1", "--monitor-interval", "0.2", "--standalone"]
     ran = subprocess.run(
-        [*run, "-m", "tests.parallel.tiny_task", str(tmp_path), *words],
+        [*run, "-m", "tests.parallel.tiny_task", *words],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -109,10 +133,21 @@ def test_a_job_that_lost_a_rank_goes_on_from_its_last_checkpoint(
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("launched", thinned([by_agent, by_torchrun], 2))
+def test_a_job_that_lost_a_rank_goes_on_from_its_last_checkpoint(
+    text: Path, alone: list[float], tmp_path: Path, launched: Callable[[list[str]], str]
+) -> None:
+    """And after that, in the same processes, the command is run."""
+    kept = tmp_path / "command"
+    words = [*TRAINED, "--text", str(text), "--to", str(kept), "--accumulate", "2", "--cp", "2"]
+    printed = launched([str(tmp_path), *words])
     lone = train(Tiny(), replace(COURSE, evaluate_every=2)).progress
     np.testing.assert_allclose(losses_in(tmp_path), lone.losses, atol=1e-4)
     np.testing.assert_allclose(losses_in(kept), alone, atol=1e-4)
-    assert ran.stdout.count("kept in") == 1
+    assert printed.count("kept in") == 1
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import maskwright as mw
-from maskwright.parallel.silence import GRACE
+from maskwright.parallel import silence
 from tests.parallel import jobs
 from tests.parallel.jobs import Case
 from tests.parallel.pool import JobError, Pool
@@ -18,7 +18,8 @@ from tests.parallel.pool import JobError, Pool
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SECONDS = 3.0
+SECONDS = 2.0
+GRACE = 1.5  # the others are on the same machine
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def struck(group: Any, case: Case, victim: int, blow: int) -> Any:
 
     from maskwright.parallel.context import context_parallel_attention
 
+    silence.GRACE = GRACE  # type: ignore[misc]
     rank = dist.get_rank(group)
     layout = case.layout(dist.get_world_size(group))
     rows = torch.from_numpy(layout.positions(rank))
@@ -54,14 +56,12 @@ def struck(group: Any, case: Case, victim: int, blow: int) -> Any:
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_the_others_name_the_rank_that_does_not_answer(doomed: Pool, blow: int) -> None:
     victim = doomed.workers[1]
-    waking = None
-    if blow == signal.SIGSTOP:  # its answer is waited for too, so it is ended in the end
-        waking = threading.Timer(SECONDS + GRACE + 2, victim.kill)
-        waking.start()
+    doomed.ask_each(struck, [(Case(mw.causal(), 12), 1, int(blow))] * 3)
+    for rank in (0, 2):
+        assert wait([doomed.pipes[rank]], 60)
+    victim.kill()  # its answer is waited for too, and a stopped one would give none
     with pytest.raises(JobError) as error:
-        doomed.run(struck, 3, Case(mw.causal(), 12), 1, int(blow))
-    if waking is not None:
-        waking.join()
+        doomed.answers(3)
     for rank in (0, 2):
         said = error.value.said[rank]
         assert said is not None

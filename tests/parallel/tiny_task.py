@@ -1,7 +1,6 @@
 """A task that trains within a second, for trainings over ranks, and what the ranks do with it.
 
-As a program it is what torchrun starts: `tiny_task FOLDER WORD ...` trains, and in the first attempt
-one rank is killed at step 6; then the command line is run with these words.
+As a program it is what torchrun starts: `tiny_task FOLDER WORD ...`, which is `lost_and_commanded`.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 import maskwright as mw
 from maskwright.__main__ import main
+from maskwright.apps import language
 from maskwright.apps.ranks import start, stop
 from maskwright.apps.training import Course, seeded, train
 from maskwright.models.gpt import GPT, GPTConfig
@@ -84,7 +84,9 @@ def trained(
 
 
 def commanded(words: list[str]) -> str:
-    """What the command line prints."""
+    """What the command line prints; its model is small, as what it learns is no matter here."""
+    small = replace(language.SIZES["gpt"], width=32, layers=2)
+    language.SIZES["gpt"] = small
     sys.argv, code = ["maskwright", *words], None
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
@@ -102,7 +104,12 @@ def killed_once(folder: str) -> None:
     train(Tiny(deadly=not ranks.restarted), course, Path(folder), ranks=ranks)
 
 
-if __name__ == "__main__":
+def lost_and_commanded(folder: str, *words: str) -> str:
+    """A training in whose first attempt a rank is killed at step 6; then what the command prints."""
     torch.set_num_threads(1)
-    killed_once(sys.argv[1])
-    sys.stdout.write(commanded(sys.argv[2:]))
+    killed_once(folder)
+    return commanded([*words])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(lost_and_commanded(*sys.argv[1:]))

@@ -19,14 +19,11 @@ if TYPE_CHECKING:
 def serve(pipe: Connection, rank: int, ranks: int, store: str, seconds: float) -> None:
     """Join the others, make a group of the first n of them for every n, and do jobs."""
     torch.set_num_threads(1)
+    most = timedelta(seconds=seconds)
     dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=seconds),
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=most
     )
-    groups = {n: dist.new_group(list(range(n))) for n in range(1, ranks + 1)}
+    groups = {n: dist.new_group(list(range(n)), timeout=most) for n in range(1, ranks + 1)}
     with suppress(EOFError):
         while True:
             where, name, count, args = pipe.recv()
