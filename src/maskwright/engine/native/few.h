@@ -11,14 +11,27 @@ typedef struct {
     float values[] __attribute__((aligned(64)));              /* [STEP][width], where converted */
 } FewSpace;
 
+/* Can values be read where they lie? However far apart: each is read once or twice. */
+INLINE int few_as_given(const Attention *a) {
+    return a->dtype == FLOAT32 && a->value_dim % W == 0;
+}
+
 static size_t few_space(const Attention *a) {
-    int64_t floats = values_as_given(a) ? 0 : STEP * values_width(a);
+    int64_t floats = few_as_given(a) ? 0 : STEP * values_width(a);
     return sizeof(FewSpace) + sizeof(float) * (size_t)floats;
 }
 
 /* Totals of every row, then its largest score and its sum of weights. */
 static int64_t few_floats(const Attention *a) {
     return round_up(FEW_ROWS * (values_width(a) + 2), 16);
+}
+
+/* A row of keys or values that is soon read: they come from memory once, and where heads lie between
+ * them in an order that the processor does not foresee. */
+INLINE void fetch(const Attention *a, const Team *team, const Tensor *t, int64_t dim, int64_t key) {
+    const char *row = row_at(t, a->dtype, team->batch, team->key_head, key);
+    int64_t bytes = dim * (a->dtype == FLOAT32 ? 4 : 2);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
 }
 
 /* Scores of W keys from `key` on, of which only the first `count` are read. */
@@ -36,12 +49,7 @@ INLINE vec dots(const Attention *a, const Team *team, const float *q, int64_t ke
             rows[i] = room[i];
         }
     }
-    /* Keys come from memory once, and in an order that the processor does not foresee. */
-    const int64_t line = a->dtype == FLOAT32 ? 16 : 32, ahead = 2 * W;
-    for (int i = 0; i < W; i++)
-        for (int64_t d = 0; d < a->dim; d += line)
-            __builtin_prefetch((const char *)row_at(&a->k, a->dtype, team->batch, team->key_head,
-                                                    key + ahead + i) + d * (64 / line));
+    for (int i = 0; i < W; i++) fetch(a, team, &a->k, a->dim, key + 2 * W + i);
     vec sums[W];
 #pragma GCC unroll 16
     for (int i = 0; i < W; i++) sums[i] = (vec){0};
@@ -104,12 +112,13 @@ static void few_step(const Attention *a, const Team *team, const float *q, int64
     const float *values = (const float *)a->v.data + team->batch * a->v.batch +
                           team->key_head * a->v.head + at * a->v.row;
     int64_t stride = a->v.row;
-    if (!values_as_given(a)) {
+    if (!few_as_given(a)) {
         values = s->values;
         stride = width;
         for (int n = 0; n < count; n++)
             for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key++) {
                 float *row = s->values + key * width;
+                fetch(a, team, &a->v, a->value_dim, at + key + 12);
                 read_floats(row, row_at(&a->v, a->dtype, team->batch, team->key_head, at + key),
                             a->dtype, a->value_dim);
                 for (int64_t d = a->value_dim; d < width; d++) row[d] = 0.0f;
