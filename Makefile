@@ -36,6 +36,7 @@ $(VENV)/.peers: $(VENV)/.ready
 	@echo "Adding the frameworks that tests and benchmarks compare with (once; some minutes) …"
 	@$(PIP) torch==2.13.0 transformers jax keras attn-gym onnxruntime --editable '.[apps,onnx]'
 	@$(PIP) --no-deps xformers
+	@$(BIN)/python -m compileall -q -q -j 2 $(VENV)/lib || true  # a few files are of other Pythons
 	@touch $@ $(VENV)/.tour  # all that the tour needs is among them
 
 # TensorFlow is as large as all the others together, and has an environment of its own.

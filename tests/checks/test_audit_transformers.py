@@ -36,7 +36,7 @@ MOST_PASSES = 200
 MAIN = ("leak", "reach", "padding", "batch", "steps")
 CASES = [
     (name, kind)
-    for n, name in thinned([*enumerate(ARCHITECTURES)], 3)
+    for n, name in thinned([*enumerate(ARCHITECTURES)], 4)
     for m, kind in enumerate(ARCHITECTURES[name].attention)
     if ALL or m == n % len(ARCHITECTURES[name].attention)
 ]
