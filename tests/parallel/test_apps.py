@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-STEPS = 10
+STEPS = 20
 TRAINED = ("train", "language", "--steps", str(STEPS), "--batch", "1", "--device", "cpu")
 
 

@@ -34,9 +34,9 @@ def saved(group: Any, folder: str) -> None:
 
 def test_it_goes_on_with_another_number_of_ranks(pool: Pool, tmp_path: Path) -> None:
     alone, folder = training.alone("gpt"), str(tmp_path / "last")
-    begun = pool.run(training.cut_short, 4, folder, 0, 4)
-    gone_on = pool.run(training.cut_short, 3, folder, 4, 7)
-    ended = pool.run(training.cut_short, 2, folder, 7, training.STEPS)
+    begun = pool.run(training.cut_short, 4, folder, 0, 8)
+    gone_on = pool.run(training.cut_short, 3, folder, 8, 14)
+    ended = pool.run(training.cut_short, 2, folder, 14, training.STEPS)
     np.testing.assert_allclose(begun[0] + gone_on[0] + ended[0], alone, atol=1e-4)
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 

@@ -15,7 +15,7 @@ from maskwright.parallel.balance import balance
 from maskwright.parallel.checkpoint import load, save
 from maskwright.parallel.share import Share
 
-TOKENS, BATCH, VOCABULARY, STEPS = 50, 4, 31, 10
+TOKENS, BATCH, VOCABULARY, STEPS = 50, 4, 31, 20
 
 
 def made(kind: str) -> torch.nn.Module:

@@ -98,31 +98,14 @@ def backward(
     alone: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v; without `alone`, output and logsumexp are over other keys too."""
-    uneven = q.dtype != torch.float32 and q.shape[-1] != v.shape[-1]
-    if not alone or (not uneven and k.numel() > FEW_NUMBERS):
-        return _gradients(bound, grad, grad_lse, q, k, v, out, lse, scale, binary=False)
-    # Torch keeps more digits here than a half has, or, of few numbers, may round by chance to the very
-    # truth; so output and logsumexp are had again, unrounded.
-    wq, wk, wv, wide = (x.to(torch.float32) for x in (q, k, v, grad))
-    again = forward(bound, wq, wk, wv, scale, binary=True)
-    found = _gradients(bound, wide, grad_lse, wq, wk, wv, *again, scale, binary=True)
-    dq, dk, dv = (x.to(q.dtype) for x in found)
-    return dq, dk, dv
-
-
-def _gradients(
-    bound: BoundMask,
-    grad: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    scale: float,
-    binary: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of tensors and results of one dtype; `binary` as `forward` was told."""
+    dtype = q.dtype
+    uneven = dtype != torch.float32 and q.shape[-1] != v.shape[-1]
+    again = alone and (uneven or k.numel() <= FEW_NUMBERS)
+    if again:
+        # Torch keeps more digits here than a half has, or, of few numbers, may round by chance to the
+        # very truth; so output and logsumexp are had again, unrounded.
+        q, k, v, grad = (x.to(torch.float32) for x in (q, k, v, grad))
+        out, lse = forward(bound, q, k, v, scale, binary=True)
     q, k, v, grad, out = (_closed(x) for x in (q, k, v, grad, out))
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     if grad_lse is not None:
@@ -130,8 +113,8 @@ def _gradients(
     masks = thin_masks(bound)
     if masks[0].whole:
         outputs, found = (out, lse), (dq, dk, dv)
-        _backward(masks[0].held, (grad, grad_lse), (q, k, v), outputs, found, scale, binary)
-        return dq, dk, dv
+        _backward(masks[0].held, (grad, grad_lse), (q, k, v), outputs, found, scale, again)
+        return dq.to(dtype), dk.to(dtype), dv.to(dtype)
     for x in (dq, dk, dv):
         x.zero_()
     for part, keys, held in masks:
@@ -142,9 +125,9 @@ def _gradients(
             (out[:, :, part], lse[:, :, part]),
             (dq[:, :, part], dk[:, :, keys], dv[:, :, keys]),
             scale,
-            binary,
+            again,
         )
-    return dq, dk, dv
+    return dq.to(dtype), dk.to(dtype), dv.to(dtype)
 
 
 def _forward(
