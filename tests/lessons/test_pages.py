@@ -1,9 +1,8 @@
-"""The written lessons name the tests that hold them, and are the same in both languages."""
+"""The written lessons name the tests that hold them."""
 
 from __future__ import annotations
 
 import ast
-import doctest
 import re
 from pathlib import Path
 
@@ -39,13 +38,6 @@ def table_of(index: Path) -> dict[str, list[str]]:
     return found
 
 
-def code_of(page: Path) -> list[tuple[str, str]]:
-    """What a page runs and what it shows, without comments: these are in its own language."""
-    blocks = re.findall(r"```pycon\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    examples = doctest.DocTestParser().get_examples("\n".join(blocks))
-    return [(re.sub(r"  # .*", "", example.source), example.want) for example in examples]
-
-
 @pytest.mark.parametrize("folder", [ENGLISH, CHINESE], ids=["English", "Chinese"])
 def test_the_index_names_every_test_of_a_lesson_once(folder: Path) -> None:
     table = table_of(folder / "index.md")
@@ -60,9 +52,3 @@ def test_a_page_names_its_tests_at_its_end(folder: Path, name: str) -> None:
     text = (folder / name).read_text(encoding="utf-8")
     assert named_in(text) == table_of(folder / "index.md")[name]
     assert named_in(text[text.rindex("\n## ") :]) == named_in(text)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_both_languages_run_the_same_code(name: str) -> None:
-    assert code_of(ENGLISH / name) == code_of(CHINESE / name)
-    assert code_of(ENGLISH / name)
