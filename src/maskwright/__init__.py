@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from maskwright.draw.walkthrough import Walkthrough, walkthrough
     from maskwright.engine.attention import attention, explain_route
     from maskwright.engine.routes import Route
-    from maskwright.engine.top_blocks import top_blocks
+    from maskwright.engine.block_selection import top_blocks
     from maskwright.targets.lowering import capabilities, explain_lowering, lower
     from maskwright.targets.target import Target
 
@@ -103,7 +103,7 @@ _LATER = {
     "lower": "targets.lowering",
     "picture": "draw.picture",
     "recognize": "core.recognize",
-    "top_blocks": "engine.top_blocks",
+    "top_blocks": "engine.block_selection",
     "trace": "checks.trace",
     "walkthrough": "draw.walkthrough",
 }

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+
+IMPLS: Final = ("auto", "native", "blocks", "sdpa", "flex", "reference")
+
+
+class AttentionOptions(NamedTuple):
+    """The keyword arguments of `attention`, as the caller passed them."""
+
+    scale: float | None = None
+    dropout_p: float = 0.0
+    enable_gqa: bool = False
+    q_start: int | None = None
+    impl: str = "auto"
+    return_lse: bool = False
 
 
 class AttentionShape(NamedTuple):

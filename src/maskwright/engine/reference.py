@@ -1,7 +1,6 @@
-"""Attention as the textbook has it, dense and in float64: slow, plain, and the judge of the rest.
+"""Dense attention in float64, step by step as in a textbook: slow, plain, and the reference.
 
-Nothing fast is imported here. Scores of every query with every key, a softmax over the keys that
-the mask lets through, and the weighted mean of their values, each step a line.
+It is differentiable any number of times, and imports no fast path.
 """
 
 from __future__ import annotations
@@ -10,18 +9,20 @@ import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from maskwright.core.arrays import read_choice
+from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
 from maskwright.errors import FrameError
 
 if TYPE_CHECKING:
     import torch
 
     from maskwright.core.bound import BoundMask
+    from maskwright.engine.params import AttentionParams
 
 EMPTY_ROWS = ("zero", "error", "uniform")
 
 
 class Reference(NamedTuple):
-    """The output (B, H, T, Dv), the logsumexp (B, H, T) and the weights (B, H, T, S)."""
+    """The output (B, H, T, Dv), the logsumexp (B, H, T) and the softmax weights (B, H, T, S)."""
 
     out: torch.Tensor
     lse: torch.Tensor
@@ -36,10 +37,23 @@ def reference(
     scale: float | None = None,
     empty_rows: Literal["zero", "error", "uniform"] = "zero",
 ) -> Reference:
-    """Attention under a bound mask, differentiable, in float64 whatever the inputs are.
+    """Attention under a bound mask, computed densely in float64.
 
-    A row that sees nothing gives zeros; with "error" it is refused, and with "uniform" it is the
-    mean of all values, as a finite fill such as -1e9 makes it.
+    Args:
+        q: Queries (B, H, T, D).
+        k: Keys (B, Hk, S, D), where Hk divides H.
+        v: Values (B, Hk, S, Dv).
+        bound: The mask, bound to T queries and S keys.
+        scale: Factor of the scores, 1 / sqrt(D) by default.
+        empty_rows: A fully masked row returns zeros ("zero"), raises ("error"), or returns the
+            mean of all values ("uniform"), as a finite fill value such as -1e9 does.
+
+    Returns:
+        Output, logsumexp and weights in float64. A masked cell has no influence on them or their
+        gradients, whatever it holds.
+
+    Raises:
+        FrameError: `empty_rows` is "error" and a row is fully masked.
 
     >>> import torch, maskwright as mw
     >>> from maskwright.engine.reference import reference
@@ -51,30 +65,34 @@ def reference(
     import torch
 
     read_choice(empty_rows, "reference: empty_rows", EMPTY_ROWS)
-    seen = torch.from_numpy(bound.dense()).to(q.device)
-    empty = ~seen.any(-1, keepdim=True)
+    q, k, v = (x.to(torch.float64) for x in (q, k, v))
+    if k.shape[1] and q.shape[1] != k.shape[1]:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    visible = torch.from_numpy(bound.dense()).to(q.device)
+    visible = visible.expand(*q.shape[:3], k.shape[2])
+    empty = ~visible.any(-1, keepdim=True)
     if empty_rows == "error" and bool(empty.any()):
         batch, head, row, _ = (int(i) for i in empty.nonzero()[0])
         raise FrameError(
-            f"reference: row {row} of batch {batch}, head {head} sees nothing. "
-            'Let it see a key, or pass empty_rows="zero".'
+            f"reference: row {row} of batch {batch}, head {head} is fully masked. "
+            'Unmask a key for it, or pass empty_rows="zero".'
         )
-    q, k, v = (x.to(torch.float64) for x in (q, k, v))
-    shared = q.shape[1] // k.shape[1] if k.shape[1] else 1
-    # What no query of a head sees may hold anything, even NaN: it is left out before any product.
-    read = seen.any(-2).unsqueeze(-1)
-    k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
-    if empty_rows == "uniform":
-        seen = seen | empty
-        k, read = k.masked_fill(~read, 0.0), read | empty.any(-2, keepdim=True)
-    k, v = k.masked_fill(~read, 0.0), v.masked_fill(~read, 0.0)
-    q = q.masked_fill(empty, 0.0)  # the same goes for the query of a row that sees nothing
     factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    scores = (q @ k.transpose(-2, -1)) * factor
-    if empty_rows == "uniform":
-        scores = scores.masked_fill(empty, 0.0)
-    scores = scores.masked_fill(~seen, -math.inf)
-    blank = ~seen.any(-1, keepdim=True)
-    lse = scores.masked_fill(blank, 0.0).logsumexp(-1, keepdim=True).masked_fill(blank, -math.inf)
-    weights = torch.exp(scores - lse.masked_fill(blank, 0.0))
-    return Reference(weights @ v, lse.squeeze(-1), weights)
+    scores = masked_scores(q, k, visible) * factor
+    if empty_rows == "uniform":  # the scores of these rows are 0
+        visible = visible | empty
+    weights, lse = masked_softmax(scores, visible)
+    return Reference(masked_matmul(weights, v, visible), lse, weights)
+
+
+def unsupported(params: AttentionParams) -> str | None:
+    """The reason why the reference, as a backend, cannot compute a call, or None."""
+    return f"has no dropout, and dropout_p is {params.dropout_p}" if params.dropout_p else None
+
+
+def forward(
+    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output in the dtype of q, and the logsumexp in float64."""
+    found = reference(q, k, v, params.mask, params.scale)
+    return found.out.to(q.dtype), found.lse

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.engine.attention import attention
 from maskwright.engine.reference import reference
-from maskwright.engine.top_blocks import top_blocks
+from maskwright.engine.block_selection import top_blocks
 from tests.strategies import bind, cases
 
 TRUTH = st.booleans()

@@ -51,7 +51,7 @@ def top_blocks(
     another place. The choice has no gradient.
 
     >>> import torch, maskwright as mw
-    >>> from maskwright.engine.top_blocks import top_blocks
+    >>> from maskwright.engine.block_selection import top_blocks
     >>> keys = torch.tensor([0.0, 0.0, 9.0, 9.0, 1.0, 1.0, 0.0, 0.0]).reshape(1, 1, 8, 1)
     >>> print(top_blocks(torch.ones(1, 1, 8, 1), keys, size=2, keep=2, within=mw.causal()).on(8))
     blocks([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 1]], size=2) & causal()

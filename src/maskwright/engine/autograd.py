@@ -1,0 +1,365 @@
+"""Attention of torch tensors: autograd, vmap, and the operator for compiled graphs.
+
+In eager mode an autograd function holds the parameters with the bound mask. A graph of
+torch.compile cannot hold a mask, so there attention is the operator `maskwright::attend`, which
+takes the mask's handle: a new mask is a new integer, and nothing is compiled again.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.autograd import forward_ad
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from maskwright.core import mask_registry
+from maskwright.core.bound import BoundMask
+from maskwright.core.expr import Mask
+from maskwright.engine.dispatch import backend_module, select_backend, warn_without_kernel
+from maskwright.engine.params import AttentionParams, AttentionShape, Saved
+from maskwright.engine.validate import EVERYTHING, bind, check_storage, default_scale
+from maskwright.errors import ArgumentError, Unsupported
+
+if TYPE_CHECKING:
+    from maskwright.engine.params import AttentionOptions
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+DTYPES = {getattr(torch, name): name for name in ("float32", "bfloat16", "float16", "float64")}
+HAS_BACKWARD = ("native", "blocks")  # autograd differentiates the others by itself
+AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def autocast(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+    """q, k and v in autocast's dtype where autocast is enabled, as for SDPA."""
+    if not isinstance(q, torch.Tensor) or q.is_meta:
+        return q, k, v
+    kind = q.device.type
+    if not torch.is_autocast_enabled(kind):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(kind)
+    q, k, v = (
+        x.to(dtype) if getattr(x, "dtype", None) in AUTOCAST_DTYPES else x for x in (q, k, v)
+    )
+    return q, k, v
+
+
+def is_traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether the call becomes a node of a graph, or has no values to compute with."""
+    return bool(
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or any(x.is_meta or is_fake(x) for x in (q, k, v))
+    )
+
+
+def make_params(
+    tensors: Tensors, shape: AttentionShape, mask: Any, options: AttentionOptions
+) -> AttentionParams:
+    """The parameters of an eager call; the seed of dropout is drawn later."""
+    q, k, v = tensors
+    bound = bind(mask, (shape.batch, shape.heads, shape.q_len, shape.kv_len), options.q_start)
+    return AttentionParams(
+        bound,
+        shape,
+        default_scale(shape.head_dim) if options.scale is None else float(options.scale),
+        DTYPES.get(q.dtype) or str(q.dtype).removeprefix("torch."),
+        q.device.type,
+        options.dropout_p,
+        impl=options.impl,
+        return_lse=options.return_lse,
+        requires_grad=torch.is_grad_enabled()
+        and (q.requires_grad or k.requires_grad or v.requires_grad),
+    )
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile or torch.export traces this code."""
+    return bool(torch.compiler.is_compiling())
+
+
+def attend_tensors(
+    tensors: Tensors, shape: AttentionShape, mask: Any, options: AttentionOptions
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Compute a checked call: eagerly, or as a node of a graph."""
+    if options.impl in ("auto", *HAS_BACKWARD):
+        if is_traced(*tensors):
+            return record(tensors, mask, options)
+    elif is_compiling() and not torch.compiler.is_exporting():
+        raise ArgumentError(
+            f'attention: impl="{options.impl}" is not available in a compiled graph. '
+            'Leave impl out, or pass impl="blocks".'
+        )
+    return run(make_params(tensors, shape, mask, options), tensors)
+
+
+def run(params: AttentionParams, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Compute a call eagerly, by the selected backend."""
+    name = select_backend(params).name
+    backend = backend_module(name)
+    if name not in HAS_BACKWARD:
+        forward = backend.forward
+        if "torch._dynamo" in sys.modules:  # else this would import it
+            forward = torch.compiler.disable(forward)
+        return forward(params, *tensors)  # type: ignore[no-any-return]
+    if torch.jit.is_tracing():
+        raise Unsupported(
+            "attention: torch.jit.trace cannot record a mask. "
+            'Pass impl="sdpa", or use torch.compile in place of torch.jit.trace.',
+            target="torch.jit.trace",
+        )
+    if name == "blocks" and params.impl == "auto":
+        warn_without_kernel()
+    q, k, v = tensors
+    check_storage(q, k, v)
+    seed = torch.randint(2**62, (), device="cpu") if params.dropout_p else None
+    if params.requires_grad or _is_transformed(params.device):
+        out, lse = Attention.apply(q, k, v, seed, params, backend)
+        return out, lse
+    return _forward(params, backend, seed, q, k, v)
+
+
+def _is_transformed(device: str) -> bool:
+    """Whether autocast, functorch or forward-mode AD has to see the call."""
+    return bool(
+        torch.is_autocast_enabled(device)
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _forward(
+    params: AttentionParams, backend: Any, seed: torch.Tensor | None, *tensors: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if seed is not None:
+        params = replace(params, seed=int(seed))
+    if any(x._is_zerotensor() for x in tensors):
+        tensors = tuple(_materialized(x) for x in tensors)
+    return backend.forward(params, *tensors)  # type: ignore[no-any-return]
+
+
+def _backward(params: AttentionParams, backend: Any, seed: Any, saved: Saved, *grads: Any) -> Any:
+    """Gradients of q, k and v, from those of the output and of the logsumexp."""
+    if seed is not None:
+        params = replace(params, seed=int(seed))
+    grad_out, grad_lse = (x if x is None else _materialized(x) for x in grads)
+    return backend.backward(params, saved, grad_out, grad_lse)
+
+
+def _materialized(x: torch.Tensor) -> torch.Tensor:
+    """A tensor with memory of its own, also for the zeros without storage that autograd makes."""
+    return torch.zeros(x.shape, dtype=x.dtype, device=x.device) if x._is_zerotensor() else x
+
+
+class Attention(torch.autograd.Function):
+    """Output and logsumexp, both differentiable once."""
+
+    @staticmethod
+    def forward(
+        q: Any, k: Any, v: Any, seed: Any, params: AttentionParams, backend: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute both."""
+        with torch.autocast(params.device, enabled=False):
+            return _forward(params, backend, seed, q, k, v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        """Save what the backward pass reads."""
+        q, k, v, seed, ctx.params, ctx.backend = inputs
+        ctx.save_for_backward(q, k, v, *output, seed)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
+        """Gradients of q, k and v."""
+        *saved, seed = ctx.saved_tensors  # read once: checkpointing recomputes it here
+        if grad_out is None and grad_lse is None:
+            return (None,) * 6
+        if grad_out is None:
+            grad_out = torch.zeros_like(saved[3])
+        settings = (seed, ctx.params, ctx.backend)
+        grads = AttentionBackward.apply(grad_out, grad_lse, *saved, *settings)
+        return (*grads, None, None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:  # noqa: ARG004 - torch's signature
+        """Refuse forward-mode AD, which would need the softmax weights."""
+        raise Unsupported(
+            "attention: forward-mode AD (torch.func.jvp, forward_ad) is not supported by this "
+            'backend. Use reverse mode, or pass impl="reference".',
+            target="jvp",
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        """Fold the mapped dimension into the batch where the mask is shared by the batch."""
+        return _vmap(Attention, info.batch_size, in_dims, args), (0, 0)
+
+
+class AttentionBackward(torch.autograd.Function):
+    """The backward pass of `Attention`: a function of its own, so that vmap applies to it too."""
+
+    @staticmethod
+    def forward(*args: Any) -> Tensors:
+        """Gradients of q, k and v: of grad_out, grad_lse, `Saved`, seed, params and backend."""
+        grad_out, grad_lse, *saved, seed, params, backend = args
+        with torch.autocast(params.device, enabled=False):
+            return _backward(params, backend, seed, Saved(*saved), grad_out, grad_lse)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        """Nothing is saved: there is no second derivative."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> None:  # noqa: ARG004 - torch's signature
+        """Refuse the second derivative, which a transform would take to be zero."""
+        raise Unsupported(
+            "attention: this backend is differentiable once. "
+            'Pass impl="reference" for second derivatives.',
+            target="attention",
+        )
+
+    jvp = Attention.jvp
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        """As for `Attention`."""
+        return _vmap(AttentionBackward, info.batch_size, in_dims, args), (0, 0, 0)
+
+
+def _vmap(function: Any, count: int, in_dims: Any, args: Any) -> tuple[torch.Tensor, ...]:
+    """Map a function over one more dimension, which is the first one of the results.
+
+    A seed of dropout that is mapped differs per element; else all elements share it.
+    """
+    *tensors, seed, params, backend = args
+    *mapped, seeds = (
+        x if x is None else x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip((*tensors, seed), in_dims, strict=False)
+    )
+    if count and (params.mask.shape[0] != 1 or seed is not None):
+        each = [
+            function.apply(*(x if x is None else x[n] for x in (*mapped, seeds)), params, backend)
+            for n in range(count)
+        ]
+        return tuple(torch.stack(same) for same in zip(*each, strict=True))
+    shape = params.shape._replace(batch=count * params.shape.batch)
+    mask = params.mask if count else EVERYTHING.on(shape.q_len, shape.kv_len)
+    folded = function.apply(
+        *(x if x is None else x.flatten(0, 1) for x in mapped),
+        *(None, replace(params, shape=shape, mask=mask), backend),
+    )
+    return tuple(x.unflatten(0, (count, params.shape.batch)) for x in folded)
+
+
+# ── in graphs ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def record(tensors: Tensors, mask: Any, options: AttentionOptions) -> Tensors:
+    """Attention as a node of a graph: of torch.compile, make_fx, or another dispatch mode."""
+    if torch.compiler.is_exporting():
+        raise Unsupported(
+            "attention: an exported program cannot hold a mask, which lives in this process. "
+            'Pass impl="sdpa", which exports the mask as a constant tensor.',
+            target="torch.export",
+        )
+    q, k, v = tensors
+    held = EVERYTHING if mask is None else mask
+    if not isinstance(held, (Mask, BoundMask)) or not torch.compiler.is_compiling():
+        bind(held, (*q.shape[:3], k.shape[2]), options.q_start)  # raises for invalid masks
+    scale = default_scale(q.shape[-1]) if options.scale is None else float(options.scale)
+    return attend(  # type: ignore[no-any-return]
+        *tensors,
+        torch.randint(2**62, (), device="cpu") if options.dropout_p else None,
+        held._handle,
+        q_start=options.q_start,
+        scale=scale,
+        dropout_p=float(options.dropout_p),
+        impl=options.impl,
+    )
+
+
+_SETTINGS = "SymInt mask, *, SymInt? q_start, float scale, float dropout_p, str impl"
+
+
+@torch.library.custom_op(
+    "maskwright::attend",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor? seed, {_SETTINGS}) -> (Tensor, Tensor)",
+)
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seed: Any, mask: int, **settings: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention under the mask with a handle; see `record`."""
+    found = mask_registry.lookup(mask)
+    params = _params_in_graph((q, k, v), found, settings)
+    backend = backend_module(select_backend(params).name)
+    out, lse = _forward(params, backend, seed, q, k, v)
+    # The backward pass looks the mask up again: hold it for as long as its logsumexp is saved.
+    storage = StorageWeakRef(lse.untyped_storage())
+    mask_registry.hold(found, lambda: not storage.expired())
+    return out.contiguous(), lse.contiguous()
+
+
+@torch.library.custom_op(
+    "maskwright::attend_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad_out, Tensor? grad_lse, Tensor[] saved, Tensor? seed, {_SETTINGS}) "
+    "-> (Tensor, Tensor, Tensor)",
+)
+def attend_backward(
+    grad_out: Any, grad_lse: Any, saved: list[torch.Tensor], seed: Any, mask: int, **settings: Any
+) -> Tensors:
+    """Gradients of q, k and v."""
+    kept = Saved(*saved)
+    params = _params_in_graph((kept.q, kept.k, kept.v), mask_registry.lookup(mask), settings)
+    backend = backend_module(select_backend(params).name)
+    dq, dk, dv = _backward(params, backend, seed, kept, grad_out, grad_lse)
+    return dq.contiguous(), dk.contiguous(), dv.contiguous()
+
+
+def _params_in_graph(tensors: Tensors, mask: Any, settings: dict[str, Any]) -> AttentionParams:
+    q, k, v = tensors
+    shape = AttentionShape(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
+    bound = bind(mask, (shape.batch, shape.heads, shape.q_len, shape.kv_len), settings["q_start"])
+    dtype = DTYPES.get(q.dtype) or str(q.dtype).removeprefix("torch.")
+    impl = settings["impl"]
+    if impl == "auto" and q.device.type != "cpu":
+        impl = "blocks"
+    options = (settings["scale"], dtype, q.device.type, settings["dropout_p"])
+    return AttentionParams(bound, shape, *options, impl=impl)
+
+
+@attend.register_fake
+def _(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> tuple[Any, Any]:  # noqa: ARG001
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=dtype)
+
+
+@attend_backward.register_fake
+def _(grad_out: Any, grad_lse: Any, saved: Any, *_: Any, **__: Any) -> Any:  # noqa: ARG001
+    return tuple(x.new_empty(x.shape) for x in saved[:3])
+
+
+def _setup_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    q, k, v, seed, ctx.mask = inputs
+    ctx.settings = keyword_only_inputs
+    ctx.save_for_backward(q, k, v, *output, *([] if seed is None else [seed]))
+    ctx.set_materialize_grads(False)
+
+
+def _graph_backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
+    *saved, last = ctx.saved_tensors
+    saved, seed = ([*saved, last], None) if len(saved) == 4 else (saved, last)
+    if grad_out is None and grad_lse is None:
+        return (None,) * 5
+    if grad_out is None:
+        grad_out = torch.zeros_like(saved[3])
+    grads = attend_backward(grad_out, grad_lse, saved, seed, ctx.mask, **ctx.settings)
+    return (*grads, None, None)
+
+
+attend.register_autograd(_graph_backward, setup_context=_setup_context)

@@ -1,0 +1,294 @@
+"""Attention in blocks of query rows, on PyTorch operators: the fallback of the C kernel.
+
+Each block of rows reads only the keys that some of its rows attends to. It runs on PyTorch's fused
+CPU kernel with a small additive mask, or step by step where that kernel does not apply: with
+dropout, another head_dim for values, a gradient of the logsumexp, or on other devices. The fused
+kernel lets NaN and infinity in masked cells through, so a block whose result is not finite is
+computed again step by step, which is exact. Half precision is computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from maskwright.core.line import Flat
+from maskwright.core.spans import Spans
+from maskwright.engine.dropout import dropout_keep
+from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maskwright.core.arrays import IntArray
+    from maskwright.core.bound import BoundMask
+    from maskwright.engine.params import AttentionParams, Saved
+
+BLOCK_Q: Final = 128  # query rows per block
+MAX_SCORES: Final = 2**26  # scores of one block, over all batch rows and heads
+MAX_STRETCHES: Final = 64  # runs of keys that a block gathers
+
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def unsupported(params: AttentionParams) -> str | None:  # noqa: ARG001 - the interface of backends
+    """None: this backend computes every call."""
+    return None
+
+
+def forward(
+    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output in the dtype of q, and the logsumexp in float32, or in float64 for float64."""
+    dtype = compute_dtype(q.dtype)
+    out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+    lse = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
+    for block in _blocks(params, q, k, v):
+        found = None
+        if block.is_fusible and not params.dropout_p:
+            found = _fused_forward(block, params.scale)
+        if found is None:
+            found = _forward(block, params)
+        out[:, :, block.rows] = found[0].to(out.dtype)
+        lse[:, :, block.rows] = found[1]
+    return out, lse
+
+
+def backward(
+    params: AttentionParams,
+    saved: Saved,
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor | None,
+) -> Gradients:
+    """Gradients of q, k and v.
+
+    `saved.out` and `saved.lse` may be over further keys than those of `saved.k`: then these are
+    the summands of the gradients that belong to these keys.
+    """
+    q, k, v, out, lse = saved
+    dtype = compute_dtype(q.dtype)
+    dq, dk, dv = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (q, k, v))
+    for block in _blocks(params, q, k, v):
+        rows = block.rows
+        grads = RowGrads(
+            grad_out[:, :, rows].to(dtype),
+            None if grad_lse is None else grad_lse[:, :, rows].to(dtype),
+            out[:, :, rows].to(dtype),
+            lse[:, :, rows].to(dtype),
+        )
+        found = None
+        if block.is_fusible and not params.dropout_p and grad_lse is None:
+            found = _fused_backward(block, grads, params.scale)
+        if found is None:
+            found = _backward(block, grads, params)
+        dq[:, :, rows] = found[0]
+        for total, part in zip((dk, dv), found[1:], strict=True):
+            if isinstance(block.keys, slice):
+                total[:, :, block.keys] += part
+            else:
+                total.index_add_(2, block.keys, part)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+# ── blocks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class KeyRanges(NamedTuple):
+    """The rows of a block, and the key ranges that they attend to, ascending and disjoint."""
+
+    rows: slice
+    starts: IntArray
+    stops: IntArray
+
+
+class Block(NamedTuple):
+    """The operands of one block of rows, in the dtype that is computed in."""
+
+    rows: slice
+    keys: slice | torch.Tensor  # of k and v: a range, or indices
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    visible: torch.Tensor  # (batch or 1, heads or 1, rows, keys)
+
+    @property
+    def is_fusible(self) -> bool:
+        """Whether PyTorch's fused CPU kernel takes these operands."""
+        return self.q.device.type == "cpu" and 0 < self.q.shape[3] == self.v.shape[3]
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """The additive mask, 0 or -inf; None where every key is visible to every row."""
+        if bool(self.visible.all()):
+            return None
+        zeros = torch.zeros(self.visible.shape, dtype=self.q.dtype, device=self.q.device)
+        return zeros.masked_fill_(~self.visible, -math.inf)
+
+    def key_indices(self) -> IntArray:
+        """The indices of the block's keys among all keys."""
+        if isinstance(self.keys, slice):
+            return np.arange(self.keys.start, self.keys.stop)
+        return np.asarray(self.keys.cpu().numpy())
+
+
+def _blocks(
+    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> Iterator[Block]:
+    """The blocks of rows that attend to some key."""
+    shape, bound = params.shape, params.mask
+    scores = shape.batch * shape.heads * max(shape.kv_len, 1)
+    height = max(1, min(BLOCK_Q, MAX_SCORES // max(scores, 1)))
+    dtype = compute_dtype(q.dtype)
+    if not shape.batch * shape.heads:
+        return
+    for ranges in bound.cached(("key_ranges", height), lambda: _key_ranges(bound, height)):
+        keys: slice | torch.Tensor
+        if ranges.starts.size == 1:
+            keys = slice(int(ranges.starts[0]), int(ranges.stops[0]))
+            own = (k[:, :, keys], v[:, :, keys])
+        else:
+            lengths = ranges.stops - ranges.starts
+            before = np.cumsum(lengths) - lengths
+            index = np.repeat(ranges.starts - before, lengths) + np.arange(lengths.sum())
+            keys = torch.from_numpy(index).to(k.device)
+            own = (k.index_select(2, keys), v.index_select(2, keys))
+        rows = q[:, :, ranges.rows]
+        visible = torch.from_numpy(_visible(bound, ranges)).to(q.device)
+        yield Block(ranges.rows, keys, *(_contiguous(x, dtype) for x in (rows, *own)), visible)
+
+
+def _key_ranges(bound: BoundMask, height: int) -> list[KeyRanges]:
+    found = []
+    for first in range(0, bound.shape[2], height):
+        rows = slice(first, min(first + height, bound.shape[2]))
+        part = bound.spans.rows(rows.start, rows.stop)
+        if reaches := part.reaches(MAX_STRETCHES):
+            starts, stops = np.array(reaches).T
+            found.append(KeyRanges(rows, starts, stops))
+    return found
+
+
+def _visible(bound: BoundMask, ranges: KeyRanges) -> np.ndarray:
+    """The mask of a block over its own keys, boolean."""
+    part = bound.spans.rows(ranges.rows.start, ranges.rows.stop)
+    lengths = ranges.stops - ranges.starts
+    shift = ranges.starts - (np.cumsum(lengths) - lengths)  # from keys to columns of the block
+    offsets, starts, stops = part.flat
+    nth = np.searchsorted(ranges.starts, starts, side="right") - 1
+    flat = Flat(offsets, starts - shift[nth], stops - shift[nth])
+    width = int(lengths.sum())
+    out = np.empty((*part.shape, width), np.bool_)
+    Spans(part.shape, width, flat=flat).paint(out)
+    return out
+
+
+def _contiguous(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    x = x.to(dtype)
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+# ── one block ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class RowGrads(NamedTuple):
+    """What the backward pass has of a block's rows: incoming gradients, and the forward's results."""
+
+    grad_out: torch.Tensor
+    grad_lse: torch.Tensor | None
+    out: torch.Tensor
+    lse: torch.Tensor
+
+
+def _fused_forward(block: Block, scale: float) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """By PyTorch's fused CPU kernel; None where the result may be wrong."""
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        *(block.q, block.k, block.v), 0.0, False, attn_mask=block.bias, scale=scale
+    )
+    empty = ~block.visible.any(-1)
+    # The kernel's logsumexp is 0 where all scores are -inf, masked or not.
+    if not bool(out.isfinite().all()) or bool(((lse == 0) & ~empty).any()):
+        return None
+    return out, lse.masked_fill(empty, -math.inf)
+
+
+def _forward(block: Block, params: AttentionParams) -> tuple[torch.Tensor, torch.Tensor]:
+    """Step by step."""
+    k, v = _by_query_head(block)
+    scores = masked_scores(block.q, k, block.visible) * params.scale
+    weights, lse = masked_softmax(scores, block.visible)
+    if params.dropout_p:
+        weights = weights * _dropout_factor(block, params)
+    return masked_matmul(weights, v, block.visible), lse
+
+
+def _fused_backward(block: Block, grads: RowGrads, scale: float) -> Gradients | None:
+    """By PyTorch's fused CPU kernel; None where the result may be wrong."""
+    k, v = _by_query_head(block)
+    lse = grads.lse.masked_fill(grads.lse == -math.inf, 0.0)
+    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        *(grads.grad_out, block.q, k, v, grads.out, lse),
+        *(0.0, False),
+        attn_mask=block.bias,
+        scale=scale,
+    )
+    if not all(bool(x.isfinite().all()) for x in found):
+        return None
+    dq, dk, dv = found
+    return dq, _by_kv_head(dk, block), _by_kv_head(dv, block)
+
+
+def _backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradients:
+    """Step by step; the softmax weights are recomputed from the logsumexp."""
+    k, v = _by_query_head(block)
+    empty = (grads.lse == -math.inf).unsqueeze(-1)
+    visible = block.visible & ~empty
+    scores = masked_scores(block.q, k, visible) * params.scale
+    lse = grads.lse.unsqueeze(-1).masked_fill(empty, 0.0)
+    weights = (scores - lse).exp().masked_fill(~visible, 0.0)
+    dp = masked_scores(grads.grad_out, v, visible)
+    dropped = weights
+    if params.dropout_p:
+        factor = _dropout_factor(block, params)
+        dropped, dp = weights * factor, dp * factor
+    delta = (grads.grad_out * grads.out).sum(-1, keepdim=True)
+    if grads.grad_lse is not None:
+        delta = delta - grads.grad_lse.unsqueeze(-1)
+    ds = (weights * (dp - delta)).masked_fill(~visible, 0.0)
+    dq = masked_matmul(ds, k, visible) * params.scale
+    dk = masked_matmul(ds.mT, block.q, visible.mT) * params.scale
+    dv = masked_matmul(dropped.mT, grads.grad_out, visible.mT)
+    return dq, _by_kv_head(dk, block), _by_kv_head(dv, block)
+
+
+def _dropout_factor(block: Block, params: AttentionParams) -> torch.Tensor:
+    """1 / (1 - p) where a weight is kept, and 0 where it is dropped."""
+    batch, heads = block.q.shape[:2]
+    rows = np.arange(block.rows.start, block.rows.stop)
+    keep = dropout_keep(
+        params.seed, params.dropout_p, batch, heads, rows=rows, keys=block.key_indices()
+    )
+    factor = torch.from_numpy(keep).to(block.q.device, block.q.dtype)
+    return factor / (1 - params.dropout_p)
+
+
+def _by_query_head(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    """k and v with one head for each query head."""
+    group = block.q.shape[1] // block.k.shape[1]
+    if group == 1:
+        return block.k, block.v
+    return block.k.repeat_interleave(group, 1), block.v.repeat_interleave(group, 1)
+
+
+def _by_kv_head(grad: torch.Tensor, block: Block) -> torch.Tensor:
+    """The gradient of a KV head: the sum over the query heads of its group."""
+    if grad.shape[1] == block.k.shape[1]:
+        return grad
+    return grad.unflatten(1, (block.k.shape[1], -1)).sum(2)

@@ -1,0 +1,103 @@
+"""`select_backend`: the only place that decides how an attention call is computed."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from maskwright.errors import Unsupported
+from maskwright.targets.facts import is_upper_left_causal, sees_everything
+
+if TYPE_CHECKING:
+    from maskwright.core.bound import BoundMask
+    from maskwright.engine.params import AttentionParams
+
+DESCRIPTIONS = {
+    "native": "C kernel that reads the key intervals of each row",
+    "blocks": "blocks of query rows on PyTorch operators",
+    "sdpa": "torch.nn.functional.scaled_dot_product_attention",
+    "flex": "compiled FlexAttention",
+    "reference": "dense attention in float64",
+}
+
+
+class Backend(NamedTuple):
+    """The selected backend and the reason for it."""
+
+    name: str
+    reason: str
+
+    @property
+    def module(self) -> Any:
+        """The module that implements it: `unsupported`, `forward`, and mostly `backward`."""
+        return backend_module(self.name)
+
+
+def backend_module(name: str) -> Any:
+    """The module of a backend, imported on first use."""
+    place = "" if name == "reference" else "backends."
+    return importlib.import_module(f"maskwright.engine.{place}{name}")
+
+
+def select_backend(params: AttentionParams) -> Backend:
+    """The backend that computes a call.
+
+    An explicit `impl` is used or refused. With "auto", calls on the CPU go to the C kernel, and to
+    blocks of rows where the kernel is missing or does not support the call. On other devices it is
+    SDPA where that needs no mask tensor, else FlexAttention.
+
+    Args:
+        params: The parameters of the call.
+
+    Returns:
+        The backend's name and the reason.
+
+    Raises:
+        Unsupported: The backend named by `impl` does not support the call.
+    """
+    if params.impl != "auto":
+        problem = backend_module(params.impl).unsupported(params)
+        if problem is None:
+            return Backend(params.impl, f'requested with impl="{params.impl}"')
+        raise Unsupported(
+            f'attention: impl="{params.impl}" {problem}. Leave impl out, or pass impl="blocks".',
+            target=params.impl,
+            term=repr(params.mask.mask),
+        )
+    if params.device == "cpu":
+        problem = backend_module("native").unsupported(params)
+        if problem is None:
+            return Backend("native", "the fastest backend on the CPU")
+        return Backend("blocks", f"the C kernel {problem}")
+    if needs_no_mask_tensor(params.mask) and backend_module("sdpa").unsupported(params) is None:
+        return Backend("sdpa", f"on {params.device}, and SDPA needs no mask tensor here")
+    problem = backend_module("flex").unsupported(params)
+    if problem is None:
+        return Backend("flex", f"on {params.device}, under a mask that SDPA would need a tensor for")
+    return Backend("blocks", f"on {params.device}, and flex {problem}")
+
+
+def needs_no_mask_tensor(mask: BoundMask) -> bool:
+    """Whether SDPA computes this mask by itself: no mask, or `is_causal`."""
+    return sees_everything(mask) or is_upper_left_causal(mask)
+
+
+_warned = False
+
+
+def warn_without_kernel() -> None:
+    """Warn once per process that the C kernel is missing, unless the user disabled it."""
+    global _warned
+    library = loaded()
+    if _warned or library.library is not None or library.is_disabled:
+        return
+    _warned = True
+    warnings.warn(
+        f"maskwright computes attention without its C kernel, which is several times faster: "
+        f"{library.reason}. Install GCC 12 or Clang 12 or newer and run: "
+        "pip install --force-reinstall --no-deps maskwright. `maskwright doctor` has the details; "
+        "MASKWRIGHT_ISA=none disables the kernel and this warning.",
+        UserWarning,
+        stacklevel=4,
+    )

@@ -1,0 +1,174 @@
+"""Masked softmax, masked matrix products, and the merge of partial results by their logsumexp.
+
+All functions guarantee that a masked cell has no influence: whatever it holds, NaN and infinity
+included, it changes neither a result nor a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def masked_softmax(scores: Any, visible: Any = None) -> tuple[Any, Any]:
+    """Softmax over the last axis, restricted to the visible keys.
+
+    A fully masked row, and a row whose visible scores are all -inf, has weights 0 and a logsumexp
+    of -inf. A row with a visible score of +inf has NaN weights and a logsumexp of +inf.
+
+    Args:
+        scores: Scores, (..., queries, keys), a torch tensor or a numpy array.
+        visible: Boolean, broadcastable to `scores`, True where the query attends to the key.
+            None means that masked scores are -inf already.
+
+    Returns:
+        The weights, shaped as `scores`, and the logsumexp, (..., queries).
+
+    >>> import numpy as np
+    >>> from maskwright.engine.softmax import masked_softmax
+    >>> weights, lse = masked_softmax(np.zeros((2, 2)), np.array([[True, False], [False, False]]))
+    >>> weights.tolist(), lse.tolist()
+    ([[1.0, 0.0], [0.0, 0.0]], [0.0, -inf])
+    """
+    if isinstance(scores, np.ndarray):
+        return _masked_softmax_numpy(scores, visible)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -math.inf)
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    lse = scores.masked_fill(empty, 0.0).logsumexp(-1, keepdim=True)
+    weights = (scores - lse).exp()
+    return weights, lse.masked_fill(empty, -math.inf).squeeze(-1)
+
+
+def _masked_softmax_numpy(scores: Any, visible: Any) -> tuple[Any, Any]:
+    if visible is not None:
+        scores = np.where(visible, scores, -math.inf)
+    m = scores.max(axis=-1, keepdims=True, initial=-math.inf)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        weights = np.exp(scores - np.where(m == -math.inf, 0.0, m))
+        total = weights.sum(axis=-1, keepdims=True)
+        lse = np.where(m == math.inf, math.inf, m + np.log(total))
+        weights = np.where(m == -math.inf, 0.0, weights / total)
+    return weights, lse[..., 0]
+
+
+def merge(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Attention over the union of two disjoint key sets, from (out, lse) over each of them.
+
+    Args:
+        first: Output (..., queries, v_head_dim) and logsumexp (..., queries) over the first keys.
+        second: The same over the second keys.
+
+    Returns:
+        Output and logsumexp over all keys.
+
+    >>> import torch
+    >>> from maskwright.engine.softmax import merge
+    >>> one, zero = torch.ones(1, 1), torch.zeros(1)
+    >>> merge((one, zero), (3 * one, zero))[0].tolist()
+    [[2.0]]
+    """
+    import torch
+
+    lse = torch.logaddexp(first[1], second[1])
+    whole = lse.masked_fill(lse == -math.inf, 0.0)  # a fully masked row has no weights
+    weighted = (
+        # A part without visible keys adds nothing, also where the other part is not finite.
+        (out * (own - whole).exp().unsqueeze(-1)).masked_fill((own == -math.inf).unsqueeze(-1), 0.0)
+        for out, own in (first, second)
+    )
+    one, other = weighted
+    return one + other, lse
+
+
+def masked_scores(x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """x @ y.mT in the visible cells, and 0 elsewhere; differentiable any number of times."""
+    return _functions()[0].apply(x, y, visible)  # type: ignore[no-any-return]
+
+
+def masked_matmul(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """a @ b in which the masked entries of `a` contribute nothing; differentiable as above.
+
+    Unlike a product with zeros, this also holds where `b` is NaN or infinite.
+    """
+    return _functions()[1].apply(a, b, visible)  # type: ignore[no-any-return]
+
+
+def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    a = a.masked_fill(~visible, 0.0)
+    if not _is_symbolic(b) and bool(b.isfinite().all()):
+        return a @ b
+    # Multiply the finite entries, then count the visible pairs that make an entry infinite or NaN.
+    kind = a.dtype
+    finite, positive, negative = b.isfinite(), b == math.inf, b == -math.inf
+    out = a @ b.masked_fill(~finite, 0.0)
+
+    def meets(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return (rows & visible).to(kind) @ columns.to(kind) > 0
+
+    up = meets(a > 0, positive) | meets(a < 0, negative)
+    down = meets(a > 0, negative) | meets(a < 0, positive)
+    undefined = meets(visible, b.isnan()) | meets(~(a != 0) | a.isnan(), positive | negative)
+    out = out + up.to(kind).masked_fill(up, math.inf)
+    out = out - down.to(kind).masked_fill(down, math.inf)
+    return out.masked_fill(undefined, math.nan)
+
+
+def _is_symbolic(x: torch.Tensor) -> bool:
+    """Whether values cannot be read: inside vmap, or in a fake or meta tensor."""
+    import torch
+    from torch._subclasses.fake_tensor import is_fake
+
+    return bool(torch._C._are_functorch_transforms_active() or x.is_meta or is_fake(x))
+
+
+_CLASSES: list[tuple[Any, Any]] = []
+
+
+def _functions() -> tuple[Any, Any]:
+    """The two autograd functions, which are each other's derivative; made when torch is loaded."""
+    if _CLASSES:
+        return _CLASSES[0]
+    import torch
+
+    class MaskedScores(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Any, y: Any, visible: Any) -> Any:
+            return (x @ y.mT).masked_fill(~visible, 0.0)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+            x, y, visible = ctx.saved_tensors
+            dx = MaskedMatmul.apply(grad, y, visible)
+            return dx, MaskedMatmul.apply(grad.mT, x, visible.mT), None
+
+    class MaskedMatmul(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(a: Any, b: Any, visible: Any) -> Any:
+            return _visible_product(a, b, visible)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+            a, b, visible = ctx.saved_tensors
+            da = MaskedScores.apply(grad, b, visible)
+            return da, MaskedMatmul.apply(a.mT, grad, visible.mT), None
+
+    _CLASSES.append((MaskedScores, MaskedMatmul))
+    return _CLASSES[0]

@@ -1,0 +1,259 @@
+"""Checks of the arguments of `attention`, and the binding of its mask."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from maskwright.core.arrays import kind_of, read_choice
+from maskwright.core.atoms import everything
+from maskwright.core.bound import BoundMask
+from maskwright.core.expr import Mask
+from maskwright.engine.params import IMPLS, AttentionShape
+from maskwright.errors import ArgumentError, FrameError, Unsupported
+
+if TYPE_CHECKING:
+    from maskwright.engine.params import AttentionOptions
+
+EVERYTHING = everything()
+
+
+def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
+    """Check that q, k and v are torch tensors that attention can be computed of.
+
+    Args:
+        q: Queries (batch, heads, q_len, head_dim).
+        k: Keys (batch, kv_heads, kv_len, head_dim).
+        v: Values (batch, kv_heads, kv_len, v_head_dim).
+        enable_gqa: Whether kv_heads may be a divisor of heads.
+
+    Returns:
+        Their sizes.
+
+    Raises:
+        ArgumentError: A tensor has the wrong type, shape, dtype or device.
+        Unsupported: A tensor subclass or storage that no backend reads.
+    """
+    import torch
+
+    if not _is_valid(q, k, v, enable_gqa):
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            _check_tensor(name, x)
+        if not (q.dtype == k.dtype == v.dtype and q.dtype.is_floating_point and q.itemsize > 1):
+            dtypes = ", ".join(str(x.dtype).removeprefix("torch.") for x in (q, k, v))
+            raise ArgumentError(
+                f"attention: q, k and v have dtype {dtypes}. "
+                "Pass all three in one floating-point dtype of at least 16 bits."
+            )
+        if not q.device == k.device == v.device:
+            raise ArgumentError(
+                f"attention: q, k and v are on {q.device}, {k.device} and {v.device}. "
+                "Move all three to one device."
+            )
+        check_shapes(q.shape, k.shape, v.shape, enable_gqa)
+    if not (type(q) is type(k) is type(v) is torch.Tensor):
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            _check_subclass(name, x)
+    batch, heads, q_len, head_dim = q.shape
+    return AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
+
+
+def _is_valid(q: Any, k: Any, v: Any, enable_gqa: bool) -> bool:
+    """One quick pass over everything that is usually right."""
+    import torch
+
+    try:
+        (b, h, _, d), (kb, kh, s, kd), (vb, vh, vs, _) = q.shape, k.shape, v.shape
+        return bool(
+            b == kb == vb
+            and kh == vh
+            and s == vs
+            and d == kd
+            and (h == kh or (enable_gqa and kh and h % kh == 0))
+            and q.dtype == k.dtype == v.dtype
+            and q.dtype.is_floating_point
+            and q.dtype.itemsize > 1
+            and q.layout == k.layout == v.layout == torch.strided
+            and q.device == k.device == v.device
+        )
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def _check_tensor(name: str, x: Any) -> None:
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        raise ArgumentError(
+            f"attention: {name} is {kind_of(x)}. Pass a torch tensor of shape "
+            "(batch, heads, length, head_dim)."
+        )
+    if x.layout != torch.strided or x.is_nested:
+        raise ArgumentError(
+            f"attention: {name} is a sparse or nested tensor. Pass a strided one, and pad or pack "
+            "sequences of different lengths with mw.pad or mw.pack."
+        )
+    if x.dim() != 4:
+        raise ArgumentError(
+            f"attention: {name} has shape {tuple(x.shape)}. "
+            "Expected (batch, heads, length, head_dim)."
+        )
+
+
+def check_shapes(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
+    """Raise where the shapes of q, k and v, each of four sizes, do not match."""
+    shapes = f"q {tuple(q)}, k {tuple(k)}, v {tuple(v)}"
+    if not q[0] == k[0] == v[0]:
+        raise ArgumentError(
+            f"attention: batch sizes differ: {shapes}. Pass the same batch size in all three."
+        )
+    if tuple(k[1:3]) != tuple(v[1:3]):
+        raise ArgumentError(
+            f"attention: k and v have different heads or lengths: {shapes}. "
+            "Pass one value for each key."
+        )
+    if q[3] != k[3]:
+        raise ArgumentError(
+            f"attention: q and k have different head_dim: {shapes}. Only v may have another one."
+        )
+    if q[1] != k[1] and not enable_gqa:
+        raise ArgumentError(
+            f"attention: q and k have different numbers of heads: {shapes}. "
+            "Pass enable_gqa=True if groups of query heads share a KV head."
+        )
+    if q[1] != k[1] and not (k[1] and q[1] % k[1] == 0):
+        raise ArgumentError(
+            f"attention: the heads of q are not a multiple of those of k: {shapes}. "
+            "With enable_gqa every KV head serves the same number of query heads."
+        )
+
+
+def _check_subclass(name: str, x: Any) -> None:
+    """Raise for tensors whose data is not in a storage of their own."""
+    import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    if type(x) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return
+    if is_traceable_wrapper_subclass(x):
+        kind = type(x).__name__
+        fix = (
+            "its local tensor, x.to_local(), or use maskwright.parallel"
+            if kind == "DTensor"
+            else "the plain tensor that it wraps"
+        )
+        raise Unsupported(
+            f"attention: {name} is a {kind}, whose data is in other tensors. Pass {fix}.",
+            target="attention",
+        )
+
+
+def check_storage(*tensors: Any) -> None:
+    """Raise for a tensor whose storage was freed, as by FSDP or `resize_(0)`."""
+    for x in tensors:
+        if x.untyped_storage().nbytes() == 0 and x.numel():
+            raise Unsupported(
+                f"attention: a tensor of shape {tuple(x.shape)} has an empty storage: its memory "
+                "was freed. Pass tensors with allocated storage.",
+                target="attention",
+            )
+
+
+def check_arrays(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
+    """Check numpy arrays, as `check_tensors` checks tensors; float32 or float16."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, np.ndarray):
+            raise ArgumentError(
+                f"attention: {name} is {kind_of(x)} but q is a numpy array. "
+                "Pass three numpy arrays, or three torch tensors."
+            )
+        if x.ndim != 4 or x.dtype != q.dtype or x.dtype not in (np.float32, np.float16):
+            raise ArgumentError(
+                f"attention: {name} has dtype {x.dtype} and shape {x.shape}. Expected arrays "
+                "(batch, heads, length, head_dim), all float32 or all float16."
+            )
+    check_shapes(q.shape, k.shape, v.shape, enable_gqa)
+    batch, heads, q_len, head_dim = q.shape
+    return AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
+
+
+def check_options(options: AttentionOptions) -> None:
+    """Check the keyword arguments of `attention`.
+
+    Raises:
+        ArgumentError: `scale`, `dropout_p` or `impl` is invalid.
+    """
+    scale, dropout_p = options.scale, options.dropout_p
+    if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
+        raise ArgumentError(
+            f"attention: scale is {scale!r}. Pass a finite number, or None for 1 / sqrt(head_dim)."
+        )
+    if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p < 1.0:
+        raise ArgumentError(
+            f"attention: dropout_p is {dropout_p!r}. Expected a number p with 0 <= p < 1."
+        )
+    if options.impl not in IMPLS:
+        read_choice(options.impl, "attention: impl", IMPLS)
+
+
+def default_scale(head_dim: int) -> float:
+    """1 / sqrt(head_dim), the usual factor of the scores."""
+    return 1 / math.sqrt(head_dim) if head_dim else 1.0
+
+
+def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> BoundMask:
+    """Bind a mask to (batch, heads, q_len, kv_len), or check that a bound one matches.
+
+    Args:
+        mask: An expression, a bound mask, or None for no mask.
+        shape: The sizes of the attention scores.
+        q_start: Position of the first query; None aligns the last query with the last key.
+
+    Returns:
+        The bound mask; an expression remembers it for the next call.
+
+    Raises:
+        ArgumentError: `mask` is not a mask.
+        FrameError: The mask's data or frame does not match the sizes.
+    """
+    if mask is None:
+        mask = EVERYTHING
+    if isinstance(mask, BoundMask):
+        _check_bound(mask, shape, q_start)
+        return mask
+    if not isinstance(mask, Mask):
+        raise ArgumentError(
+            f"attention: the mask is {kind_of(mask)}. Pass a maskwright mask; "
+            "wrap an array in mw.dense(...)."
+        )
+    batch, heads, q_len, kv_len = shape
+    try:
+        return mask.bound_to(q_len, kv_len, batch, heads, q_start)
+    except FrameError as error:
+        problem, _, _ = str(error).partition(". ")
+        raise FrameError(
+            f"attention: {problem.removeprefix('on: ')}. q and k have batch {batch}, {heads} heads, "
+            f"{q_len} queries and {kv_len} keys; pass a mask whose data has these sizes."
+        ) from None
+
+
+def _check_bound(bound: BoundMask, shape: tuple[int, int, int, int], q_start: int | None) -> None:
+    batch, heads, q_len, kv_len = shape
+    planes, frame = bound.shape, bound.frame
+    if (frame.q_len, frame.kv_len) != (q_len, kv_len):
+        raise FrameError(
+            f"attention: the mask is bound to {frame.q_len} queries and {frame.kv_len} keys, but "
+            f"q and k have {q_len} and {kv_len}. Bind it to those, or pass the mask unbound."
+        )
+    if planes[0] not in (1, batch) or planes[1] not in (1, heads):
+        raise FrameError(
+            f"attention: the mask has batch {planes[0]} and {planes[1]} heads, but q has {batch} "
+            f"and {heads}. Bind it to those, or to 1 where it is shared."
+        )
+    if q_start is not None and q_start != frame.q_start:
+        raise FrameError(
+            f"attention: q_start={q_start}, but the mask is bound with q_start={frame.q_start}. "
+            "Leave q_start out, or pass the mask unbound."
+        )
