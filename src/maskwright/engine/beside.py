@@ -15,7 +15,7 @@ from maskwright.engine.attention import attention, explain_route
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 ROUNDS = 5
 
