@@ -153,7 +153,7 @@ def subclasses(kind: type) -> list[type]:
 
 
 def test_every_atom_has_a_rule_in_the_oracle() -> None:
-    from maskwright.core.mask import Atom
+    from maskwright.core.expr import Atom
     from maskwright.core.oracle import rule
 
     leaves = [kind for kind in subclasses(Atom) if not inspect.isabstract(kind)]

@@ -40,10 +40,9 @@ from maskwright.core.atoms import (
 from maskwright.core.batches import Packed, Padded, pack, pad
 from maskwright.core.bound import BoundMask
 from maskwright.core.compare import Comparison
-from maskwright.core.compose import by_batch, by_head
+from maskwright.core.expr import Mask, by_batch, by_head
 from maskwright.core.frame import Frame
 from maskwright.core.json_form import from_json, to_json
-from maskwright.core.mask import Mask
 from maskwright.core.simplify import simplify
 from maskwright.core.spans import Spans
 from maskwright.core.text import parse

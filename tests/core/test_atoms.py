@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import Frame
-from maskwright.core.region import Region
+from maskwright.core.evaluate import View
 from tests.strategies import atom, fitting, frames
 
 N = 12
@@ -87,8 +87,8 @@ def test_a_part_of_the_keys_reads_as_the_whole_does(data: st.DataObject) -> None
         frame, mask = frame.transposed, mask.T
     row, stop = sorted(data.draw(st.tuples(*[st.integers(0, frame.q_len)] * 2)))
     key, key_stop = sorted(data.draw(st.tuples(*[st.integers(0, frame.kv_len)] * 2)))
-    whole = painted(mask._read(Region(frame, 0, frame.q_len, 0, frame.kv_len)))
-    part = painted(mask._read(Region(frame, row, stop, key, key_stop)))
+    whole = painted(mask._spans(View(frame, 0, frame.q_len, 0, frame.kv_len)))
+    part = painted(mask._spans(View(frame, row, stop, key, key_stop)))
     expected = np.zeros_like(whole[:, :, row:stop])
     expected[..., key:key_stop] = whole[:, :, row:stop, key:key_stop]
     assert np.array_equal(*np.broadcast_arrays(part, expected))
@@ -103,4 +103,4 @@ def painted(spans: mw.Spans) -> np.ndarray:
 def test_a_branch_that_leaves_the_view_may_come_back() -> None:
     frame = Frame(4, 4)
     tree = mw.tree([2, -1, -1, 0])  # 3 → 0 → 2
-    assert tree._read(Region(frame, 3, 4, 2, 4)).row(0) == [(2, 4)]
+    assert tree._spans(View(frame, 3, 4, 2, 4)).row(0) == [(2, 4)]

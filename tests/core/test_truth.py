@@ -11,8 +11,7 @@ import maskwright as mw
 from maskwright import Frame, Mask
 from maskwright.core import atoms_array, compose, reading, region
 from maskwright.core.atoms_array import Where
-from maskwright.core.compose import And, Or
-from maskwright.core.mask import walk
+from maskwright.core.expr import And, Or, walk
 from maskwright.core.oracle import truth
 from maskwright.core.why import brief
 from tests.conftest import CASES, SHARES

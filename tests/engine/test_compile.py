@@ -188,7 +188,7 @@ def test_the_operator_keeps_torchs_rules(name: str, dropout_p: float) -> None:
     given = tensors(**sizes, kv_heads=sizes["heads"] // 2, value_dim=3, q_len=T).learning()
     mask, seed = MASKS[name], torch.tensor(7) if dropout_p else None
     torch.library.opcheck(
-        torch.ops.maskwright.attend, (*given, mask._number, None, 0.5, dropout_p, seed)
+        torch.ops.maskwright.attend, (*given, mask._handle, None, 0.5, dropout_p, seed)
     )
 
 
@@ -209,7 +209,7 @@ def test_an_exported_program_finds_its_mask_by_number(strict: bool) -> None:
 
 
 def test_a_mask_that_is_gone_is_told_of() -> None:
-    number = mw.window(back=3)._number
+    number = mw.window(back=3)._handle
     with pytest.raises(mw.ArgumentError, match=r"is no longer there\. Keep the mask"):
         torch.ops.maskwright.attend(*tensors(), number, None, 1.0, 0.0, None)
 

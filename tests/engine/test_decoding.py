@@ -145,9 +145,9 @@ def test_a_step_reads_one_row_of_the_mask(monkeypatch: pytest.MonkeyPatch) -> No
     mask = mw.causal() & mw.documents(lengths=[1000, 5000, 2000])
     bound = mask.on(8000)
     rows = []
-    read = type(mask)._read
+    read = type(mask)._spans
     monkeypatch.setattr(
-        type(mask), "_read", lambda self, region: rows.append(region.rows) or read(self, region)
+        type(mask), "_spans", lambda self, view: rows.append(view.rows) or read(self, view)
     )
     given = tensors(q_len=1, kv_len=7000)
     mw.attention(*given, bound.step(6999, kv_len=7000))

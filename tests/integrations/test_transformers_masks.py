@@ -12,7 +12,7 @@ from transformers import masking_utils as hf
 
 import maskwright as mw
 from maskwright.core.atoms_array import Where
-from maskwright.core.mask import walk
+from maskwright.core.expr import walk
 from maskwright.errors import Unsupported
 from maskwright.integrations import transformers_masks
 from maskwright.integrations.transformers_masks import RULES, mask_for_layers

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from maskwright.apps.checkpoints import Progress
     from maskwright.apps.pairs import PairTask
     from maskwright.checks.report import AuditReport
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 PROBES = ("leak", "reach", "gradient")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from maskwright.apps.checkpoints import Progress
     from maskwright.apps.training import Course, Task
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from maskwright.apps.checkpoints import Progress
     from maskwright.apps.conversations import Pair
     from maskwright.checks.report import AuditReport
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 CONTEXT, BATCH, PIECES = 192, 8, 600
 SIZE = GPTConfig(0, context=CONTEXT, width=128, heads=4, layers=3, dropout=0.2)

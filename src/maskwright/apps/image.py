@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from maskwright.apps.app import Prompt, Wishes
     from maskwright.apps.checkpoints import Progress
     from maskwright.checks.report import AuditReport
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 SIDE = 8
 PIXELS = SIDE * SIDE

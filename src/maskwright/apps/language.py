@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from maskwright.apps.checkpoints import Progress
     from maskwright.checks.report import AuditReport
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 CONTEXT, BATCH = 128, 32
 HELD_OUT = 0.1  # the end of the text

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from maskwright.apps.checkpoints import Progress
     from maskwright.checks.report import AuditReport
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 MASK = "<mask>"
 BLANK = re.compile(rf"\s*(?:_{{3,}}|{MASK})")  # a piece of a word holds the space before it

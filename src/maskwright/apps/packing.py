@@ -19,7 +19,7 @@ from maskwright.core.atoms import documents as documents_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
     from maskwright.models.attention import Cache
     from maskwright.models.gpt import GPT
 

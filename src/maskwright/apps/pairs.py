@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from maskwright.apps.app import Wishes
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
     from maskwright.models.seq2seq import Seq2SeqConfig
 
 Pair = tuple[str, str]

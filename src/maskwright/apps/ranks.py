@@ -27,7 +27,7 @@ from maskwright.parallel.silence import silence_named
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from maskwright.apps.weights import Weights
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 class Task(Protocol):

@@ -10,7 +10,7 @@ from maskwright.errors import TruthError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from maskwright.core.mask import Cell
+    from maskwright.core.expr import Cell
 
 CODES: Final[Mapping[str, str]] = {
     # the values of an array

@@ -21,8 +21,8 @@ from maskwright.checks.linting.shapes import AXES, Sizes, place
 from maskwright.core.arrays import read_choice, read_number, read_whole
 from maskwright.core.bound import BoundMask
 from maskwright.core.convention import read_values
+from maskwright.core.expr import Mask
 from maskwright.core.frame import Frame
-from maskwright.core.mask import Mask
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError, FrameError
 from maskwright.targets.lowering import capabilities

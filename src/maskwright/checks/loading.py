@@ -24,8 +24,8 @@ from maskwright.checks.probes.subject import takes
 from maskwright.checks.probes.transformers import LENGTH, inputs_of, is_one
 from maskwright.checks.trace import trace
 from maskwright.core.arrays import kind_of
+from maskwright.core.expr import Mask
 from maskwright.core.extras import needed_by
-from maskwright.core.mask import Mask
 from maskwright.errors import ArgumentError, MaskError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from maskwright.errors import ArgumentError, MissingError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
-    from maskwright.core.mask import Mask
 
 ENDINGS = (".npy", ".npz", ".safetensors", ".json", ".csv")
 

@@ -24,7 +24,7 @@ from maskwright.core.atoms_tokens import documents, padding
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 ATOMS: Final[Mapping[str, Callable[..., Mask]]] = {
     atom.__name__: atom

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from maskwright.core.arrays import FrozenArray, read_array, read_bools, read_ints, read_whole
 from maskwright.core.atoms_choice import most_runs
-from maskwright.core.frame import Frame
-from maskwright.core.mask import Atom, Axes, Cell, Mask
-from maskwright.core.region import MOST_CELLS, Region
+from maskwright.core.evaluate import MAX_CELLS, View
+from maskwright.core.expr import Atom, Cell, Mask, mask_property
+from maskwright.core.frame import BroadcastDims, Frame
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError, FrameError, MaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from maskwright.core.arrays import BoolArray
 
@@ -30,9 +29,9 @@ class Dense(Atom):
     name = "dense"
     array: FrozenArray  # (batch, heads, queries, keys)
 
-    def _read(self, region: Region) -> Spans:
-        rows, keys = slice(region.row, region.row_stop), slice(region.key, region.key_stop)
-        return region.cells(self.array.data[:, :, rows, keys])
+    def _spans(self, view: View) -> Spans:
+        rows, keys = slice(view.row, view.row_stop), slice(view.key, view.key_stop)
+        return view.cells(self.array.data[:, :, rows, keys])
 
     def _fit(self, frame: Frame) -> None:
         q_len, kv_len = self.array.data.shape[2:]
@@ -42,10 +41,11 @@ class Dense(Atom):
                 f"{frame.q_len} × {frame.kv_len}. Pass q_len={q_len}, kv_len={kv_len}."
             )
 
-    def _axes(self) -> Iterator[Axes]:
-        yield Axes("dense", *self.array.data.shape[:2])
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        return (BroadcastDims("dense", *self.array.data.shape[:2]),)
 
-    @cached_property
+    @mask_property
     def _runs(self) -> int:
         data = self.array.data
         return most_runs(data.reshape(-1, data.shape[3])) if data.size else 0
@@ -69,21 +69,21 @@ class Blocks(Atom):
     q_size: int
     kv_size: int
 
-    @cached_property
+    @mask_property
     def _lit(self) -> Spans:
         """The map's own spans, in blocks of keys."""
         tall, broad = self.map.data.shape[2:]
-        return Region(Frame(tall, broad), 0, tall, 0, broad).cells(self.map.data)
+        return View(Frame(tall, broad), 0, tall, 0, broad).cells(self.map.data)
 
-    def _read(self, region: Region) -> Spans:
-        line = np.arange(region.row, region.row_stop) // self.q_size
+    def _spans(self, view: View) -> Spans:
+        line = np.arange(view.row, view.row_stop) // self.q_size
         first, stop = (int(line[0]), int(line[-1]) + 1) if line.size else (0, 0)
         lit = self._lit.rows(first, stop)  # one row for each line of blocks
         offsets, starts, stops = lit.flat
         owner = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
-        low = np.clip(starts * self.kv_size, region.key, region.key_stop)
-        high = np.clip(stops * self.kv_size, region.key, region.key_stop)
-        cut = Spans.from_pieces(lit.shape, region.frame.kv_len, owner, low, high)
+        low = np.clip(starts * self.kv_size, view.key, view.key_stop)
+        high = np.clip(stops * self.kv_size, view.key, view.key_stop)
+        cut = Spans.from_pieces(lit.shape, view.frame.kv_len, owner, low, high)
         b, h, lines = lit.shape
         number = np.arange(b * h * lines).reshape(b, h, lines)
         return cut.take(number[:, :, line - first])
@@ -97,10 +97,11 @@ class Blocks(Atom):
                 f"but the frame needs {need[0]} × {need[1]}. Give one for every part of the frame."
             )
 
-    def _axes(self) -> Iterator[Axes]:
-        yield Axes("blocks: map", *self.map.data.shape[:2])
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        return (BroadcastDims("blocks: map", *self.map.data.shape[:2]),)
 
-    @cached_property
+    @mask_property
     def _runs(self) -> int:
         data = self.map.data
         return most_runs(data.reshape(-1, data.shape[3])) if data.size else 0
@@ -122,37 +123,36 @@ class Where(Atom):
     """What a vectorised predicate says."""
 
     name = "where"
+    _dims_known = False
     fn: Callable[[Any, Any, Any, Any], Any]
 
-    def _read(self, region: Region) -> Spans:
-        if not region.frame.q_len or not region.frame.kv_len:
-            return region.nothing()  # there is no position to ask about
-        cells = max(1, region.frame.batch * region.frame.heads * (region.key_stop - region.key))
-        rows = max(1, MOST_CELLS // cells)
-        stops = range(region.row, max(region.row_stop, region.row + 1), rows)
-        parts = [
-            region._replace(row=row, row_stop=min(row + rows, region.row_stop)) for row in stops
-        ]
+    def _spans(self, view: View) -> Spans:
+        if not view.frame.q_len or not view.frame.kv_len:
+            return view.nothing()  # there is no position to ask about
+        cells = max(1, view.frame.batch * view.frame.heads * (view.key_stop - view.key))
+        rows = max(1, MAX_CELLS // cells)
+        stops = range(view.row, max(view.row_stop, view.row + 1), rows)
+        parts = [view._replace(row=row, row_stop=min(row + rows, view.row_stop)) for row in stops]
         return Spans.stack([part.cells(self._ask(part)) for part in parts], axis=2)
 
-    def _read_turned(self, region: Region) -> Spans:
+    def _spans_transposed(self, view: View) -> Spans:
         other = Where(lambda b, h, q, k: self.fn(b, h, k, q))
-        return other._read(region)
+        return other._spans(view)
 
-    def _width_turned(self, keys: int) -> int:
+    def _width_transposed(self, keys: int) -> int:
         return self._width(keys)
 
     def _planes(self, frame: Frame) -> tuple[int, int]:
         if not frame.q_len or not frame.kv_len:
             return 1, 1
-        batch, heads = self._ask(Region(frame, 0, 1, 0, 1)).shape[:2]
+        batch, heads = self._ask(View(frame, 0, 1, 0, 1)).shape[:2]
         return batch, heads
 
-    def _ask(self, region: Region) -> BoolArray:
+    def _ask(self, view: View) -> BoolArray:
         """The predicate's answer, (batch or 1, heads or 1, rows, keys)."""
-        b = np.arange(region.frame.batch).reshape(-1, 1, 1, 1)
-        h = np.arange(region.frame.heads).reshape(1, -1, 1, 1)
-        q, k = region.queries.reshape(1, 1, -1, 1), region.keys.reshape(1, 1, 1, -1)
+        b = np.arange(view.frame.batch).reshape(-1, 1, 1, 1)
+        h = np.arange(view.frame.heads).reshape(1, -1, 1, 1)
+        q, k = view.queries.reshape(1, 1, -1, 1), view.keys.reshape(1, 1, 1, -1)
         try:
             answer = read_array(self.fn(b, h, q, k), self._text())
         except MaskError:

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core.arrays import FrozenArray, read_array, read_bools, read_ints
-from maskwright.core.frame import Frame
+from maskwright.core.evaluate import View
+from maskwright.core.expr import Atom, Cell, Mask
+from maskwright.core.frame import BroadcastDims, Frame
 from maskwright.core.line import Flat
-from maskwright.core.mask import Atom, Axes, Cell, Mask
-from maskwright.core.region import Region
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from maskwright.core.arrays import BoolArray
 
 
@@ -41,7 +39,7 @@ class Chosen:
         if self.flags is not None:
             tokens = int(self.flags.data.shape[1])
             frame = Frame(1, tokens, batch=self.batch)
-            return Region(frame, 0, 1, 0, tokens).cells(self.flags.data[:, None, None])
+            return View(frame, 0, 1, 0, tokens).cells(self.flags.data[:, None, None])
         assert self.positions is not None
         chosen = self.positions.data
         begins = np.append(True, np.diff(chosen) > 1)[: chosen.size]
@@ -54,29 +52,29 @@ class Chosen:
         """The most stretches in one sequence."""
         return int(np.diff(self.stretches.offsets).max(initial=0))
 
-    def same_for_all(self, region: Region) -> Spans:
-        """Every row of the region sees the chosen keys."""
+    def same_for_all(self, view: View) -> Spans:
+        """Every row of the view sees the chosen keys."""
         offsets, starts, stops = self.stretches.flat
         picked, counts = [np.zeros(0, np.int64)], []
         for begin, end in pairwise(offsets.tolist()):
-            low = begin + int(np.searchsorted(stops[begin:end], region.first, side="right"))
-            high = begin + int(np.searchsorted(starts[begin:end], region.last + 1))
+            low = begin + int(np.searchsorted(stops[begin:end], view.first, side="right"))
+            high = begin + int(np.searchsorted(starts[begin:end], view.last + 1))
             picked.append(np.arange(low, max(low, high)))
             counts.append(max(0, high - low))
         index = np.concatenate(picked)
-        distinct = region.ordered(np.array(counts, np.int64), starts[index], stops[index])
-        return _repeat(distinct.reshape((self.batch, 1, 1)), region.rows)
+        distinct = view.ordered(np.array(counts, np.int64), starts[index], stops[index])
+        return _repeat(distinct.reshape((self.batch, 1, 1)), view.rows)
 
-    def rows(self, region: Region) -> BoolArray:
+    def rows(self, view: View) -> BoolArray:
         """(batch, 1, rows): is the row's query chosen?"""
-        first = region.frame.q_start + region.row
-        inside = np.zeros((self.batch, 1, region.rows), np.bool_)
+        first = view.frame.q_start + view.row
+        inside = np.zeros((self.batch, 1, view.rows), np.bool_)
         if self.positions is not None:
             chosen = self.positions.data
-            begin, end = np.searchsorted(chosen, [first, first + region.rows])
+            begin, end = np.searchsorted(chosen, [first, first + view.rows])
             inside[..., chosen[begin:end] - first] = True
         elif self.flags is not None:
-            inside[:, 0] = self.flags.data[:, first : first + region.rows]
+            inside[:, 0] = self.flags.data[:, first : first + view.rows]
         return inside
 
     def argument(self) -> object:
@@ -97,8 +95,8 @@ class Keys(Atom):
     name = "keys"
     where: Chosen
 
-    def _read(self, region: Region) -> Spans:
-        return self.where.same_for_all(region)
+    def _spans(self, view: View) -> Spans:
+        return self.where.same_for_all(view)
 
     def _fit(self, frame: Frame) -> None:
         if self.where.flags is not None:
@@ -110,8 +108,9 @@ class Keys(Atom):
                 f"Pass kv_len={count}, or give positions instead of truth values.",
             )
 
-    def _axes(self) -> Iterator[Axes]:
-        yield Axes("keys: where", self.where.batch, 1)
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        return (BroadcastDims("keys: where", self.where.batch, 1),)
 
     def _width(self, keys: int) -> int:
         return min(keys // 2 + 1, self.where.runs)
@@ -130,9 +129,9 @@ class Queries(Atom):
     name = "queries"
     where: Chosen
 
-    def _read(self, region: Region) -> Spans:
-        chosen = self.where.rows(region)
-        return region.band(region.first, np.where(chosen, region.last + 1, region.first))
+    def _spans(self, view: View) -> Spans:
+        chosen = self.where.rows(view)
+        return view.band(view.first, np.where(chosen, view.last + 1, view.first))
 
     def _fit(self, frame: Frame) -> None:
         if self.where.flags is not None:
@@ -144,8 +143,9 @@ class Queries(Atom):
                 "Give a column for every query position, or give positions.",
             )
 
-    def _axes(self) -> Iterator[Axes]:
-        yield Axes("queries: where", self.where.batch, 1)
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        return (BroadcastDims("queries: where", self.where.batch, 1),)
 
     def _call(self) -> tuple[str, dict[str, Any]]:
         return self.name, {"": self.where.argument()}

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core.arrays import FrozenArray, read_ints, read_whole
-from maskwright.core.mask import Atom, Axes, Cell, Mask, SameForAll
+from maskwright.core.expr import Atom, Cell, KeyOnly, Mask
+from maskwright.core.frame import BroadcastDims
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from maskwright.core.arrays import IntArray
-    from maskwright.core.region import Region
+    from maskwright.core.evaluate import View
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,8 +24,8 @@ class Everything(Atom):
 
     name = "everything"
 
-    def _read(self, region: Region) -> Spans:
-        return region.everything()
+    def _spans(self, view: View) -> Spans:
+        return view.everything()
 
     def _reason(self, cell: Cell, sees: bool) -> str:  # noqa: ARG002
         return "it allows every key"
@@ -38,8 +37,8 @@ class Nothing(Atom):
 
     name = "nothing"
 
-    def _read(self, region: Region) -> Spans:
-        return region.nothing()
+    def _spans(self, view: View) -> Spans:
+        return view.nothing()
 
     def _extent(self) -> int:
         return 0
@@ -56,13 +55,13 @@ class Window(Atom):
     back: int | None
     ahead: int | None
 
-    def _read(self, region: Region) -> Spans:
-        q = region.queries[None, None]
+    def _spans(self, view: View) -> Spans:
+        q = view.queries[None, None]
         # A reach beyond the frame is cut to it first, so that no sum can overflow.
-        far = region.frame.q_len + region.frame.kv_len + abs(region.frame.q_start) + 1
-        low = region.first if self.back is None else q - min(self.back, far)
-        high = region.last + 1 if self.ahead is None else q + (min(self.ahead, far) + 1)
-        return region.band(low, high)
+        far = view.frame.q_len + view.frame.kv_len + abs(view.frame.q_start) + 1
+        low = view.first if self.back is None else q - min(self.back, far)
+        high = view.last + 1 if self.ahead is None else q + (min(self.ahead, far) + 1)
+        return view.band(low, high)
 
     def _extent(self) -> int | None:
         return None if self.back is None or self.ahead is None else self.back + self.ahead + 1
@@ -84,17 +83,18 @@ class Window(Atom):
 
 
 @dataclass(frozen=True, repr=False)
-class Prefix(SameForAll):
+class Prefix(KeyOnly):
     """The first n keys of each sequence."""
 
     name = "prefix"
     lengths: FrozenArray  # (batch,)
 
-    def _read(self, region: Region) -> Spans:
-        return region.band(0, self.lengths.data[:, None, None])
+    def _spans(self, view: View) -> Spans:
+        return view.band(0, self.lengths.data[:, None, None])
 
-    def _axes(self) -> Iterator[Axes]:
-        yield Axes("prefix: lengths", self.lengths.data.size, 1)
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        return (BroadcastDims("prefix: lengths", self.lengths.data.size, 1),)
 
     def _call(self) -> tuple[str, dict[str, Any]]:
         return self.name, {"lengths": self.lengths}
@@ -111,9 +111,9 @@ class Chunks(Atom):
     name = "chunks"
     size: int
 
-    def _read(self, region: Region) -> Spans:
-        low = region.queries // self.size * self.size
-        return region.band(low[None, None], low[None, None] + self.size)
+    def _spans(self, view: View) -> Spans:
+        low = view.queries // self.size * self.size
+        return view.band(low[None, None], low[None, None] + self.size)
 
     def _extent(self) -> int:
         return self.size
@@ -134,17 +134,17 @@ class Stride(Atom):
     every: int
     phase: int
 
-    def _read(self, region: Region) -> Spans:
+    def _spans(self, view: View) -> Spans:
         if self.every == 1:
-            return region.everything()
-        offset = region.queries - self.phase - region.first
-        first = region.first + offset % self.every  # the first such key in view
-        count = np.maximum(0, (region.last - first) // self.every + 1)
-        row = np.repeat(np.arange(region.rows), count)
+            return view.everything()
+        offset = view.queries - self.phase - view.first
+        first = view.first + offset % self.every  # the first such key in view
+        count = np.maximum(0, (view.last - first) // self.every + 1)
+        row = np.repeat(np.arange(view.rows), count)
         nth = np.arange(row.size) - np.repeat(np.cumsum(count) - count, count)
-        starts = np.repeat(first, count) + nth * self.every - region.frame.k_start
-        line = row * (region.frame.kv_len + 1) + starts
-        return Spans.from_line((1, 1, region.rows), region.frame.kv_len, line, line + 1)
+        starts = np.repeat(first, count) + nth * self.every - view.frame.k_start
+        line = row * (view.frame.kv_len + 1) + starts
+        return Spans.from_line((1, 1, view.rows), view.frame.kv_len, line, line + 1)
 
     def _width(self, keys: int) -> int:
         return 1 if self.every == 1 else keys // self.every + 1

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from maskwright.core.arrays import FrozenArray, read_choice, read_ints, read_truth, read_whole
-from maskwright.core.mask import Atom, Axes, Cell, Mask
+from maskwright.core.expr import Atom, Cell, Mask, mask_property
+from maskwright.core.frame import BroadcastDims
 from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from maskwright.core.arrays import IntArray
+    from maskwright.core.evaluate import View
     from maskwright.core.frame import Frame
-    from maskwright.core.region import Region
     from maskwright.core.spans import Spans
 
 
@@ -28,7 +26,7 @@ class Tree(Atom):
     name = "tree"
     parents: FrozenArray  # (batch, tokens), -1 at a root
 
-    @cached_property
+    @mask_property
     def _heads(self) -> IntArray:
         """For every token the first of the chain p, p - 1, … in which each is the next's parent."""
         parents = self.parents.data
@@ -36,7 +34,7 @@ class Tree(Atom):
         begins = np.where((parents != own - 1) | (parents < 0), own, 0)
         return np.maximum.accumulate(begins, axis=1)
 
-    @cached_property
+    @mask_property
     def _chains(self) -> int:
         """The most chains between a token and its root."""
         batch = np.arange(self._heads.shape[0])[:, None]
@@ -47,17 +45,17 @@ class Tree(Atom):
             above = np.where(above >= 0, above[batch, above], -1)
         return int(chains.max(initial=0))
 
-    @cached_property
+    @mask_property
     def _downward(self) -> bool:
         """Does every parent stand before its children?"""
         return bool((self.parents.data < np.arange(self.parents.data.shape[1])).all())
 
-    def _read(self, region: Region) -> Spans:
+    def _spans(self, view: View) -> Spans:
         parents, heads = self.parents.data, self._heads
         batch, tokens = parents.shape
-        row = np.arange(batch * region.rows)
-        place = np.tile(region.queries, batch)
-        sequence = np.repeat(np.arange(batch), region.rows)
+        row = np.arange(batch * view.rows)
+        place = np.tile(view.queries, batch)
+        sequence = np.repeat(np.arange(batch), view.rows)
         rows, lows, highs = [], [], []
         while place.size:
             flat = sequence * tokens + place
@@ -66,20 +64,21 @@ class Tree(Atom):
             lows.append(head)
             highs.append(place + 1)
             place = parents.ravel()[sequence * tokens + head]
-            alive = place >= (max(region.first, 0) if self._downward else 0)
+            alive = place >= (max(view.first, 0) if self._downward else 0)
             row, place, sequence = row[alive], place[alive], sequence[alive]
         if not rows:
-            return region.pieces(row, place, place, batch=batch)
+            return view.pieces(row, place, place, batch=batch)
         row, low, high = (np.concatenate(part) for part in (rows, lows, highs))
-        return region.pieces(row, low, high, batch=batch)
+        return view.pieces(row, low, high, batch=batch)
 
     def _fit(self, frame: Frame) -> None:
         count = int(self.parents.data.shape[1])
         fix = f"Pass kv_len={count}, or give a parent for every key."
         frame.check_tokens(count, "tree", f"parents has {count} columns", fix)
 
-    def _axes(self) -> Iterator[Axes]:
-        yield Axes("tree: parents", int(self.parents.data.shape[0]), 1)
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        return (BroadcastDims("tree: parents", int(self.parents.data.shape[0]), 1),)
 
     def _width(self, keys: int) -> int:
         return min(keys // 2 + 1, self._chains)
@@ -102,26 +101,26 @@ class Graph(Atom):
     directed: bool
     loops: bool
 
-    @cached_property
+    @mask_property
     def _pairs(self) -> IntArray:
         """Every (query, key) that an edge allows, sorted."""
         edges = self.edges.data
         return edges if self.directed else unique_pairs(np.concatenate([edges, edges[:, ::-1]]))
 
-    @cached_property
+    @mask_property
     def _most(self) -> int:
         counts = np.unique(self._pairs[:, 0], return_counts=True)[1]
         return int(counts.max(initial=0)) + self.loops
 
-    def _read(self, region: Region) -> Spans:
-        q = region.queries
-        first = region.frame.q_start + region.row
+    def _spans(self, view: View) -> Spans:
+        q = view.queries
+        first = view.frame.q_start + view.row
         pairs = self._pairs
-        begin, end = np.searchsorted(pairs[:, 0], [first, first + region.rows])
+        begin, end = np.searchsorted(pairs[:, 0], [first, first + view.rows])
         row, key = pairs[begin:end, 0] - first, pairs[begin:end, 1]
         if self.loops:
             row, key = np.concatenate([row, q - first]), np.concatenate([key, q])
-        return region.pieces(row, key, key + 1)
+        return view.pieces(row, key, key + 1)
 
     def _fit(self, frame: Frame) -> None:
         last = int(self.edges.data.max(initial=-1))
@@ -159,8 +158,8 @@ class Image(Atom):
     raster: bool
     border: Literal["cut", "shift"]
 
-    def _read(self, region: Region) -> Spans:
-        q = region.queries
+    def _spans(self, view: View) -> Spans:
+        q = view.queries
         y, x = q // self.width, q % self.width
         top, bottom = self._reach(y, self.height)
         left, right = self._reach(x, self.width)
@@ -171,7 +170,7 @@ class Image(Atom):
         if self.raster:
             high = np.minimum(high, q[:, None] + 1)
         row = np.repeat(np.arange(q.size), lines.size)
-        return region.pieces(row, low.ravel(), high.ravel())
+        return view.pieces(row, low.ravel(), high.ravel())
 
     def _reach(self, place: IntArray, size: int) -> tuple[IntArray, IntArray]:
         """The first and last line (or column) that a pixel at `place` sees."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,30 +18,29 @@ from maskwright.core.arrays import (
 )
 from maskwright.core.atoms_choice import Chosen
 from maskwright.core.atoms_position import read_lengths
-from maskwright.core.mask import Atom, Axes, Cell, Mask, SameForAll
+from maskwright.core.expr import Atom, Cell, KeyOnly, Mask, mask_property
+from maskwright.core.frame import BroadcastDims
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from maskwright.core.arrays import IntArray
+    from maskwright.core.evaluate import View
     from maskwright.core.frame import Frame
-    from maskwright.core.region import Region
 
 
 @dataclass(frozen=True, repr=False)
-class Padding(SameForAll):
+class Padding(KeyOnly):
     """The real tokens of each sequence: the first n, or those that are kept."""
 
     name = "padding"
     lengths: FrozenArray | None  # (batch,)
     keep: FrozenArray | None  # (batch, tokens)
 
-    def _read(self, region: Region) -> Spans:
+    def _spans(self, view: View) -> Spans:
         if self.lengths is not None:
-            return region.band(0, self.lengths.data[:, None, None])
-        return self._real.same_for_all(region)
+            return view.band(0, self.lengths.data[:, None, None])
+        return self._real.same_for_all(view)
 
     def _fit(self, frame: Frame) -> None:
         if self.keep is not None:
@@ -58,15 +56,16 @@ class Padding(SameForAll):
                 f"Pass kv_len={longest} or more, or shorten the lengths."
             )
 
-    def _axes(self) -> Iterator[Axes]:
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
         data = self.keep if self.lengths is None else self.lengths
         assert data is not None
-        yield Axes("padding", int(data.data.shape[0]), 1)
+        return (BroadcastDims("padding", int(data.data.shape[0]), 1),)
 
     def _width(self, keys: int) -> int:
         return 1 if self.keep is None else min(keys // 2 + 1, self._real.runs)
 
-    @cached_property
+    @mask_property
     def _real(self) -> Chosen:
         return Chosen(None, self.keep)
 
@@ -100,7 +99,7 @@ class Documents(Atom):
     def _batch(self) -> int:
         return int(self.ids.data.shape[0]) if self.ids is not None else len(self.lengths or ())
 
-    @cached_property
+    @mask_property
     def _runs(self) -> Runs:
         if self.ids is None:
             assert self.lengths is not None
@@ -124,44 +123,44 @@ class Documents(Atom):
         document = np.where(value < 0, -1, pairs)
         return Runs(start, stop, document, np.searchsorted(row, np.arange(batch + 1)))
 
-    @cached_property
+    @mask_property
     def _by_document(self) -> IntArray:
         """The runs' numbers, ordered by document and within it by place."""
         return np.argsort(self._runs.document, kind="stable")
 
-    @cached_property
+    @mask_property
     def _most_runs(self) -> int:
         """The most runs that one document is torn into."""
         document = self._runs.document
         return int(np.bincount(document[document >= 0]).max(initial=0))
 
-    def _read(self, region: Region) -> Spans:
+    def _spans(self, view: View) -> Spans:
         runs = self._runs
-        first = region.frame.q_start + region.row
-        rows = [self._run_of(b, first, first + region.rows) for b in range(self._batch)]
-        run = np.array(rows, np.int64).reshape(self._batch, 1, region.rows)  # -1 in no run
+        first = view.frame.q_start + view.row
+        rows = [self._run_of(b, first, first + view.rows) for b in range(self._batch)]
+        run = np.array(rows, np.int64).reshape(self._batch, 1, view.rows)  # -1 in no run
         if self._most_runs <= 1:
             # Cut a run to the view before its rows copy it; what is padding sees nothing.
             real = np.append(runs.document >= 0, False)
             low, high = (
-                region.columns(np.where(real, np.append(ends, 0), 0))
+                view.columns(np.where(real, np.append(ends, 0), 0))
                 for ends in (runs.start, runs.stop)
             )
-            return Spans.from_band(low[run], high[run], region.frame.kv_len, region.rows)
+            return Spans.from_band(low[run], high[run], view.frame.kv_len, view.rows)
         document = np.append(runs.document, -1)[run]
         names, row_name = np.unique(document, return_inverse=True)
         # Of each document, the runs that lie in view: their starts and stops are both in order.
         order, far = self._by_document, int(runs.stop.max(initial=0)) + 1
         base = runs.document[order] * far
-        begin = np.searchsorted(base + runs.stop[order], names * far + region.first, side="right")
-        end = np.searchsorted(base + runs.start[order], names * far + region.last + 1)
+        begin = np.searchsorted(base + runs.stop[order], names * far + view.first, side="right")
+        end = np.searchsorted(base + runs.start[order], names * far + view.last + 1)
         held = np.where(names >= 0, np.maximum(end - begin, 0), 0)
         counts = held[row_name.ravel()]
         after = np.concatenate(([0], np.cumsum(counts)))
         nth = np.arange(after[-1]) - np.repeat(after[:-1], counts)
         member = order[np.repeat(begin[row_name.ravel()], counts) + nth]
-        spans = region.ordered(counts, runs.start[member], runs.stop[member])
-        return spans.reshape((self._batch, 1, region.rows))
+        spans = view.ordered(counts, runs.start[member], runs.stop[member])
+        return spans.reshape((self._batch, 1, view.rows))
 
     def _run_of(self, batch: int, first: int, stop: int) -> IntArray:
         """For positions first … stop - 1 of one sequence: the number of the run, -1 for none."""
@@ -192,8 +191,9 @@ class Documents(Atom):
             )
         frame.check_tokens(frame.tokens, "documents", "positions count from 0", "")
 
-    def _axes(self) -> Iterator[Axes]:
-        yield Axes("documents", self._batch, 1)
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        return (BroadcastDims("documents", self._batch, 1),)
 
     def _width(self, keys: int) -> int:
         return min(keys // 2 + 1, self._most_runs) if self._most_runs > 1 else 1

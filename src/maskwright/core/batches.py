@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from maskwright.core.arrays import IntArray
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 MOST_TOKENS: Final = 2**27  # a gigabyte of them
 LONGEST_WORD: Final = 1_000  # an array of words is as wide as the longest

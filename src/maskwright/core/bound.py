@@ -1,31 +1,26 @@
-"""A bound mask: an expression on a frame. It answers everything, and builds as little as it can.
-
-How its rows are read is told in `reading.py`.
-"""
+"""Bound masks: a mask expression on a frame, with everything that can be computed from it."""
 
 from __future__ import annotations
 
 import importlib
 import math
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
 from maskwright.core.arrays import read_number, read_whole
 from maskwright.core.coverage import covered_cells, read_index, read_stretch
+from maskwright.core.evaluate import RowReader, View
+from maskwright.core.expr import Cache, Cell, Mask, answer_torch
 from maskwright.core.frame import MOST_BYTES
-from maskwright.core.living import new_number
-from maskwright.core.mask import Cell, Mask, answer_torch
-from maskwright.core.reading import Reading
-from maskwright.core.region import Region
+from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, cut
 from maskwright.errors import ArgumentError, FrameError, SizeError, TruthError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     import numpy.typing as npt
 
@@ -34,9 +29,11 @@ if TYPE_CHECKING:
     from maskwright.core.frame import Frame
     from maskwright.core.why import Why
 
+ValueT = TypeVar("ValueT")
+
 
 class BoundMask:
-    """A mask on a frame. Made by `Mask.on()`; immutable.
+    """A mask bound to a size. Returned by `Mask.on()`; immutable.
 
     >>> import maskwright as mw
     >>> bound = (mw.causal() & mw.padding(lengths=[2, 3])).on(3)
@@ -56,25 +53,34 @@ class BoundMask:
     """
 
     mask: Mask
-    _home: Frame
-    _part: Region
-    _number: int
+    _home: Frame  # the frame that the mask's data fits
+    _part: View  # the rows and keys of it that are kept
+    _frame: Frame
+    _handle: int  # in the mask registry; a plain attribute, which torch.compile can read
+    _cache: Cache
 
-    def __init__(self, mask: Mask, frame: Frame, part: Region | None = None) -> None:
-        # `frame` is what the mask's data fits; a part of it may be all that is held.
-        whole = Region(frame, 0, frame.q_len, 0, frame.kv_len)
-        self.__dict__.update(mask=mask, _home=frame, _part=whole if part is None else part)
-        self.__dict__["_number"] = new_number(self)
+    def __init__(self, mask: Mask, frame: Frame, part: View | None = None) -> None:
+        own = frame
+        if part is None:
+            part = View(frame, 0, frame.q_len, 0, frame.kv_len)
+        else:
+            start = frame.q_start + part.row
+            own = replace(frame, q_len=part.rows, kv_len=part.key_stop, q_start=start)
+        handle = next(HANDLES)
+        self.__dict__.update(
+            mask=mask, _home=frame, _part=part, _frame=own, _handle=handle, _cache=Cache()
+        )
+        MASKS[handle] = self
 
-    def __getstate__(self) -> tuple[Mask, Frame, Region]:
-        return self.mask, self._home, self._part  # what was found out is found out again
+    def __getstate__(self) -> tuple[Mask, Frame, View]:
+        return self.mask, self._home, self._part  # without the cache
 
-    def __setstate__(self, state: tuple[Mask, Frame, Region]) -> None:
+    def __setstate__(self, state: tuple[Mask, Frame, View]) -> None:
         BoundMask.__init__(self, *state)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
-            f"A bound mask does not change. Bind another one instead of setting {name}."
+            f"A bound mask is immutable: cannot set {name}. Bind the mask again with other sizes."
         )
 
     def __eq__(self, other: object) -> bool:
@@ -85,21 +91,44 @@ class BoundMask:
     def __hash__(self) -> int:
         return hash((self.mask, self._part))
 
-    @cached_property
+    def cached(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
+        """Returns the cached value of `key`, calling `make` the first time.
+
+        Everything derived from a bound mask is kept here: spans, plans, buffers of kernels. `make`
+        is called once even if several threads ask at the same time, and may itself call `cached`.
+        Copies and pickles do not contain the cache.
+
+        Args:
+            key: A hashable key, such as `("plan", dtype)`.
+            make: Computes the value.
+
+        >>> import maskwright as mw
+        >>> bound = mw.causal().on(4)
+        >>> bound.cached("visible", bound.count)
+        10
+        >>> bound.has_cached("visible")
+        True
+        """
+        return self._cache.get(key, make)
+
+    def has_cached(self, key: Hashable) -> bool:
+        """Whether `cached` has a value for `key`.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(4).has_cached("spans")
+        False
+        """
+        return key in self._cache
+
+    @property
     def frame(self) -> Frame:
-        """The sizes and positions of what is held here.
+        """The sizes and positions of this mask's queries and keys.
 
         >>> import maskwright as mw
         >>> mw.causal().on(8).rows(4, 6).frame
         Frame(q_len=2, kv_len=8, batch=1, heads=1, q_start=4, k_start=0)
         """
-        part = self._part
-        return replace(
-            self._home,
-            q_len=part.rows,
-            kv_len=part.key_stop,
-            q_start=self._home.q_start + part.row,
-        )
+        return self._frame
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -111,22 +140,25 @@ class BoundMask:
         """
         return (*self._planes, self._part.rows, self._part.key_stop)
 
-    @cached_property
+    @property
     def _planes(self) -> tuple[int, int]:
-        return self.mask._planes(self._home)
+        return self._cache.get("planes", lambda: self.mask._planes(self._home))
 
-    # ── the answers ───────────────────────────────────────────────────────────────────────────
+    # ── what is computed ───────────────────────────────────────────────────────────────────────────
 
-    @cached_property
+    @property
     def spans(self) -> Spans:
-        """The key intervals of every row, read once and kept.
+        """The key intervals of each query row, computed on first use.
 
         >>> import maskwright as mw
         >>> mw.causal().on(3).spans.row(2)
         [(0, 3)]
         """
+        return self._cache.get("spans", self._make_spans)
+
+    def _make_spans(self) -> Spans:
         parts, size = [], 0
-        for spans in self._read():
+        for spans in self._reader.blocks():
             parts.append(spans)
             size += 16 * spans.intervals()
             if size > MOST_BYTES:
@@ -137,7 +169,7 @@ class BoundMask:
         return Spans.stack(parts, axis=2).freeze()
 
     def dense(self) -> BoolArray:
-        """A bool array, True where a query may see a key.
+        """A boolean array, True where the query attends to the key.
 
         >>> import maskwright as mw
         >>> mw.window(back=0, ahead=1).on(2).dense().tolist()
@@ -151,14 +183,14 @@ class BoundMask:
             )
         out = np.empty(self.shape, np.bool_)
         row = 0
-        for spans in self._read():
+        for spans in self._blocks():
             rows = spans.shape[2]
             spans.paint(out[:, :, row : row + rows])
             row += rows
         return out
 
     def tiles(self, q_block: int = 128, kv_block: int | None = None) -> Tiles:
-        """Which blocks of the mask are empty, full or partial.
+        """Classifies the tiles of the mask as empty, full or partial.
 
         >>> import maskwright as mw
         >>> mw.causal().on(1_000_000).tiles(128, 128).counts()["partial"]
@@ -166,7 +198,7 @@ class BoundMask:
         """
         tall = read_whole(q_block, "tiles: q_block", least=1)
         broad = tall if kv_block is None else read_whole(kv_block, "tiles: kv_block", least=1)
-        return cut(self._read(tall), tall, broad)
+        return cut(self._blocks(tall), tall, broad)
 
     def coverage(
         self,
@@ -178,9 +210,9 @@ class BoundMask:
         rows: tuple[int, int] | None = None,
         keys: tuple[int, int] | None = None,
     ) -> IntArray:
-        """How many cells of every tile may be seen, in one plane, or in some rows and keys of it.
+        """Number of visible cells per tile, for one batch row and head.
 
-        `rows` and `keys` are a first and one past the last, and tiles are counted from the first.
+        `rows` and `keys` restrict it to (start, stop) ranges; tiles begin at their starts.
 
         >>> import maskwright as mw
         >>> mw.causal().on(6).coverage(3).tolist()
@@ -197,13 +229,13 @@ class BoundMask:
         size = 8 * math.ceil(len(across) / tall) * math.ceil(len(along) / broad)
         if size > MOST_BYTES:
             raise SizeError(
-                f"coverage would need {size / 1e9:.1f} GB. Give larger blocks, or some rows and keys."
+                f"coverage would need {size / 1e9:.1f} GB. Pass larger blocks, or a range of rows and keys."
             )
-        parts = self._reading.plane(b, h, across, along)
+        parts = self._reader.plane(b, h, across, along)
         return covered_cells(parts, len(across), along, tall, broad)
 
     def count(self) -> int:
-        """How many cells may be seen, over all batch rows and heads.
+        """Number of visible cells over all batch rows and heads.
 
         >>> import maskwright as mw
         >>> mw.causal().on(4, batch=2).count()
@@ -211,11 +243,11 @@ class BoundMask:
         """
         batch, heads = self._planes
         shared = (self._home.batch if batch == 1 else 1) * (self._home.heads if heads == 1 else 1)
-        return shared * sum(spans.cells() for spans in self._read())
+        return shared * sum(spans.cells() for spans in self._blocks())
 
     @property
     def density(self) -> float:
-        """The share of cells that may be seen; 0 where there is no cell.
+        """Fraction of cells that are visible; 0 if there are no cells.
 
         >>> import maskwright as mw
         >>> mw.causal().on(3).density
@@ -224,16 +256,16 @@ class BoundMask:
         return self.count() / self.frame.cells if self.frame.cells else 0.0
 
     def empty_rows(self) -> BoolArray:
-        """True for every row that sees nothing, (batch, heads, queries).
+        """True for each fully masked row, (batch, heads, queries).
 
         >>> import maskwright as mw
         >>> (mw.causal() & ~mw.keys([0])).on(3).empty_rows().tolist()
         [[[True, False, False]]]
         """
-        return np.concatenate([spans.empty_rows() for spans in self._read()], axis=2)
+        return np.concatenate([spans.empty_rows() for spans in self._blocks()], axis=2)
 
     def unseen_keys(self) -> BoolArray:
-        """True for every key that no query sees, (batch, heads, keys).
+        """True for each key that no query attends to, (batch, heads, keys).
 
         >>> import maskwright as mw
         >>> mw.padding(lengths=[2]).on(4).unseen_keys().tolist()
@@ -241,7 +273,7 @@ class BoundMask:
         """
         keys = self._part.key_stop
         change = np.zeros((*self._planes, keys + 1), np.int64)
-        for spans in self._read():
+        for spans in self._blocks():
             b, h, rows = spans.shape
             offsets, starts, stops = spans.flat
             row = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
@@ -253,7 +285,7 @@ class BoundMask:
         return np.equal(np.cumsum(change, axis=2)[:, :, :-1], 0)
 
     def why(self, q: int, k: int, batch: int = 0, head: int = 0) -> Why:
-        """Which term lets this cell through, or stops it. Indices are those of `dense()`.
+        """Explains which term makes this cell visible or masked. Indices are those of `dense()`.
 
         >>> import maskwright as mw
         >>> (mw.causal() & mw.padding(lengths=[3])).on(4).why(0, 2)
@@ -270,7 +302,7 @@ class BoundMask:
         for name, index, size in zip(names, cell, sizes, strict=True):
             if not 0 <= index < size:
                 raise FrameError(
-                    f"why: {name} {index} is not there. Give a number from 0 to {size - 1}."
+                    f"why: {name} {index} is out of range. Expected 0 to {size - 1}."
                     if size
                     else f"why: the frame has no {name}. Bind the mask to a larger one."
                 )
@@ -278,7 +310,7 @@ class BoundMask:
         return explain(self.mask, self._home, Cell(b, h, row + self.frame.q_start, key), row)
 
     def equals(self, other: Mask | BoundMask) -> Comparison:
-        """May the same cells be seen in both? If not, in which cell do they differ first?
+        """Compares the visible cells of two masks, and finds the first cell in which they differ.
 
         >>> import maskwright as mw
         >>> mw.causal().on(3).equals(mw.causal() | mw.keys([0]))
@@ -291,9 +323,9 @@ class BoundMask:
     # ── parts ─────────────────────────────────────────────────────────────────────────────────
 
     def rows(self, start: int, stop: int, kv_len: int | None = None) -> BoundMask:
-        """The rows `start` … `stop - 1`, and the first `kv_len` keys (all, if not given).
+        """The rows `start` … `stop - 1` with the first `kv_len` keys (default: all).
 
-        Nothing is rebuilt: spans that are known already are cut, others are read when asked for.
+        Spans that have been computed are sliced; otherwise they are computed on first use.
 
         >>> import maskwright as mw
         >>> mw.causal().on(6).rows(2, 4, kv_len=4).dense().astype(int).tolist()
@@ -303,28 +335,27 @@ class BoundMask:
         last = read_whole(stop, "rows: stop", least=first)
         if last > self._part.rows:
             raise FrameError(
-                f"rows: stop={last} but there are {self._part.rows} rows. Give a smaller stop."
+                f"rows: stop={last} but there are {self._part.rows} rows. Pass a smaller stop."
             )
         keys = (
             self._part.key_stop if kv_len is None else read_whole(kv_len, "rows: kv_len", least=0)
         )
         if keys > self._part.key_stop:
             raise FrameError(
-                f"rows: kv_len={keys} but there are {self._part.key_stop} keys. Give fewer."
+                f"rows: kv_len={keys} but there are {self._part.key_stop} keys. Pass a smaller kv_len."
             )
-        top = self._part.row
-        part = BoundMask(
-            self.mask, self._home, Region(self._home, top + first, top + last, 0, keys)
-        )
-        part.__dict__["_planes"] = self._planes
-        if "spans" in self.__dict__:
-            part.__dict__["spans"] = self.spans.rows(first, last).clip(keys)
+        top, planes = self._part.row, self._planes
+        view = View(self._home, top + first, top + last, 0, keys)
+        part = BoundMask(self.mask, self._home, view)
+        part.cached("planes", lambda: planes)
+        if self.has_cached("spans"):
+            part.cached("spans", lambda: self.spans.rows(first, last).clip(keys))
         return part
 
     def step(self, position: int, kv_len: int | None = None) -> BoundMask:
-        """The one row whose query sits at `position`, as a decoding step needs it.
+        """The row of the query at `position`, for one decode step.
 
-        With a cache that grows pass `kv_len=position + 1`; else all keys of the frame are there.
+        Pass `kv_len=position + 1` with a growing KV cache; by default all keys are included.
 
         >>> import maskwright as mw
         >>> mw.window(back=1).on(6).step(3, kv_len=4).dense().astype(int).tolist()
@@ -333,42 +364,46 @@ class BoundMask:
         row = read_number(position, "step: position") - self.frame.q_start
         if not 0 <= row < self._part.rows:
             raise FrameError(
-                f"step: no query sits at position {position}. Give one of "
+                f"step: there is no query at position {position}. Expected "
                 f"{self.frame.q_start} … {self.frame.q_stop - 1}."
             )
         return self.rows(row, row + 1, kv_len)
 
-    # ── reading ───────────────────────────────────────────────────────────────────────────────
+    # ── evaluation ────────────────────────────────────────────────────────────────────────────
 
-    @cached_property
-    def _reading(self) -> Reading:
-        return Reading(self.mask, self._home, self._part, self._planes)
+    @property
+    def _reader(self) -> RowReader:
+        return RowReader(self.mask, self._home, self._part, self._planes)
 
-    def _read(self, block: int = 1, step: int | None = None) -> Iterator[Spans]:
-        """Spans of some rows at a time; all at once where they are known already."""
-        if "spans" in self.__dict__ and step is None:
+    def _blocks(self, block: int = 1, step: int | None = None) -> Iterator[Spans]:
+        """Spans of a block of rows at a time; all at once if they have been computed."""
+        if step is None and "spans" in self._cache:
             return iter((self.spans,))
-        return self._reading.blocks(block, step)
+        return self._reader.blocks(block, step)
 
     def __bool__(self) -> NoReturn:
         raise TruthError(
-            "A bound mask is a set of cells, neither true nor false. Ask .count() or .equals(other)."
+            "The truth value of a bound mask is ambiguous. Use .count() or .equals(other)."
         )
 
     def __and__(self, other: object) -> NoReturn:
         raise ArgumentError(
-            "A bound mask does not combine. Combine the masks, then bind: (a & b).on(n)."
+            "Bound masks cannot be combined. Combine the masks, then bind: (a & b).on(n)."
         )
 
     __or__ = __sub__ = __xor__ = __rand__ = __ror__ = __rsub__ = __and__
 
     def __invert__(self) -> NoReturn:
-        raise ArgumentError("A bound mask is not negated. Negate the mask, then bind: (~a).on(n).")
+        raise ArgumentError(
+            "A bound mask cannot be negated. Negate the mask, then bind: (~a).on(n)."
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """The dense array, so that numpy functions take a bound mask as it is."""
+        """The dense array, so that numpy functions accept bound masks."""
         if copy is False:
-            raise ArgumentError("A bound mask holds no array to share. Leave copy out.")
+            raise ArgumentError(
+                "A bound mask has no array to share: copy=False is not supported. Omit copy."
+            )
         return self.dense() if dtype is None else self.dense().astype(dtype)
 
     @classmethod
@@ -379,7 +414,7 @@ class BoundMask:
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """What torch calls in place of a function of its own that was given a bound mask."""
+        """Called by torch in place of a function of its own that received a bound mask."""
         return answer_torch(func, args, kwargs or {})
 
     def __repr__(self) -> str:
@@ -404,8 +439,8 @@ class BoundMask:
         return self._drawn("html_of")
 
     def _drawn(self, how: str) -> str | None:
-        """What a notebook shows; None, where it is too large, makes it print the text."""
-        # Found by its name: what a mask is knows nothing of pictures.
+        """The picture shown by a notebook; None, which means the text, if it is too large."""
+        # Imported by name: core does not depend on draw.
         notebook = importlib.import_module("maskwright.draw.notebook")
         try:
             picture: str = getattr(notebook, how)(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from maskwright.core.mask import Mask
+from maskwright.core.expr import Mask
 from maskwright.core.simplify import simplify
 from maskwright.errors import ArgumentError, FrameError
 
@@ -50,8 +50,8 @@ def compare(left: BoundMask, right: BoundMask) -> Comparison:
     ):
         return Comparison(None)
     row, found = 0, Comparison(None)
-    step = min(left._reading.step(), right._reading.step())
-    for mine, theirs in zip(left._read(step=step), right._read(step=step), strict=True):
+    step = min(left._reader.step(), right._reader.step())
+    for mine, theirs in zip(left._blocks(step=step), right._blocks(step=step), strict=True):
         cell = mine.first_difference(theirs)
         if cell is not None:
             b, h, r, k = cell

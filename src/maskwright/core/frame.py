@@ -15,13 +15,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from maskwright.core.arrays import read_number, read_whole
 from maskwright.errors import FrameError
 
 LARGEST: Final = 2**31 - 1
 MOST_BYTES: Final = 2**33  # of one answer
+
+
+class BroadcastDims(NamedTuple):
+    """Batch and head counts of a term's data, 1 where it broadcasts, and the term's name."""
+
+    owner: str
+    batch: int
+    heads: int
 
 
 @dataclass(frozen=True)
@@ -110,51 +118,58 @@ def make_frame(
     batch: int | None,
     heads: int | None,
     q_start: int | None,
-    *,
-    data_batch: int,
-    data_heads: int,
+    dims: tuple[BroadcastDims, ...] = (),
 ) -> Frame:
     """A checked frame; what is not given comes from the defaults and from the mask's data."""
+    data_batch, data_heads = merge_dims(dims)
     queries = _size(q_len, "q_len")
     keys = queries if kv_len is None else _size(kv_len, "kv_len")
     start = keys - queries if q_start is None else read_number(q_start, "on: q_start")
     if abs(start) > LARGEST:
         raise FrameError(f"on: q_start={start} is beyond {LARGEST}. Give a smaller position.")
-    return Frame(
-        queries,
-        keys,
-        _axis(batch, data_batch, "batch"),
-        _axis(heads, data_heads, "heads"),
-        start,
+    rows = data_batch if batch is None else _size(batch, "batch")
+    planes = data_heads if heads is None else _size(heads, "heads")
+    for name, size, data in (("batch", rows, data_batch), ("heads", planes, data_heads)):
+        if data not in (1, size):
+            raise FrameError(
+                f"on: {name}={size} but the mask's data has {data}. "
+                f"Pass {name}={data} or leave it out."
+            )
+    return Frame(queries, keys, rows, planes, start)
+
+
+def merge_dims(dims: tuple[BroadcastDims, ...]) -> tuple[int, int]:
+    """The batch and head counts on which all data agrees; 1 broadcasts.
+
+    >>> merge_dims((BroadcastDims("padding", 2, 1), BroadcastDims("dense", 1, 4)))
+    (2, 4)
+    """
+    batch = heads = 1
+    for _, b, h in dims:
+        if b != batch and b != 1:
+            if batch != 1:
+                raise _mismatch(dims, 1, "batch")
+            batch = b
+        if h != heads and h != 1:
+            if heads != 1:
+                raise _mismatch(dims, 2, "heads")
+            heads = h
+    return batch, heads
+
+
+def _mismatch(dims: tuple[BroadcastDims, ...], axis: Literal[1, 2], name: str) -> FrameError:
+    """The error that names the first two owners whose sizes along the axis differ."""
+    first, *others = (dim for dim in dims if dim[axis] != 1)
+    other = next(dim for dim in others if dim[axis] != first[axis])
+    return FrameError(
+        f"{first.owner} has {first[axis]} along {name} but {other.owner} has {other[axis]}. "
+        "Give both the same number, or 1."
     )
 
 
-def merge_axis(sizes: list[tuple[int, str]], axis: str) -> int:
-    """The one size that all data agrees on; 1 broadcasts. `sizes` pairs a size with its owner."""
-    agreed, owner = 1, ""
-    for size, who in sizes:
-        if size == 1 or size == agreed:
-            continue
-        if agreed != 1:
-            raise FrameError(
-                f"{owner} has {agreed} along {axis} but {who} has {size}. Give both the same number, or 1."
-            )
-        agreed, owner = size, who
-    return agreed
-
-
-def _axis(given: int | None, data: int, name: str) -> int:
-    if given is None:
-        return data
-    size = _size(given, name)
-    if data not in (1, size):
-        raise FrameError(
-            f"on: {name}={size} but the mask's data has {data}. Pass {name}={data} or leave it out."
-        )
-    return size
-
-
 def _size(value: int, name: str) -> int:
+    if type(value) is int and 0 <= value <= LARGEST:
+        return value
     size = read_whole(value, f"on: {name}", least=0)
     if size > LARGEST:
         raise FrameError(f"on: {name}={size} is beyond {LARGEST}. Give a smaller size.")

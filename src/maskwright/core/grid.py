@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maskwright.core.mask import Atom, walk
+from maskwright.core.expr import Atom, walk
 from maskwright.core.simplify import simplify
 from maskwright.core.why import brief
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
     from maskwright.core.spans import Spans
 
 MOST_CELLS: Final = 40  # along one side: 80 columns of a terminal
@@ -29,7 +29,7 @@ MAY, MAY_NOT, SOME = "■", "·", "▒"
 
 def render(bound: BoundMask) -> str:
     """The expression, its sizes, and a grid for each batch row and head that differs."""
-    if bound._reading.intervals_at_most() > MOST_INTERVALS and max(bound.shape[2:]) > MOST_CELLS:
+    if bound._reader.max_intervals() > MOST_INTERVALS and max(bound.shape[2:]) > MOST_CELLS:
         note = "too many intervals to draw at once; draw some .rows(start, stop)"
         return "\n".join([title_of(bound), sizes_of(bound), note])
     return "\n".join([title_of(bound), f"{sizes_of(bound)}, {density_of(bound)}", *_grids(bound)])

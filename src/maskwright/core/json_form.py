@@ -18,19 +18,20 @@ import numpy as np
 from maskwright.core.arrays import LARGEST_NUMBER, FrozenArray
 from maskwright.core.atoms import ATOMS
 from maskwright.core.atoms_array import Where
-from maskwright.core.compose import (
-    DEEPEST,
-    LARGEST,
+from maskwright.core.expr import (
+    MAX_DEPTH,
+    MAX_NODES,
     And,
-    By,
+    Atom,
+    Mask,
     Not,
     Or,
+    PerAxis,
     Transpose,
     by_batch,
     by_head,
 )
 from maskwright.core.literal import plain
-from maskwright.core.mask import Atom, Mask
 from maskwright.core.text import LONGEST_RANGE, call
 from maskwright.errors import TextError
 
@@ -104,7 +105,7 @@ def _write(mask: Mask) -> dict[str, Any]:
         return {"and" if isinstance(mask, And) else "or": [_write(term) for term in mask.terms]}
     if isinstance(mask, (Not, Transpose)):
         return {"not" if isinstance(mask, Not) else "transpose": _write(mask.term)}
-    if isinstance(mask, By):
+    if isinstance(mask, PerAxis):
         return {mask.name: [_write(member) for member in mask.masks]}
     if isinstance(mask, Where):
         raise TextError(f"{mask!r} holds Python code, which JSON can't. Give dense(...) instead.")
@@ -115,8 +116,8 @@ def _write(mask: Mask) -> dict[str, Any]:
 
 
 def _read(node: Any, depth: int) -> Mask:
-    if depth > DEEPEST:
-        raise TextError(f"The JSON nests deeper than {DEEPEST} operators. Flatten it.")
+    if depth > MAX_DEPTH:
+        raise TextError(f"The JSON nests deeper than {MAX_DEPTH} operators. Flatten it.")
     if not isinstance(node, dict):
         raise TextError(
             f"A mask is a JSON object, not {type(node).__name__}. Give what to_json wrote."
@@ -132,8 +133,8 @@ def _read(node: Any, depth: int) -> Mask:
             part = _read(of, depth + 1)
             return ~part if operator == "not" else part.T
         if operator in ("and", "or", "by_head", "by_batch") and isinstance(of, list) and of:
-            if len(of) > LARGEST:
-                raise TextError(f'"{operator}" has more than {LARGEST} parts. Make it smaller.')
+            if len(of) > MAX_NODES:
+                raise TextError(f'"{operator}" has more than {MAX_NODES} parts. Make it smaller.')
             parts = [_read(part, depth + 1) for part in of]
             return _combine(operator, parts)
     raise TextError(

@@ -8,10 +8,10 @@ from maskwright.core.atoms_array import Dense
 from maskwright.core.atoms_choice import Keys, Queries
 from maskwright.core.atoms_relation import Image, Tree
 from maskwright.core.atoms_tokens import Documents, Padding
-from maskwright.core.compose import Transpose
+from maskwright.core.expr import Transpose
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 Told = tuple[int | None, int | None]
 

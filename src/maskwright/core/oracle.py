@@ -15,13 +15,13 @@ from maskwright.core.atoms_choice import Chosen, Keys, Queries
 from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
 from maskwright.core.atoms_relation import Graph, Image, Tree
 from maskwright.core.atoms_tokens import Documents, Padding
-from maskwright.core.compose import And, By, Not, Or, Transpose
+from maskwright.core.expr import And, Not, Or, PerAxis, Transpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
-    from maskwright.core.mask import Mask
 
     Rule = Callable[[int, int, int, int], bool]
 
@@ -76,8 +76,8 @@ def _(mask: Transpose, frame: Frame) -> Rule:
     return lambda b, h, q, k: may(b, h, k, q)
 
 
-@rule.register(By)
-def _(mask: By, frame: Frame) -> Rule:
+@rule.register(PerAxis)
+def _(mask: PerAxis, frame: Frame) -> Rule:
     rules = [rule(member, frame) for member in mask.masks]
     if mask.axis == "head":
         return lambda b, h, q, k: _of(rules, h)(b, h, q, k)

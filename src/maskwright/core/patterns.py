@@ -14,8 +14,7 @@ from maskwright.core import patterns_lines as lines
 from maskwright.core import patterns_tokens as tokens
 from maskwright.core.atoms_position import Everything, Nothing, Window
 from maskwright.core.atoms_relation import Graph, Tree
-from maskwright.core.compose import And, Not, Or, Transpose
-from maskwright.core.mask import Atom, walk
+from maskwright.core.expr import And, Atom, Not, Or, Transpose, walk
 from maskwright.core.patterns_cover import Found, Kind, cover, joined, terms_of
 from maskwright.core.patterns_plane import Plane, Term, cost
 from maskwright.core.simplify import transposed

@@ -11,8 +11,7 @@ from maskwright.core import patterns_tokens as tokens
 from maskwright.core.arrays import FrozenArray
 from maskwright.core.atoms_array import Dense
 from maskwright.core.atoms_position import Everything, Nothing
-from maskwright.core.compose import And, By, Or
-from maskwright.core.mask import walk
+from maskwright.core.expr import And, Or, PerAxis, walk
 from maskwright.core.patterns import SHORT, explain, is_short
 from maskwright.core.patterns_cover import Found
 from maskwright.core.patterns_plane import Plane, any_along, cost
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.arrays import BoolArray
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 CELL: Final = 3.0  # letters of one cell in a list
 MOST_MEMBERS: Final = 256  # of a by_head or by_batch
@@ -126,7 +125,7 @@ def _members(
 
 def _by(axis: Literal["batch", "head"], members: list[Found]) -> Found:
     size = sum(member.cost + 2 for member in members) + len(f"by_{axis}([])") - 2
-    return Found(By(axis, tuple(member.mask for member in members)), size)
+    return Found(PerAxis(axis, tuple(member.mask for member in members)), size)
 
 
 def _collapsed(*parts: BoolArray) -> tuple[BoolArray, ...]:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import numpy as np
 
 from maskwright.core.atoms_position import Window
-from maskwright.core.compose import And, Not, Or, Transpose
+from maskwright.core.expr import And, Not, Or, Transpose
 from maskwright.core.patterns_plane import Plane, Term, cost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maskwright.core.arrays import BoolArray, IntArray
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 MOST_TERMS: Final = 13
 MOST_TURNS: Final = 8

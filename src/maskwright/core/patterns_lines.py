@@ -15,7 +15,7 @@ from maskwright.core.arrays import FrozenArray
 from maskwright.core.atoms_choice import Chosen, Keys, Queries
 from maskwright.core.atoms_position import Chunks, Prefix, Stride, Window
 from maskwright.core.atoms_tokens import Padding
-from maskwright.core.compose import Not, Transpose
+from maskwright.core.expr import Not, Transpose
 from maskwright.core.patterns_plane import (
     Plane,
     Term,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from maskwright.core.arrays import BoolArray
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 MOST_STRIDES: Final = 4
 LONGEST_STEP: Final = 512

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from maskwright.core.atoms_tokens import Padding
-from maskwright.core.compose import And, Or
+from maskwright.core.expr import And, Or
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maskwright.core.arrays import BoolArray, IntArray
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
     Read = Callable[[IntArray | slice], BoolArray]
 

@@ -14,7 +14,7 @@ from maskwright.core.arrays import FrozenArray
 from maskwright.core.atoms_array import Blocks
 from maskwright.core.atoms_relation import Graph, Image, Tree, unique_pairs
 from maskwright.core.atoms_tokens import Documents
-from maskwright.core.compose import Transpose
+from maskwright.core.expr import Transpose
 from maskwright.core.patterns_lines import joined
 from maskwright.core.patterns_plane import Plane, Term, by_label, cost, from_cells
 from maskwright.errors import MaskError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.arrays import BoolArray, IntArray
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 EDGE: Final = 8  # letters of an edge, at least
 

@@ -16,8 +16,8 @@ from maskwright.core.arrays import FrozenArray, kind_of, read_choice, read_numbe
 from maskwright.core.atoms_array import Dense
 from maskwright.core.atoms_position import Nothing
 from maskwright.core.convention import LEAST_FILL, Convention, Reading, read_values, readings
+from maskwright.core.expr import Atom, walk
 from maskwright.core.frame import LARGEST, Frame
-from maskwright.core.mask import Atom, walk
 from maskwright.core.patterns_axes import express, express_keys, is_closed
 from maskwright.core.patterns_plane import first_lines
 from maskwright.core.polarity import choose
@@ -26,7 +26,7 @@ from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
     from maskwright.core.arrays import BoolArray
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
     from maskwright.core.patterns_cover import Found
 
 AXES: Final = "bhqk"

@@ -19,8 +19,7 @@ from maskwright.core.atoms_choice import Chosen, Keys, Queries
 from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
 from maskwright.core.atoms_relation import Graph, Image, Tree, unique_pairs
 from maskwright.core.atoms_tokens import Documents, Padding
-from maskwright.core.compose import And, By, Not, Or, Transpose
-from maskwright.core.mask import Atom, Mask, walk
+from maskwright.core.expr import And, Atom, Mask, Not, Or, PerAxis, Transpose, walk
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -47,12 +46,18 @@ def simplify(mask: Mask) -> Mask:
     """
     if not isinstance(mask, Mask):
         raise ArgumentError(f"simplify: got {type(mask).__name__}. Give a mask that is not bound.")
-    known: Mask | None = mask.__dict__.get("_simplified")
-    if known is None:
-        known = _settle(mask)
-        mask.__dict__["_simplified"] = known  # a memo beside the fields, not one of them
-        known.__dict__["_simplified"] = known
-    return known
+    simple = mask._cached("simplified", lambda: _simplified(mask))
+    return mask if simple is None else simple
+
+
+def _simplified(mask: Mask) -> Mask | None:
+    """The simplified mask, None for the mask itself: a cache that refers to its own mask would
+    keep it until the next garbage collection."""
+    simple = _settle(mask)
+    if simple is mask:
+        return None
+    simple._cached("simplified", lambda: None)
+    return simple
 
 
 def transposed(mask: Mask) -> Mask | None:
@@ -62,7 +67,7 @@ def transposed(mask: Mask) -> Mask | None:
         return And(terms) if isinstance(mask, And) else Or(terms)
     if isinstance(mask, Not):
         return Not(_turn(mask.term))
-    if isinstance(mask, By):
+    if isinstance(mask, PerAxis):
         return replace(mask, masks=tuple(_turn(member) for member in mask.masks))
     if isinstance(mask, Transpose):
         return mask.term
@@ -121,7 +126,7 @@ def turn_inside(mask: Mask) -> Mask | None:
 
 def alike_everywhere(mask: Mask) -> Mask | None:
     """The same mask for every head, or for every batch row, is that mask."""
-    return mask.masks[0] if isinstance(mask, By) and len(set(mask.masks)) == 1 else None
+    return mask.masks[0] if isinstance(mask, PerAxis) and len(set(mask.masks)) == 1 else None
 
 
 def trivial_atom(mask: Mask) -> Mask | None:
@@ -256,7 +261,7 @@ def _rebuild(mask: Mask) -> Mask:
         return mask
     if isinstance(mask, (And, Or)):
         return replace(mask, terms=tuple(simplify(term) for term in mask.terms))
-    if isinstance(mask, By):
+    if isinstance(mask, PerAxis):
         return replace(mask, masks=tuple(simplify(member) for member in mask.masks))
     if isinstance(mask, (Not, Transpose)):
         return replace(mask, term=simplify(mask.term))

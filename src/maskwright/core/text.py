@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.core.arrays import LARGEST_NUMBER
 from maskwright.core.atoms import ATOMS
-from maskwright.core.compose import DEEPEST, by_batch, by_head
+from maskwright.core.expr import MAX_DEPTH, by_batch, by_head
 from maskwright.errors import MaskError, TextError
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 MOST_CHARACTERS: Final = 200_000
 MOST_OPERATORS: Final = 1_000
@@ -69,9 +69,9 @@ def _check_limits(text: str) -> None:
         depth += 1 if bracket in "([" else -1
         deepest = max(deepest, depth)
     operators = len(re.findall(r"[&|~+*/%^@<>.]|-(?!\d)|\b(?:not|and|or|if|lambda)\b", bare))
-    if deepest > DEEPEST or operators > MOST_OPERATORS:
+    if deepest > MAX_DEPTH or operators > MOST_OPERATORS:
         raise TextError(
-            f"The text has more than {DEEPEST} nested brackets or {MOST_OPERATORS} operators. "
+            f"The text has more than {MAX_DEPTH} nested brackets or {MOST_OPERATORS} operators. "
             "Split it, or give dense(...)."
         )
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from maskwright.core.compose import And, By, Not, Or, Transpose
+from maskwright.core.evaluate import View
+from maskwright.core.expr import And, Atom, Cell, Mask, Not, Or, PerAxis, Transpose
 from maskwright.core.literal import call_brief
-from maskwright.core.mask import Atom, Cell, Mask
-from maskwright.core.region import Region
 
 if TYPE_CHECKING:
     from maskwright.core.frame import Frame
@@ -54,7 +53,7 @@ def brief(mask: Mask) -> str:
         return f"~{brief(mask.term)}"
     if isinstance(mask, Transpose):
         return f"{brief(mask.term)}.T"
-    assert isinstance(mask, By)
+    assert isinstance(mask, PerAxis)
     return f"{mask.name}(...)"
 
 
@@ -70,7 +69,7 @@ class _Asked:
         if id(mask) not in self._answers:
             cell, frame = self.cell, self.frame
             row, column = cell.query - frame.q_start, cell.key - frame.k_start
-            spans = mask._read(Region(frame, row, row + 1, column, column + 1))
+            spans = mask._spans(View(frame, row, row + 1, column, column + 1))
             self._answers[id(mask)] = bool(spans.row(0, cell.batch, cell.head))
         return self._answers[id(mask)]
 
@@ -83,7 +82,7 @@ class _Asked:
 def _verdicts(mask: Mask, asked: _Asked) -> list[str]:
     """The terms that decide, each with its reason, and those that would have decided otherwise."""
     sees, cell = asked.sees(mask), asked.cell
-    if isinstance(mask, By):
+    if isinstance(mask, PerAxis):
         member = mask.member(cell.batch, cell.head)
         who = f"head {cell.head}" if mask.axis == "head" else f"batch row {cell.batch}"
         first, *rest = _verdicts(member, asked)
@@ -108,7 +107,7 @@ def _reason(mask: Mask, asked: _Asked) -> str:
         return _reason(mask.term, asked)
     if isinstance(mask, Transpose):
         return "with query and key changed over, " + _reason(mask.term, asked.turned())
-    if isinstance(mask, By):
+    if isinstance(mask, PerAxis):
         member = mask.member(asked.cell.batch, asked.cell.head)
         return f"{brief(member)}: {_reason(member, asked)}"
     assert isinstance(mask, (And, Or))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from maskwright.core.bound import BoundMask
+from maskwright.core.expr import Mask
 from maskwright.core.files import write_whole
-from maskwright.core.mask import Mask
 from maskwright.draw.masks import difference_of, scene_of
 from maskwright.draw.numbers import matrix_scene
 from maskwright.draw.scene import Scene

@@ -15,8 +15,8 @@ import numpy as np
 from maskwright.core.arrays import read_whole
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
+from maskwright.core.expr import Mask
 from maskwright.core.grid import title_of
-from maskwright.core.mask import Mask
 from maskwright.draw.numbers import matrix_grid
 from maskwright.draw.scene import Scene, legend_of
 from maskwright.draw.words import SAYS, TITLES

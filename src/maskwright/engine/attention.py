@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn.functional import scaled_dot_product_attention
 
 from maskwright.core.bound import BoundMask
-from maskwright.core.mask import Mask
+from maskwright.core.expr import Mask
 from maskwright.engine import execute
 from maskwright.engine.inputs import EVERYTHING, bind, check_numbers, check_tensors
 from maskwright.engine.native.arrays import attention as attention_of_arrays
@@ -154,7 +154,7 @@ def _in_graph(
         bind(held, (*q.shape[:3], k.shape[2]), q_start)  # refuses what does not fit
     if impl == "native":
         check_native(q, v, dropout_p)
-    out, lse = attend(q, k, v, held._number, q_start, scale, dropout_p, seed, impl)
+    out, lse = attend(q, k, v, held._handle, q_start, scale, dropout_p, seed, impl)
     return out, lse
 
 

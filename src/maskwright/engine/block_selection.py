@@ -12,8 +12,8 @@ import numpy as np
 
 from maskwright.core.arrays import kind_of, read_whole
 from maskwright.core.atoms import blocks
+from maskwright.core.expr import Mask
 from maskwright.core.extras import needed_by
-from maskwright.core.mask import Mask
 from maskwright.engine.inputs import EVERYTHING, bind
 from maskwright.errors import ArgumentError
 
@@ -126,11 +126,8 @@ class Choice(NamedTuple):
 
 
 def _choice(bound: BoundMask, size: int) -> Choice:
-    """Worked out once, and kept with the bound mask."""
-    kept: dict[int, Choice] = bound.__dict__.setdefault("_block_choice", {})
-    if size not in kept:
-        kept[size] = _make_choice(bound, size)
-    return kept[size]
+    """Computed once per bound mask and block size."""
+    return bound.cached(("block choice", size), lambda: _make_choice(bound, size))
 
 
 def _make_choice(bound: BoundMask, size: int) -> Choice:

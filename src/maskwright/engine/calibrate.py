@@ -17,7 +17,7 @@ from maskwright.engine.strips import merge
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 HEIGHTS: Final = (1, 4, 8, 16, 32, 64, 128, 192, 256, 512, 768, 1024)
 WIDTHS: Final = (16, 512)  # two, for a slope and what is left at width 0

@@ -8,7 +8,7 @@ from typing import Any
 from maskwright.core.arrays import kind_of
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
-from maskwright.core.mask import Mask
+from maskwright.core.expr import Mask
 from maskwright.errors import ArgumentError, FrameError
 
 KEPT_FRAMES = 16  # bound masks that a mask remembers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright.core.living import by_number
+from maskwright.core.mask_registry import lookup
 from maskwright.engine import execute
 from maskwright.engine.execute import Terms
 from maskwright.engine.inputs import bind
@@ -174,7 +174,7 @@ def attend(
             'Call attention outside of it, or flex_attention with mw.lower(mask, "torch.flex").',
             target="strips",
         )
-    bound = bind(by_number(mask), (*q.shape[:3], k.shape[2]), q_start)
+    bound = bind(lookup(mask), (*q.shape[:3], k.shape[2]), q_start)
     out, lse = execute.forward(bound, q, k, v, _terms(scale, dropout_p, seed), impl)
     return out.contiguous(), lse.contiguous()
 
@@ -202,7 +202,7 @@ def attend_backward(
     impl: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
-    bound = bind(by_number(mask), (*q.shape[:3], k.shape[2]), q_start)
+    bound = bind(lookup(mask), (*q.shape[:3], k.shape[2]), q_start)
     terms = _terms(scale, dropout_p, seed)
     grads = execute.backward(bound, grad, grad_lse, q, k, v, out, lse, terms, impl)
     dq, dk, dv = (x.contiguous() for x in grads)

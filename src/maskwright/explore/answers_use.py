@@ -150,7 +150,7 @@ def _target(on: BoundMask, target: Target) -> dict[str, Any]:
 
 def _plan(on: BoundMask) -> dict[str, Any]:
     """How attention is computed, where that can be planned in time."""
-    if on._reading.intervals_at_most() > MOST_PLAN:
+    if on._reader.max_intervals() > MOST_PLAN:
         much = f"Not planned: more than {MOST_PLAN:,} intervals. {ADVICE}"
         return {
             "plan": much,

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from maskwright.core.atoms import padding
-from maskwright.core.mask import Atom, walk
+from maskwright.core.expr import Atom, walk
 from maskwright.core.simplify import simplify
 from maskwright.core.text import parse
 from maskwright.core.why import brief
@@ -19,7 +19,7 @@ from maskwright.explore.requests import MOST_PLANES, PAD
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
     from maskwright.explore.requests import Subject, View
 
 MOST_INTERVALS: Final = 2**23  # read for one answer, with a few for every term

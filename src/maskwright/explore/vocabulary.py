@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from maskwright import recipes
 from maskwright._version import __version__
 from maskwright.core.atoms import ATOMS
-from maskwright.core.compose import by_batch, by_head
+from maskwright.core.expr import by_batch, by_head
 from maskwright.explore import requests as limits
 from maskwright.explore.fields import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 EXAMPLES: Final[Mapping[str, str]] = {
     "everything": "everything()",

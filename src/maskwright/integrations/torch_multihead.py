@@ -205,13 +205,14 @@ def _with_more_keys(bound: BoundMask, more: int) -> BoundMask:
     """The same rows, which see `more` keys after the last one, too."""
     if not more:
         return bound
-    # Kept with what it is made of, so that a plan of it serves every step.
-    kept: dict[int, BoundMask] = bound.__dict__.setdefault("_with_more_keys", {})
-    if more not in kept:
-        frame, seen = bound.frame, bound.dense()
-        wide = dense(np.concatenate([seen, np.ones((*seen.shape[:3], more), np.bool_)], axis=3))
-        kept[more] = wide.on(frame.q_len, frame.kv_len + more, frame.batch, frame.heads)
-    return kept[more]
+    # Cached, so that what is computed from it is computed once for all steps.
+    return bound.cached(("more keys", more), lambda: _widened(bound, more))
+
+
+def _widened(bound: BoundMask, more: int) -> BoundMask:
+    frame, seen = bound.frame, bound.dense()
+    wide = dense(np.concatenate([seen, np.ones((*seen.shape[:3], more), np.bool_)], axis=3))
+    return wide.on(frame.q_len, frame.kv_len + more, frame.batch, frame.heads)
 
 
 def _weigh(

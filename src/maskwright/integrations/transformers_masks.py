@@ -18,8 +18,8 @@ import numpy as np
 
 from maskwright.core.atoms import causal, chunks, documents, everything, padding, where, window
 from maskwright.core.atoms_array import Where
-from maskwright.core.mask import walk
-from maskwright.core.region import MOST_CELLS
+from maskwright.core.evaluate import MAX_CELLS
+from maskwright.core.expr import walk
 from maskwright.core.simplify import simplify
 from maskwright.errors import Unsupported
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
-    from maskwright.core.mask import Mask
 
 KEPT_MASKS = 32  # bound masks, and with them their plans, remembered between forwards
 
@@ -163,7 +163,7 @@ def _recorded(bound: BoundMask) -> BoundMask:
     def recorded(b: object, h: object, q: IntArray, k: IntArray) -> BoolArray:  # noqa: ARG001
         first, row = int(k.flat[0]), int(q.flat[0]) - top
         cells = np.empty((*spans.shape[:2], q.size, k.size), np.bool_)
-        step = max(1, MOST_CELLS // max(1, spans.shape[0] * spans.kv_len))
+        step = max(1, MAX_CELLS // max(1, spans.shape[0] * spans.kv_len))
         for at in range(0, q.size, step):
             part = spans.rows(row + at, row + min(at + step, q.size))
             whole = np.empty((*part.shape, part.kv_len), np.bool_)
@@ -173,7 +173,7 @@ def _recorded(bound: BoundMask) -> BoundMask:
 
     frame = bound.frame
     same = where(recorded).on(frame.q_len, frame.kv_len, frame.batch, 1, frame.q_start)
-    same.__dict__["spans"] = spans
+    same.cached("spans", lambda: spans)
     return same
 
 

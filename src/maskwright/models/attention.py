@@ -18,7 +18,7 @@ from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 class Head(nn.Module):

@@ -18,7 +18,7 @@ from maskwright.errors import ArgumentError
 from maskwright.models.blocks import Block, bound_mask, start_small
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from maskwright.models.attention import Cache, MultiHeadAttention
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 STEP = 0.02  # the spread of weights at the start
 

@@ -19,7 +19,7 @@ from maskwright.models.blocks import Block, bound_mask, start_small
 from maskwright.models.sampling import Sampling, sample
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 @dataclass(frozen=True)

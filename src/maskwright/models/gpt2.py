@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 ALONE: Final = Form(
     words="words",

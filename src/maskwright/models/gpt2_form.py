@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 # What a config must say, or leave to its default, for the architecture to be the same.
 SAME: Final[dict[str, Any]] = {

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 ENCODER: Final = Form(
     words="source_words",

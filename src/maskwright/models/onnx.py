@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 Padding = Literal["keep", "lengths"]
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from maskwright.core.atoms_choice import Keys, Queries
 from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
-from maskwright.core.compose import And, By, Not, Or, Transpose
+from maskwright.core.expr import And, Not, Or, PerAxis, Transpose
 from maskwright.core.why import brief
 from maskwright.errors import Unsupported
 from maskwright.models.onnx_graph import Graph
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 FARTHEST: Final = 2**24  # a table of positions has a byte for each before the last
 
@@ -82,8 +82,8 @@ def _(mask: Transpose, graph: Graph, q: str, k: str) -> str:
     return seen(mask.term, graph, k, q)  # the shapes keep their axes, only the roles change
 
 
-@seen.register(By)
-def _(mask: By, graph: Graph, q: str, k: str) -> str:
+@seen.register(PerAxis)
+def _(mask: PerAxis, graph: Graph, q: str, k: str) -> str:
     members = [seen(member, graph, q, k) for member in mask.masks]
     if len(members) == 1:
         return members[0]

@@ -22,7 +22,7 @@ from maskwright.models.blocks import Block, CrossBlock, bound_mask, start_small
 from maskwright.models.pointer import Pointer
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 Caches = list[tuple[Cache, Cache]]
 

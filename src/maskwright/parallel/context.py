@@ -29,7 +29,7 @@ from maskwright.parallel.ring import Ring
 from maskwright.parallel.wire import agree, group_of, swap
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
     from maskwright.parallel.shards import Shards
 
 EXCHANGES: Final = ("auto", "ranges", "ring")
@@ -158,11 +158,7 @@ def _whole(
                 "context_parallel_attention: nothing says how long the whole sequence is. "
                 "Pass a bound mask, mask.on(tokens), or a layout."
             )
-        kept = mask.__dict__.setdefault("_layouts", {})
-        if ranks not in kept:
-            kept[ranks] = balance(mask, ranks)
-        layout = kept[ranks]
-    assert layout is not None
+        layout = mask.cached(("layout", ranks), lambda: balance(mask, ranks))
     if layout.ranks != ranks:
         raise ArgumentError(
             f"context_parallel_attention: the layout is for {layout.ranks} ranks but the group "

@@ -10,23 +10,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maskwright.core.bound import BoundMask
+from maskwright.core.expr import Mask
 from maskwright.core.frame import Frame
-from maskwright.core.mask import Mask
 from maskwright.core.spans import Spans
 
 if TYPE_CHECKING:
     from maskwright.core.arrays import IntArray
-    from maskwright.core.region import Region
+    from maskwright.core.evaluate import View
 
 
 class Cutout(Mask):
     """Spans that were cut out of a mask; equal to nothing but itself."""
 
+    _dims_known = False
+
     def __init__(self, spans: Spans) -> None:
         self.spans = spans
 
-    def _read(self, region: Region) -> Spans:
-        return self.spans.rows(region.row, region.row_stop).clip(region.key_stop)
+    def _spans(self, view: View) -> Spans:
+        return self.spans.rows(view.row, view.row_stop).clip(view.key_stop)
 
     def _width(self, keys: int) -> int:
         counts = np.diff(self.spans.offsets)
@@ -67,7 +69,7 @@ def cut_out(
         low, high = np.searchsorted(keys, starts), np.searchsorted(keys, stops)
         part = Spans.from_pieces(spans.shape, keys.size, owner, low, high)
     made = BoundMask(Cutout(part), held)
-    made.__dict__["spans"] = part.freeze()
+    made.cached("spans", part.freeze)
     return made
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maskwright.core.atoms_position import Everything, Nothing, Stride, Window
-from maskwright.core.compose import And, Not, Or
-from maskwright.core.mask import walk
+from maskwright.core.expr import And, Not, Or, walk
 from maskwright.core.spans import Spans
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maskwright.core.expr import Cache
 from maskwright.parallel.balance import assigned
 from maskwright.parallel.cutout import cut_out
 
@@ -79,27 +80,27 @@ def exchange_of(bound: BoundMask, layout: Shards, rank: int) -> Exchange:
     >>> exchange_of(bound, balance(bound, 2), 1).in_counts
     (1, 0)
     """
-    kept = bound.__dict__.setdefault("_exchanges", {})
-    key = (id(layout), rank)
-    if key not in kept:
-        while len(kept) >= KEPT:
-            kept.pop(next(iter(kept)))
-        kept[key] = (layout, _make(bound, assigned(bound, layout), rank))  # the layout stays alive
-    exchange: Exchange = kept[key][1]
+    exchanges = bound.cached("exchanges", lambda: Cache(KEPT))
+    # The layout is part of the value: its id is valid only while it is alive.
+    _, exchange = exchanges.get(
+        (id(layout), rank), lambda: (layout, _make(bound, assigned(bound, layout), rank))
+    )
     return exchange
 
 
 def digest_of(bound: BoundMask, layout: Shards) -> bytes:
     """32 bytes that are the same on two ranks where mask, frame and layout are."""
-    kept = bound.__dict__.setdefault("_digests", {})
-    if id(layout) not in kept:
-        frame, spans = bound.frame, bound.spans
-        found = hashlib.sha256(repr((frame, spans.shape, layout.ranks)).encode())
-        for array in (*spans.flat, *layout.assignment):
-            found.update(np.ascontiguousarray(array, np.int64).data)
-        kept[id(layout)] = (layout, found.digest())
-    digest: bytes = kept[id(layout)][1]
+    digests = bound.cached("digests", lambda: Cache(KEPT))
+    _, digest = digests.get(id(layout), lambda: (layout, _digest(bound, layout)))
     return digest
+
+
+def _digest(bound: BoundMask, layout: Shards) -> bytes:
+    spans = bound.spans
+    digest = hashlib.sha256(repr((bound.frame, spans.shape, layout.ranks)).encode())
+    for array in (*spans.flat, *layout.assignment):
+        digest.update(np.ascontiguousarray(array, np.int64).data)
+    return digest.digest()
 
 
 def _make(bound: BoundMask, shards: Shards, rank: int) -> Exchange:

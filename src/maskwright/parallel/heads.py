@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maskwright.core.bound import BoundMask
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 def heads_parallel_attention(
@@ -166,13 +166,9 @@ def _of_heads(bound: BoundMask, heads: slice) -> BoundMask:
     """The mask of some heads."""
     if bound.shape[1] == 1:
         return bound
-    kept = bound.__dict__.setdefault("_of_heads", {})
-    key = (heads.start, heads.stop)
-    if key not in kept:
-        every = np.arange(bound.frame.kv_len)
-        kept[key] = cut_out(bound, every, every, heads)
-    part: BoundMask = kept[key]
-    return part
+    every = np.arange(bound.frame.kv_len)
+    key = ("heads", heads.start, heads.stop)
+    return bound.cached(key, lambda: cut_out(bound, every, every, heads))
 
 
 def _by_heads(

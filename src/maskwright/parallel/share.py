@@ -30,7 +30,7 @@ from maskwright.parallel.wire import group_of, swap
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
     from maskwright.parallel.shards import Shards
 
 

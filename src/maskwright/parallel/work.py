@@ -29,13 +29,13 @@ def row_work(bound: BoundMask) -> IntArray:
     >>> row_work(mw.causal().on(4, batch=2)).tolist()
     [2, 4, 6, 8]
     """
-    kept = bound.__dict__
-    if "_row_work" not in kept:
-        frame, (batch, heads) = bound.frame, bound.shape[:2]
-        shared = (frame.batch if batch == 1 else 1) * (frame.heads if heads == 1 else 1)
-        kept["_row_work"] = shared * _row_cells(bound)
-    work: IntArray = kept["_row_work"]
-    return work
+    return bound.cached("row work", lambda: _row_work(bound))
+
+
+def _row_work(bound: BoundMask) -> IntArray:
+    frame, (batch, heads) = bound.frame, bound.shape[:2]
+    shared = (frame.batch if batch == 1 else 1) * (frame.heads if heads == 1 else 1)
+    return shared * _row_cells(bound)
 
 
 def seen_keys(bound: BoundMask, cuts: IntArray) -> Spans:
@@ -54,7 +54,7 @@ def seen_keys(bound: BoundMask, cuts: IntArray) -> Spans:
     line = np.arange(stretch.size) - np.repeat(np.cumsum(high - low) - high, high - low)
     owners, starts, stops = ([np.zeros(0, np.int64)] for _ in range(3))
     row = 0
-    for spans in lines._read():
+    for spans in lines._blocks():
         rows = spans.shape[2]
         part = slice(*np.searchsorted(line, (row, row + rows)))
         whose, held = stretch[part], _lines(spans, line[part] - row)
@@ -76,7 +76,7 @@ def _row_cells(bound: BoundMask) -> IntArray:
     if _has_many(bound) and distances.goes_by_distance(bound):
         return distances.row_cells(bound)
     lines, height = _distinct(bound)
-    parts = [_cells(spans) for spans in lines._read()]
+    parts = [_cells(spans) for spans in lines._blocks()]
     cells = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     return cells if height == 1 else np.repeat(cells, height)[: bound.frame.q_len]
 
@@ -88,7 +88,7 @@ def _has_many(bound: BoundMask) -> bool:
 def _distinct(bound: BoundMask) -> tuple[BoundMask, int]:
     """A mask with one row for every `height` rows that are alike, and that height."""
     mask, frame = bound.mask, bound.frame
-    if not isinstance(mask, Blocks) or mask.q_size == 1 or "spans" in bound.__dict__:
+    if not isinstance(mask, Blocks) or mask.q_size == 1 or bound.has_cached("spans"):
         return bound, 1
     lines = math.ceil(frame.q_len / mask.q_size)
     flat = Blocks(mask.map, 1, mask.kv_size)

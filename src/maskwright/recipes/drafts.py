@@ -14,7 +14,7 @@ from maskwright.recipes.local import MOST_BLOCKS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 def medusa(choices: Sequence[Sequence[int]], past: int = 1) -> Mask:

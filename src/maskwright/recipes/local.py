@@ -12,7 +12,7 @@ from maskwright.core.atoms import blocks, causal, chunks, keys, queries, stride,
 from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 MOST_BLOCKS: Final = 2**14  # along one side of a map
 

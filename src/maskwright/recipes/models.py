@@ -11,7 +11,7 @@ from maskwright.core.atoms_position import read_lengths
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 class TranslationMasks(NamedTuple):

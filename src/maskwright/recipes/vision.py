@@ -9,7 +9,7 @@ from maskwright.core.atoms import causal, documents, image
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 def natten(height: int, width: int, kernel: int) -> Mask:

@@ -15,8 +15,7 @@ from maskwright.core.atoms_array import Where
 from maskwright.core.atoms_choice import Chosen, Keys, Queries
 from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
 from maskwright.core.atoms_tokens import Documents, Padding
-from maskwright.core.compose import And, Not, Or, Transpose
-from maskwright.core.mask import walk
+from maskwright.core.expr import And, Not, Or, Transpose, walk
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from maskwright.core.arrays import FrozenArray, IntArray
     from maskwright.core.bound import BoundMask
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 Library = Literal["np", "torch", "jnp"]
 

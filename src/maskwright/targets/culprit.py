@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maskwright.core.bound import BoundMask
-from maskwright.core.compose import And, Not, Or
+from maskwright.core.expr import And, Not, Or
 from maskwright.core.why import brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 MOST_TERMS: Final = 64  # of one & or |; beyond, the whole is named
 LONGEST: Final = 80  # letters of a term in a message; beyond, its data is left out

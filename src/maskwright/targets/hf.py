@@ -8,7 +8,7 @@ import numpy as np
 
 from maskwright.core.arrays import read_choice, read_whole
 from maskwright.core.atoms_tokens import Documents, Padding
-from maskwright.core.mask import walk
+from maskwright.core.expr import walk
 from maskwright.core.spans import Spans
 from maskwright.targets.code import mask_code
 from maskwright.targets.facts import (

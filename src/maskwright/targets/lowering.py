@@ -8,8 +8,8 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from maskwright.core.bound import BoundMask
+from maskwright.core.expr import Mask
 from maskwright.core.lengths import told_lengths
-from maskwright.core.mask import Mask
 from maskwright.errors import ArgumentError, FrameError, MissingError, SizeError, Unsupported
 from maskwright.targets.culprit import culprit
 from maskwright.targets.target import CannotSay, LeavesEmpty, Target

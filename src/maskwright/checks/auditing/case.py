@@ -18,7 +18,7 @@ from maskwright.checks.probes.measure import Meter, make_meter
 from maskwright.checks.probes.subject import Key, Subject, find_seats, first_tensor
 from maskwright.checks.report import AuditFinding, AuditReport
 from maskwright.checks.trace import Trace, recording
-from maskwright.core.mask import Mask
+from maskwright.core.expr import Mask
 from maskwright.core.why import brief as shorten
 from maskwright.errors import ArgumentError
 

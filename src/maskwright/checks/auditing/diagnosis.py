@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from maskwright.checks.auditing.expectations import Expectation
     from maskwright.checks.trace import AttentionCall
     from maskwright.core.arrays import BoolArray
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 TOO_WEAK: Final = (
     *("zero-one-added", "fill-too-weak", "integer-wrapped", "integer-bias", "positive-value"),

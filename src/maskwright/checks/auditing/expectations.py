@@ -15,7 +15,7 @@ import numpy as np
 
 from maskwright.core.arrays import kind_of
 from maskwright.core.atoms import causal, everything
-from maskwright.core.mask import Mask
+from maskwright.core.expr import Mask
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from maskwright.checks.probes.subject import Key, Subject
     from maskwright.checks.trace import AttentionCall
     from maskwright.core.arrays import BoolArray
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 
 @dataclass

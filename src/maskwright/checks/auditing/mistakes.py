@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from maskwright.core.atoms import causal, everything, window
 from maskwright.core.atoms_position import Chunks, Window
 from maskwright.core.atoms_tokens import Documents, Padding
-from maskwright.core.compose import And
+from maskwright.core.expr import And
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 CAUSES: Final = {
     "after-softmax": "hidden keys are taken out after the softmax, when they have had their share",

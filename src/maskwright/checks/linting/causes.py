@@ -23,7 +23,7 @@ from maskwright.checks.linting.cells import (
     own_positions,
 )
 from maskwright.core.atoms import causal, window
-from maskwright.core.mask import Cell
+from maskwright.core.expr import Cell
 from maskwright.core.why import brief
 from maskwright.errors import FrameError
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from maskwright.checks.findings import Finding
 from maskwright.core.atoms import causal, window
-from maskwright.core.mask import Cell
+from maskwright.core.expr import Cell
 from maskwright.core.spans import Spans
 from maskwright.core.why import brief
 from maskwright.errors import FrameError
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from maskwright.checks.linting.facts import Facts
     from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
-    from maskwright.core.mask import Mask
 
 INVERT: Final = "Invert the mask, or say by to='keep' or to='drop' how it is read."
 HIDE: Final = "Combine the mask with padding(...)."

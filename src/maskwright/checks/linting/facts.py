@@ -9,8 +9,8 @@ from typing import Any
 
 from maskwright.core import atoms
 from maskwright.core.arrays import kind_of, read_array, read_number, read_truth, read_whole
+from maskwright.core.expr import Mask
 from maskwright.core.lengths import told_lengths
-from maskwright.core.mask import Mask
 from maskwright.errors import ArgumentError
 
 Limits = tuple[int | None, int | None]
@@ -34,7 +34,7 @@ class Facts:
     @property
     def batch(self) -> int:
         """How many sequences the statements are about; 1 where they hold for any."""
-        return max((axes.batch for mask in self.masks() for axes in mask._axes()), default=1)
+        return max((axes.batch for mask in self.masks() for axes in mask._dims), default=1)
 
     def masks(self, *, but: str = "") -> list[Mask]:
         """The statements as masks, all but one."""

@@ -13,7 +13,7 @@ import numpy as np
 from maskwright.checks.findings import Finding
 from maskwright.core.arrays import kind_of
 from maskwright.core.convention import LEAST_FILL
-from maskwright.core.mask import Cell
+from maskwright.core.expr import Cell
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from torch import nn
 from maskwright.checks.probes.stillness import same_chance
 from maskwright.core.arrays import kind_of
 from maskwright.core.bound import BoundMask
-from maskwright.core.mask import Mask
+from maskwright.core.expr import Mask
 from maskwright.errors import ArgumentError
 
 Key = str | int  # of an input: its keyword, or its place

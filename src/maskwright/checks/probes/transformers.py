@@ -17,7 +17,7 @@ from maskwright.core.atoms import causal, chunks, dense, everything, padding, wi
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 LENGTH = 24
 SEQUENCES = 2

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from maskwright.core.bound import BoundMask
-    from maskwright.core.mask import Mask
+    from maskwright.core.expr import Mask
 
 DTYPES = {np.dtype(np.float32): FLOAT32, np.dtype(np.float16): FLOAT16}
 

@@ -1,0 +1,222 @@
+"""Evaluation of masks: `View`, a rectangle of a frame, and `RowReader`, which reads row blocks.
+
+A mask is evaluated in views. Memory is bounded however many intervals a row has, and an
+intersection skips the keys that its cheapest term masks out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from maskwright.core.expr import MAX_CHEAP, MAX_VIEW_ROWS, Atom, walk
+from maskwright.core.line import Flat
+from maskwright.core.spans import Spans
+from maskwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.core.expr import Mask
+    from maskwright.core.frame import Frame
+
+MAX_CELLS: Final = 2**22  # boolean cells in memory at once
+MAX_ROWS: Final = 2**14  # rows per block: their arrays fit into the CPU cache
+MIN_ROWS: Final = 128  # smaller blocks are not worth splitting
+MAX_INTERVALS: Final = 2**19  # intervals per block
+
+
+class View(NamedTuple):
+    """Rows `row` … `row_stop - 1` and key columns `key` … `key_stop - 1` of a frame.
+
+    >>> import maskwright as mw
+    >>> view = View(mw.causal().on(4).frame, 2, 4, 0, 3)
+    >>> view.rows, view.queries.tolist(), view.keys.tolist(), view.first, view.last
+    (2, [2, 3], [0, 1, 2], 0, 2)
+    >>> mw.causal()._spans(view).row(1)
+    [(0, 3)]
+    """
+
+    frame: Frame
+    row: int
+    row_stop: int
+    key: int
+    key_stop: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.row_stop - self.row
+
+    @property
+    def queries(self) -> IntArray:
+        """Query position of each row."""
+        start = self.frame.q_start
+        return np.arange(start + self.row, start + self.row_stop)
+
+    @property
+    def keys(self) -> IntArray:
+        """Position of each key."""
+        return np.arange(self.first, self.last + 1)
+
+    @property
+    def first(self) -> int:
+        """Position of the first key."""
+        return self.frame.k_start + self.key
+
+    @property
+    def last(self) -> int:
+        """Position of the last key; `first - 1` if the view has no keys."""
+        return self.frame.k_start + self.key_stop - 1
+
+    @property
+    def transposed(self) -> View:
+        """The view with queries and keys exchanged."""
+        return View(self.frame.transposed, self.key, self.key_stop, self.row, self.row_stop)
+
+    def narrow(self, key: int, key_stop: int) -> View:
+        """The same rows with the key columns `key` … `key_stop - 1`."""
+        return View(self.frame, self.row, self.row_stop, key, key_stop)
+
+    def everything(self) -> Spans:
+        """Spans in which every key of the view is visible."""
+        return self.band(self.first, self.last + 1)
+
+    def nothing(self) -> Spans:
+        """Spans in which every key is masked."""
+        return self.band(self.first, self.first)
+
+    def band(self, low: IntArray | int, high: IntArray | int) -> Spans:
+        """Spans of one interval per row, positions `low` … `high - 1`.
+
+        Both broadcast to (batch, heads, rows).
+        """
+        rows = self.row_stop - self.row
+        return Spans.from_band(self.columns(low), self.columns(high), self.frame.kv_len, rows)
+
+    def pieces(
+        self, rows: IntArray, low: IntArray, high: IntArray, batch: int = 1, heads: int = 1
+    ) -> Spans:
+        """Spans from intervals of positions in any order.
+
+        `rows` holds the index of each interval's row in the flattened (batch, heads, rows).
+        """
+        shape = (batch, heads, self.rows)
+        begin, end = self.columns(low), self.columns(high)
+        return Spans.from_pieces(shape, self.frame.kv_len, rows, begin, end)
+
+    def ordered(self, counts: IntArray, low: IntArray, high: IntArray) -> Spans:
+        """Spans from sorted, disjoint intervals of positions; row r has `counts[r]` of them."""
+        begin, end = self.columns(low), self.columns(high)
+        real = begin < end
+        after = np.concatenate(([0], np.cumsum(counts)))
+        offsets = np.concatenate(([0], np.cumsum(real)))[after]
+        flat = Flat(offsets, begin[real], end[real])
+        return Spans((1, 1, counts.size), self.frame.kv_len, flat=flat)
+
+    def cells(self, visible: BoolArray) -> Spans:
+        """Spans from a boolean array (batch, heads, rows, keys) of this view."""
+        kv_len, rows = self.frame.kv_len, visible.shape[2]
+        step = max(1, MAX_CELLS * rows // max(1, visible.size))
+        parts = [visible[:, :, row : row + step] for row in range(0, max(rows, 1), step)]
+        return Spans.stack([Spans.from_cells(part, kv_len, self.key) for part in parts], axis=2)
+
+    def columns(self, position: IntArray | int) -> IntArray:
+        """Positions as key columns, clamped to the view."""
+        start = self.frame.k_start
+        if isinstance(position, int):
+            return np.full((1, 1, 1), min(max(position - start, self.key), self.key_stop))
+        column = np.maximum(position - start if start else position, self.key)
+        return np.minimum(column, self.key_stop, out=column)
+
+
+class RowReader(NamedTuple):
+    """Evaluates a mask in blocks of rows.
+
+    Blocks are tall where rows have few intervals and low where they have many. `planes` is the
+    number of batch rows and heads in the result, 1 where nothing varies.
+
+    >>> import maskwright as mw
+    >>> bound = mw.causal().on(5)
+    >>> reader = RowReader(bound.mask, bound.frame, View(bound.frame, 0, 5, 0, 5), (1, 1))
+    >>> [spans.shape for spans in reader.blocks(step=2)]
+    [(1, 1, 2), (1, 1, 2), (1, 1, 1)]
+    >>> reader.max_intervals()
+    5
+    """
+
+    mask: Mask
+    frame: Frame
+    part: View
+    planes: tuple[int, int]
+
+    def blocks(self, block: int = 1, step: int | None = None) -> Iterator[Spans]:
+        """Yields the spans of about `step` rows at a time, without splitting rows of a `block`
+        across two of them unless `step` is smaller than a block."""
+        part, keys = self.part, self.part.key_stop
+        rows = part.row_stop - part.row
+        step = self.step() if step is None else step
+        for row, stop in [(0, rows)] if rows <= step else _cuts(rows, block, step):
+            view = View(self.frame, part.row + row, part.row + stop, 0, keys)
+            spans = self.mask._spans(view)
+            if spans.kv_len != keys:
+                spans = spans.shift(0, keys)
+            yield spans if spans.shape[:2] == self.planes else self._expand(spans)
+
+    def plane(self, batch: int, head: int, rows: range, keys: range) -> Iterator[Spans]:
+        """Yields the spans of one batch row and head, restricted to some rows and keys."""
+        if not rows or not keys:
+            return
+        for first in range(rows.start, rows.stop, step := self.step()):
+            stop, top = min(first + step, rows.stop), self.part.row
+            view = View(self.frame, top + first, top + stop, keys.start, keys.stop)
+            spans = self._expand(self.mask._spans(view))
+            yield spans.plane(0, batch if self.planes[0] > 1 else 0).plane(
+                1, head if self.planes[1] > 1 else 0
+            )
+
+    def step(self) -> int:
+        """Number of rows per block."""
+        rows, keys, most = self.part.row_stop - self.part.row, self.part.key_stop, MAX_ROWS
+        planes = max(1, self.planes[0] * self.planes[1])
+        small = rows <= min(MIN_ROWS, MAX_ROWS)
+        # No node has more than keys // 2 + 1 intervals per row: a small mask need not be walked.
+        if small and rows * planes * self.mask._nodes * (keys // 2 + 1) <= MAX_INTERVALS:
+            return MIN_ROWS
+        width = planes * max(1, self.mask._width(keys))
+        if small and rows * width <= MAX_INTERVALS:
+            return MIN_ROWS
+        if max(part._width(keys) for part in walk(self.mask) if isinstance(part, Atom)) > MAX_CHEAP:
+            # Such a term is evaluated over all keys that the block's rows attend to together, so
+            # a block is no taller than its rows are wide.
+            extent = self.mask._extent()
+            most = MAX_VIEW_ROWS if extent is None else min(max(extent, MIN_ROWS), MAX_VIEW_ROWS)
+        return max(1, min(most, MAX_ROWS, MAX_INTERVALS // width))
+
+    def max_intervals(self) -> int:
+        """Upper bound on the number of intervals, known without evaluating the mask."""
+        planes = max(1, self.planes[0] * self.planes[1])
+        return planes * max(1, self.mask._width(self.part.key_stop)) * self.part.rows
+
+    def _expand(self, spans: Spans) -> Spans:
+        """The spans with all planes of the mask, also where these rows do not vary."""
+        shape = (*self.planes, spans.shape[2])
+        if any(size not in (1, whole) for size, whole in zip(spans.shape, shape, strict=True)):
+            raise ArgumentError(
+                f"{self.mask!r:.80}: the predicate returned batch and heads {spans.shape[:2]}, "
+                f"expected {shape[:2]} as before. Its shape must depend on b and h alone."
+            )
+        return spans.expand(shape)
+
+
+def _cuts(rows: int, block: int, step: int) -> Iterator[tuple[int, int]]:
+    """Row ranges of about `step` rows, none of which contains parts of two blocks."""
+    if step >= block:
+        whole = step // block * block
+        yield from ((row, min(row + whole, rows)) for row in range(0, max(rows, 1), whole))
+        return
+    for top in range(0, max(rows, 1), block):
+        stop = min(top + block, rows)
+        yield from ((row, min(row + step, stop)) for row in range(top, stop, step))

@@ -1,0 +1,101 @@
+"""Integer handles of masks, for compiled graphs, which can store an integer but not a mask.
+
+Every mask receives a handle when it is constructed. The registry refers to masks weakly, so a
+handle is valid for as long as something else keeps its mask. `hold` keeps a mask for as long as
+another object, such as a tensor saved for the backward pass, is alive.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from threading import RLock
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from maskwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maskwright.core.bound import BoundMask
+    from maskwright.core.expr import Mask
+
+MIN_PRUNE: Final = 64  # held masks below which no owner is checked
+
+# The constructors of masks write to these two directly: a function call per node would be
+# a large part of the time that it takes to build an expression.
+HANDLES: Final = count(1)
+MASKS: Final[WeakValueDictionary[int, Mask | BoundMask]] = WeakValueDictionary()
+
+
+class _Held(NamedTuple):
+    """A strong reference to a mask, valid while `owner_alive()` is true."""
+
+    mask: Mask | BoundMask
+    owner_alive: Callable[[], bool]
+
+
+_lock = RLock()
+_held: list[_Held] = []
+_prune_at = MIN_PRUNE
+
+
+def lookup(handle: int) -> Mask | BoundMask:
+    """Returns the mask with this handle.
+
+    Args:
+        handle: The `_handle` of a mask.
+
+    Raises:
+        ArgumentError: If no mask has this handle, or the mask has been garbage-collected.
+
+    >>> import maskwright as mw
+    >>> mask = mw.causal()
+    >>> lookup(mask._handle) is mask
+    True
+    """
+    mask = MASKS.get(handle)
+    if mask is None:
+        raise ArgumentError(
+            f"There is no mask with handle {handle}: it has been garbage-collected. "
+            "Keep a reference to the mask for as long as the compiled function uses it."
+        )
+    return mask
+
+
+def hold(mask: int | Mask | BoundMask, owner_alive: Callable[[], bool]) -> None:
+    """Keeps a strong reference to a mask for as long as `owner_alive()` is true.
+
+    Entries whose owner is gone are removed by later calls, at most when the number of entries
+    has doubled since the last removal, so the cost per call is constant on average.
+
+    Args:
+        mask: A mask, or its handle.
+        owner_alive: Returns whether the owner still exists. It must not keep the owner alive.
+
+    Raises:
+        ArgumentError: If the handle belongs to no mask.
+
+    >>> import weakref
+    >>> import maskwright as mw
+    >>> class Owner:
+    ...     pass
+    >>> owner = Owner()
+    >>> mask = mw.causal()
+    >>> handle, alive = mask._handle, weakref.ref(owner)
+    >>> hold(mask, lambda: alive() is not None)
+    >>> del mask
+    >>> lookup(handle)
+    causal()
+    """
+    global _prune_at
+    entry = _Held(lookup(mask) if isinstance(mask, int) else mask, owner_alive)
+    removed: list[_Held] = []  # released after the lock
+    with _lock:
+        if len(_held) >= _prune_at:
+            alive = [held.owner_alive() for held in _held]
+            removed = [held for held, kept in zip(_held, alive, strict=True) if not kept]
+            _held[:] = [held for held, kept in zip(_held, alive, strict=True) if kept]
+            _prune_at = max(MIN_PRUNE, 2 * len(_held))
+        _held.append(entry)
+    del removed
