@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from maskwright.core.recognize import Recognized, recognize
     from maskwright.draw.picture import picture
     from maskwright.draw.walkthrough import Walkthrough, walkthrough
-    from maskwright.engine.attention import attention, explain_route
-    from maskwright.engine.routes import Route
+    from maskwright.engine.api import BackendChoice, attention, explain_backend
     from maskwright.engine.block_selection import top_blocks
+    from maskwright.engine.cost import WorkEstimate
     from maskwright.targets.lowering import capabilities, explain_lowering, lower
     from maskwright.targets.target import Target
 
@@ -83,20 +83,21 @@ _LATER = {
     "AttentionCall": "checks.trace",
     "AuditFinding": "checks.report",
     "AuditReport": "checks.report",
+    "BackendChoice": "engine.api",
     "Convention": "core.convention",
     "Finding": "checks.findings",
     "Influence": "checks.probes.influence",
     "LintReport": "checks.findings",
     "Recognized": "core.recognize",
-    "Route": "engine.routes",
     "Target": "targets.target",
     "Trace": "checks.trace",
     "Walkthrough": "draw.walkthrough",
-    "attention": "engine.attention",
+    "WorkEstimate": "engine.cost",
+    "attention": "engine.api",
     "audit": "checks.audit",
     "capabilities": "targets.lowering",
     "explain_lowering": "targets.lowering",
-    "explain_route": "engine.attention",
+    "explain_backend": "engine.api",
     "influence": "checks.probes.influence",
     "lint": "checks.lint",
     "lower": "targets.lowering",
@@ -113,6 +114,7 @@ __all__ = [
     "AuditError",
     "AuditFinding",
     "AuditReport",
+    "BackendChoice",
     "BoundMask",
     "Comparison",
     "Convention",
@@ -128,7 +130,6 @@ __all__ = [
     "Padded",
     "RankError",
     "Recognized",
-    "Route",
     "SizeError",
     "Spans",
     "Target",
@@ -139,6 +140,7 @@ __all__ = [
     "Unsupported",
     "Walkthrough",
     "Why",
+    "WorkEstimate",
     "__version__",
     "attention",
     "audit",
@@ -151,8 +153,8 @@ __all__ = [
     "dense",
     "documents",
     "everything",
+    "explain_backend",
     "explain_lowering",
-    "explain_route",
     "from_json",
     "graph",
     "image",
@@ -187,14 +189,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'maskwright' has no attribute {name!r}")
     from maskwright.core.extras import needed_by
 
-    try:
-        with needed_by(name):
-            value = getattr(importlib.import_module(f"maskwright.{_LATER[name]}"), name)
-    except MissingError:
-        if name != "attention":
-            raise
-        # Without PyTorch there is attention of numpy arrays all the same.
-        value = importlib.import_module("maskwright.engine.native.arrays").attention
+    with needed_by(name):
+        value = getattr(importlib.import_module(f"maskwright.{_LATER[name]}"), name)
     globals()[name] = value
     return value
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.engine.attention import attention
+from maskwright.engine.api import attention
 from maskwright.engine.reference import reference
 from maskwright.engine.block_selection import top_blocks
 from tests.strategies import bind, cases

@@ -1,4 +1,1 @@
-"""Attention under any mask: the plan of a mask, what runs it, and which way is the cheapest.
-
-What may enter here: computing attention, and choosing how. No model, and no framework's habits.
-"""
+"""Attention under a mask: parameters, validation, the choice of a backend, and the backends."""

@@ -193,7 +193,7 @@ def _numpy_params(tensors: Any, mask: Any, options: AttentionOptions) -> Attenti
     if options.impl not in ("auto", "native"):
         raise Unsupported(
             f'attention: impl="{options.impl}" takes torch tensors, and q is a numpy array. '
-            'Leave impl out, or pass torch tensors.',
+            "Leave impl out, or pass torch tensors.",
             target=options.impl,
         )
     bound = validate.bind(mask, (*shape[:2], shape.q_len, shape.kv_len), options.q_start)
@@ -292,7 +292,9 @@ def explain_backend(
         params = _numpy_params((q, k, v), mask, options)
     elif isinstance(q, tuple):
         params = _shape_params((q, k, v), mask, options)
-        params = replace(params, dtype=dtype, device=_device_type(device), requires_grad=requires_grad)
+        params = replace(
+            params, dtype=dtype, device=_device_type(device), requires_grad=requires_grad
+        )
     else:
         autograd = _autograd()
         tensors = autograd.autocast(q, k, v)

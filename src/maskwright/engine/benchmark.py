@@ -21,7 +21,7 @@ ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SpeedComparison:
     """The best times of both in seconds, and the backend that computed ours."""
 
     mask: str
@@ -47,7 +47,7 @@ class Comparison:
         )
 
 
-def compare_with_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> Comparison:
+def compare_with_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> SpeedComparison:
     """Time `attention` and SDPA with a dense mask in turns, best of several rounds.
 
     Args:
@@ -78,7 +78,7 @@ def compare_with_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> 
     )
     ours, theirs = best.values()
     backend = explain_backend(q, k, v, bound).backend
-    return Comparison(repr(mask), size, heads, head_dim, best, theirs / ours, backend)
+    return SpeedComparison(repr(mask), size, heads, head_dim, best, theirs / ours, backend)
 
 
 def _best_times(runners: dict[str, Callable[[], object]]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from maskwright.core.arrays import kind_of, read_whole
 from maskwright.core.atoms import blocks
 from maskwright.core.expr import Mask
 from maskwright.core.extras import needed_by
-from maskwright.engine.inputs import EVERYTHING, bind
+from maskwright.engine.validate import EVERYTHING, bind
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -83,11 +83,11 @@ def estimate_work(params: AttentionParams, kind: str, backward: bool = False) ->
     tiles = sum(counts.values()) * copies
     visited = (counts["partial"] + counts["full"]) * copies
     visible = bound.spans.cells() * copies
-    computed = min(visited * block_q * block_kv, shape.batch * shape.heads * shape.q_len * shape.kv_len)
+    computed = min(
+        visited * block_q * block_kv, shape.batch * shape.heads * shape.q_len * shape.kv_len
+    )
     products = computed * (shape.head_dim + shape.v_head_dim)
     rows = shape.batch * shape.heads * shape.q_len
     factor = BACKWARD_FACTOR if backward else 1.0
     nanoseconds = factor * (products / RATES[kind] + NANOSECONDS_PER_ROW * rows)
-    return WorkEstimate(
-        block_q, block_kv, tiles, visited, computed, visible, nanoseconds / 1e6
-    )
+    return WorkEstimate(block_q, block_kv, tiles, visited, computed, visible, nanoseconds / 1e6)

@@ -6,6 +6,7 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from maskwright.engine.native.library import loaded
 from maskwright.errors import Unsupported
 from maskwright.targets.facts import is_upper_left_causal, sees_everything
 
@@ -74,7 +75,9 @@ def select_backend(params: AttentionParams) -> Backend:
         return Backend("sdpa", f"on {params.device}, and SDPA needs no mask tensor here")
     problem = backend_module("flex").unsupported(params)
     if problem is None:
-        return Backend("flex", f"on {params.device}, under a mask that SDPA would need a tensor for")
+        return Backend(
+            "flex", f"on {params.device}, under a mask that SDPA would need a tensor for"
+        )
     return Backend("blocks", f"on {params.device}, and flex {problem}")
 
 
@@ -90,12 +93,12 @@ def warn_without_kernel() -> None:
     """Warn once per process that the C kernel is missing, unless the user disabled it."""
     global _warned
     library = loaded()
-    if _warned or library.library is not None or library.is_disabled:
+    if _warned or library.functions is not None:
         return
     _warned = True
     warnings.warn(
         f"maskwright computes attention without its C kernel, which is several times faster: "
-        f"{library.reason}. Install GCC 12 or Clang 12 or newer and run: "
+        f"{library.why}. Install GCC 12 or Clang 12 or newer and run: "
         "pip install --force-reinstall --no-deps maskwright. `maskwright doctor` has the details; "
         "MASKWRIGHT_ISA=none disables the kernel and this warning.",
         UserWarning,

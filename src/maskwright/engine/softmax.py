@@ -87,12 +87,12 @@ def merge(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def masked_scores(x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-    """x @ y.mT in the visible cells, and 0 elsewhere; differentiable any number of times."""
+    """X @ y.mT in the visible cells, and 0 elsewhere; differentiable any number of times."""
     return _functions()[0].apply(x, y, visible)  # type: ignore[no-any-return]
 
 
 def masked_matmul(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-    """a @ b in which the masked entries of `a` contribute nothing; differentiable as above.
+    """A @ b in which the masked entries of `a` contribute nothing; differentiable as above.
 
     Unlike a product with zeros, this also holds where `b` is NaN or infinite.
     """

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from maskwright.core.arrays import kind_of
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import TORCH, Mask
-from maskwright.engine.attention import attention
+from maskwright.engine.api import attention
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torch import nn
 
 from maskwright.core.arrays import kind_of
 from maskwright.core.atoms import dense, padding
-from maskwright.engine.attention import attention
-from maskwright.engine.inputs import bind, check_tensors
+from maskwright.engine.api import attention
+from maskwright.engine.validate import bind, check_tensors
 from maskwright.errors import ArgumentError
 from maskwright.integrations.torch_calls import carried_by, carry
 

@@ -321,7 +321,7 @@ def _by_engine(layer: Layer, sight: Sight) -> torch.Tensor:
     """By maskwright's own attention. Sinks take their share of what the softmax adds up to."""
     import torch
 
-    from maskwright.engine.attention import attention
+    from maskwright.engine.api import attention
 
     q, k, v = layer.query, layer.key, layer.value
     out = attention(

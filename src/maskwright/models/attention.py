@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from maskwright.engine.attention import attention
+from maskwright.engine.api import attention
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ with needed_by("maskwright.parallel.context"):
 from maskwright.core.arrays import read_choice
 from maskwright.core.bound import BoundMask
 from maskwright.engine.execute import Terms
-from maskwright.engine.inputs import bind, check_numbers, check_tensors
+from maskwright.engine.validate import bind, check_numbers, check_tensors
 from maskwright.engine.op import usual_scale
 from maskwright.errors import ArgumentError, FrameError, MaskError
 from maskwright.parallel.balance import balance

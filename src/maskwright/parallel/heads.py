@@ -17,8 +17,8 @@ with needed_by("maskwright.parallel.heads"):
     import torch
     import torch.distributed as dist
 
-from maskwright.engine.attention import attention
-from maskwright.engine.inputs import bind, check_tensors
+from maskwright.engine.api import attention
+from maskwright.engine.validate import bind, check_tensors
 from maskwright.errors import ArgumentError, FrameError
 from maskwright.parallel.assign import Assignment
 from maskwright.parallel.context import context_parallel_attention

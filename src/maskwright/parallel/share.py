@@ -21,7 +21,7 @@ with needed_by("maskwright.parallel.share"):
     import torch.distributed as dist
 
 from maskwright.core.bound import BoundMask
-from maskwright.engine.attention import TAKEN
+from maskwright.engine.api import TAKEN
 from maskwright.errors import FrameError, Unsupported
 from maskwright.parallel.context import context_parallel_attention
 from maskwright.parallel.silence import silence_named

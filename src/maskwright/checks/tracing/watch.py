@@ -31,7 +31,7 @@ from maskwright.checks.tracing.kernels import by_flex, by_lengths, by_native, by
 from maskwright.checks.tracing.stage import Stage
 from maskwright.checks.tracing.tensors import is_real, kept, shape_of
 from maskwright.engine import attention as engine
-from maskwright.engine.inputs import bind
+from maskwright.engine.validate import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

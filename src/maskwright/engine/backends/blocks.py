@@ -280,7 +280,7 @@ def _dropout_factor(block: Block, params: AttentionParams) -> torch.Tensor:
 
 
 def _by_query_head(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-    """k and v with one head for each query head."""
+    """K and v with one head for each query head."""
     group = block.q.shape[1] // block.k.shape[1]
     if group == 1:
         return block.k, block.v

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core.arrays import kind_of
-from maskwright.engine.inputs import bind, check_numbers
 from maskwright.engine.native.layout import FLOAT16, FLOAT32, MOST_DIM, Given
 from maskwright.engine.native.library import loaded, run
 from maskwright.engine.native.spans import held_spans
+from maskwright.engine.validate import bind
 from maskwright.errors import ArgumentError, Unsupported
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def attention(
     [1.0, 1.5, 2.0, 2.5]
     """
     _check(q, k, v, enable_gqa)
-    check_numbers(scale, dropout_p)
+
     _check_way(impl, dropout_p)
     batch, heads, rows, dim = q.shape
     _, key_heads, keys, value_dim = v.shape
