@@ -112,14 +112,12 @@ class Cache:
 class mask_property(Generic[ValueT]):  # noqa: N801 - a decorator, as functools.cached_property is
     """Property of a mask that is computed on first use and kept in the mask's cache.
 
-    >>> class Squares:
-    ...     _cached = Cache().get
-    ...
-    ...     @mask_property
-    ...     def total(self) -> int:
-    ...         return 1 + 4 + 9
-    >>> Squares().total
-    14
+    >>> import maskwright as mw
+    >>> mask = mw.documents(ids=[[0, 1, 0]])
+    >>> mask._most_runs
+    2
+    >>> "_most_runs" in mask._cache
+    True
     """
 
     def __init__(self, make: Callable[[Any], ValueT]) -> None:
@@ -138,7 +136,7 @@ class mask_property(Generic[ValueT]):  # noqa: N801 - a decorator, as functools.
 
 
 class Mask(ABC):
-    """The set of (batch, head, query, key) cells in which a query attends to a key.
+    """The set of (batch, head, query, key) cells in which the query attends to the key.
 
     Masks are made by atoms such as `causal()` and `padding(...)` and combined by `&` (and),
     `|` (or), `~` (not) and `-` (and not). They have no size until `.on()` binds one.
