@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import maskwright as mw
-from maskwright.core import reading
+from maskwright.core import evaluate, expr
 
 MASKS = [
     mw.causal() & mw.padding(lengths=[3, 4]),
@@ -142,12 +145,12 @@ def test_the_first_difference_is_the_first_whatever_is_read_at_a_time(
     one, other = np.zeros((2, 2, 1, 4, 4), np.bool_)
     other[0, 0, 3, 0] = other[1, 0, 0, 0] = True
     for rows in (1, 2, 16):
-        monkeypatch.setattr(reading, "MOST_ROWS", rows)
+        monkeypatch.setattr(evaluate, "MAX_ROWS", rows)
         assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (0, 0, 3, 0)
     other[0] = False
     other[1, 0, 2, 1] = True  # found later, and not the first
     for rows in (1, 2, 16):
-        monkeypatch.setattr(reading, "MOST_ROWS", rows)
+        monkeypatch.setattr(evaluate, "MAX_ROWS", rows)
         assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (1, 0, 0, 0)
 
 
@@ -178,3 +181,87 @@ def test_chunked_prefill_and_decoding_make_the_one_pass() -> None:
     steps = [whole.step(position).dense() for position in range(9)]
     assert np.array_equal(np.concatenate(chunks, axis=2), whole.dense())
     assert np.array_equal(np.concatenate(steps, axis=2), whole.dense())
+
+
+# ── what a mask remembers ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_mask_is_bound_once_per_size() -> None:
+    mask = mw.causal() & mw.padding(lengths=[3, 4])
+    bound = mask.bound_to(4, 4, 2, 1, None)
+    assert bound is mask.bound_to(4, 4, 2, 1, None)
+    assert bound == mask.on(4, 4, 2, 1)
+    assert bound is not mask.bound_to(4, 4, 2, 3, None)
+    assert mask.bound_to(2, 4, 2, 1, 0).frame.q_start == 0
+    with pytest.raises(mw.FrameError, match="batch=3"):
+        mask.bound_to(4, 4, 3, 1, None)
+
+
+def test_the_least_recently_used_sizes_are_forgotten() -> None:
+    mask = mw.window(back=2)
+    first = mask.bound_to(1, 1, 1, 1)
+    for length in range(2, 60):
+        mask.bound_to(length, length, 1, 1)
+        assert mask.bound_to(1, 1, 1, 1) is first  # used all the time
+    assert len(mask._bounds) == expr.MAX_BOUND  # type: ignore[arg-type]
+    kept = mask.bound_to(59, 59, 1, 1)
+    assert mask.bound_to(59, 59, 1, 1) is kept
+
+
+@pytest.mark.parametrize(
+    "same", [copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))]
+)
+def test_copies_remember_nothing(same: Any) -> None:
+    mask = (mw.documents(ids=[[0, 0, 1, -1]]) & mw.causal()).T
+    mask.bound_to(4).spans  # noqa: B018 - fills the caches
+    mw.simplify(mask)
+    mask._cached("unpicklable", lambda: lambda: None)
+    other = same(mask)
+    assert (other, hash(other)) == (mask, hash(mask))
+    assert not {"_cache", "_bounds"} & set(vars(other))
+    assert other._handle != mask._handle
+    assert other.on(4).equals(mask)
+
+
+def test_what_is_remembered_does_not_change_a_mask() -> None:
+    mask, fresh = (mw.causal() & mw.chunks(3) for _ in range(2))
+    before = hash(mask)
+    mask.bound_to(4).spans  # noqa: B018 - fills the caches
+    mask._cached("value", object)
+    assert mask == fresh
+    assert hash(mask) == before == hash(fresh)
+
+
+def test_threads_bind_one_mask_to_many_sizes() -> None:
+    start = Barrier(8)
+    mask = mw.causal() & mw.window(back=3)
+
+    def use(seed: int) -> int:
+        start.wait()
+        for n in range(600):
+            length = 1 + (n * (seed + 1)) % 40
+            bound = mask.bound_to(length, length, 1, 1)
+            assert bound.frame.q_len == length
+            mask._cached(("length", length), lambda length=length: length)
+            if n % 50 == 0:
+                assert copy.copy(mask) == mask  # while others write
+        return len(mask._bounds)  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert max(pool.map(use, range(8))) <= expr.MAX_BOUND
+
+
+def test_threads_compute_a_value_of_a_mask_once() -> None:
+    for _ in range(50):
+        mask, start, calls = mw.causal(), Barrier(8), []
+        with ThreadPoolExecutor(8) as pool:
+            found = list(
+                pool.map(
+                    lambda _, mask=mask, start=start, calls=calls: (
+                        start.wait() < 0 or mask._cached("key", lambda: calls.append(1) or object())
+                    ),
+                    range(8),
+                )
+            )
+        assert len(calls) == 1
+        assert len(set(map(id, found))) == 1
