@@ -195,7 +195,7 @@ def __getattr__(name: str) -> object:
         if name != "attention":
             raise
         # Without PyTorch there is attention of numpy arrays all the same.
-        value = importlib.import_module("maskwright.engine.native.arrays").attention
+        value = importlib.import_module("maskwright.engine.arrays").attention
     globals()[name] = value
     return value
 

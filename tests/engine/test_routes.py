@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import maskwright as mw
-from maskwright.engine.native.library import loaded
+from maskwright.engine.native.bindings import loaded
 from maskwright.engine.routes import IMPLS
 from tests.engine.given import MASKS, T, Tensors, gradients, sizes_of, tensors
 
@@ -180,7 +180,7 @@ def test_other_devices_take_torchs_own_ways(mask: mw.Mask, impl: str) -> None:
     assert mw.explain_route(mask, 64, device="cuda").impl == impl
 
 
-@pytest.mark.skipif(loaded().functions is None, reason="the kernel was not built")
+@pytest.mark.skipif(loaded().library is None, reason="the kernel was not built")
 def test_the_kernel_is_the_usual_way_here() -> None:
     route = mw.explain_route(mw.window(back=255), 8192, heads=8)
     assert (route.impl, route.kind, route.plan) == ("native", "the kernel in C", None)

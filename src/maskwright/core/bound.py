@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import importlib
 import math
+import threading
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from maskwright.core.tiles import Tiles, cut
 from maskwright.errors import ArgumentError, FrameError, SizeError, TruthError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     import numpy.typing as npt
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from maskwright.core.compare import Comparison
     from maskwright.core.frame import Frame
     from maskwright.core.why import Why
+
+T = TypeVar("T")
 
 
 class BoundMask:
@@ -59,12 +62,15 @@ class BoundMask:
     _home: Frame
     _part: Region
     _number: int
+    _cache: dict[Hashable, Any]
+    _lock: threading.RLock
 
     def __init__(self, mask: Mask, frame: Frame, part: Region | None = None) -> None:
         # `frame` is what the mask's data fits; a part of it may be all that is held.
         whole = Region(frame, 0, frame.q_len, 0, frame.kv_len)
         self.__dict__.update(mask=mask, _home=frame, _part=whole if part is None else part)
         self.__dict__["_number"] = new_number(self)
+        self.__dict__.update(_cache={}, _lock=threading.RLock())
 
     def __getstate__(self) -> tuple[Mask, Frame, Region]:
         return self.mask, self._home, self._part  # what was found out is found out again
@@ -76,6 +82,20 @@ class BoundMask:
         raise AttributeError(
             f"A bound mask does not change. Bind another one instead of setting {name}."
         )
+
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Returns the value stored under `key`, made on first use.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(3).cached("answer", lambda: 42)
+        42
+        """
+        if key not in self._cache:
+            with self._lock:
+                if key not in self._cache:
+                    self._cache[key] = make()
+        value: T = self._cache[key]
+        return value
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BoundMask):

@@ -13,9 +13,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from maskwright.core.bound import BoundMask
 from maskwright.core.mask import Mask
 from maskwright.engine import execute
+from maskwright.engine.arrays import attention as attention_of_arrays
+from maskwright.engine.arrays import check_native
 from maskwright.engine.inputs import EVERYTHING, bind, check_numbers, check_tensors
-from maskwright.engine.native.arrays import attention as attention_of_arrays
-from maskwright.engine.native.call import check_native
 from maskwright.engine.op import Attend, Task, attend, usual_scale
 from maskwright.engine.routes import Route, choose, read_impl
 from maskwright.errors import ArgumentError, Unsupported

@@ -11,7 +11,7 @@ import torch
 from maskwright.core.atoms import causal, window
 from maskwright.engine.attention import attention
 from maskwright.engine.costs import Costs, causal_cells, packaged_costs
-from maskwright.engine.native.library import loaded
+from maskwright.engine.native.bindings import loaded
 from maskwright.engine.strips import merge
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _merge() -> float:
 
 def _native(direction: str, rounds: int) -> dict[str, float]:
     """The kernel in C: a mask of many cells a row, one of few, and one of a single cell."""
-    if loaded().functions is None:
+    if loaded().library is None:
         known = packaged_costs()[direction]
         return {name: getattr(known, name) for name in ("native_cell", "native_row", "native_call")}
     call = _native_call(direction, causal(), 1, 200)

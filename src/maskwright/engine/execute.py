@@ -15,7 +15,8 @@ import torch
 from torch.nn.functional import pad
 
 from maskwright.engine import plain, strips
-from maskwright.engine.native import call as native
+from maskwright.engine.backends import native
+from maskwright.engine.params import AttentionParams, AttentionShape, Saved
 from maskwright.engine.pieces import Steps
 from maskwright.engine.plan import plan_of
 
@@ -38,7 +39,19 @@ class Terms(NamedTuple):
 
 def runs_natively(impl: str, q: torch.Tensor, v: torch.Tensor, dropout_p: float) -> bool:
     """Does the kernel in C compute this? Dropout and float64 are for strips."""
-    return impl != "strips" and not dropout_p and native.serves(q, v)
+    if impl == "strips" or dropout_p:
+        return False
+    return native.unsupported(kernel_params(None, q, v, v, 1.0)) is None
+
+
+def kernel_params(
+    bound: BoundMask | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> AttentionParams:
+    """The parameters that the native backend takes."""
+    batch, heads, q_len, head_dim = q.shape
+    shape = AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[-1])
+    dtype = str(q.dtype).removeprefix("torch.")
+    return AttentionParams(bound, shape, scale, dtype, q.device.type)  # type: ignore[arg-type]
 
 
 def forward(
@@ -53,7 +66,7 @@ def forward(
     if _nothing_to_do(q, k):
         return _blank(q, v)
     if runs_natively(impl, q, v, terms.dropout_p):
-        return native.forward(bound, q, k, v, terms.scale)
+        return native.forward(kernel_params(bound, q, k, v, terms.scale), q, k, v)
     if terms.scale <= 0:  # the kernel's causal mode hides keys before it scales, as -inf
         return forward(bound, q * terms.scale, k, v, terms._replace(scale=1.0), impl)
     plan = plan_of(bound, "forward", (q.shape[0], q.shape[1]))
@@ -119,7 +132,8 @@ def backward(
     if _nothing_to_do(q, k):
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     if runs_natively(impl, q, v, terms.dropout_p):
-        return native.backward(bound, grad, grad_lse, q, k, v, out, lse, terms.scale, alone)
+        params = kernel_params(bound, q, k, v, terms.scale)
+        return native.backward(params, Saved(q, k, v, out, lse), grad, grad_lse)
     if terms.scale <= 0:
         scaled, positive = q * terms.scale, terms._replace(scale=1.0)
         dq, dk, dv = backward(bound, grad, grad_lse, scaled, k, v, out, lse, positive, impl, alone)

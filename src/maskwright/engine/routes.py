@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from maskwright.core.arrays import read_choice
 from maskwright.engine.costs import table
-from maskwright.engine.native.library import loaded
+from maskwright.engine.native.bindings import loaded
 from maskwright.engine.pieces import Piece
 from maskwright.engine.plan import plan_of
 from maskwright.errors import Unsupported
@@ -86,7 +86,7 @@ _KINDS: Final = {
 
 
 def _here() -> str:
-    return "strips" if loaded().functions is None else "native"
+    return "strips" if loaded().library is None else "native"
 
 
 def _native_route(bound: BoundMask, device: str, planes: tuple[int, int]) -> Route:
@@ -98,16 +98,16 @@ def _native_route(bound: BoundMask, device: str, planes: tuple[int, int]) -> Rou
             term="",
         )
     library = loaded()
-    if library.functions is None:
+    if library.library is None:
         raise Unsupported(
-            f"There is no kernel in C here: {library.why}. Leave impl out.",
+            f"There is no kernel in C here: {library.reason}. Leave impl out.",
             target="native",
             term="",
         )
     cells, took = _native_cost(bound, "forward", planes)
     why = (
         f"about {took / 1e6:.3g} ms by the cost table: it reads the mask's intervals, {cells:,} cells; "
-        f"its instructions are {library.isa}, {library.why}"
+        f"its instructions are {library.isa}, {library.reason}"
     )
     return Route("native", "the kernel in C", why)
 
@@ -120,8 +120,8 @@ def native_line(bound: BoundMask, direction: str) -> str:
     'native'
     """
     library = loaded()
-    if library.functions is None:
-        return f"native: no kernel in C: {library.why}"
+    if library.library is None:
+        return f"native: no kernel in C: {library.reason}"
     cells, took = _native_cost(bound, direction)
     return (
         f"native: the kernel in C ({library.isa}), which is what runs: about {took / 1e6:.3g} ms by the "

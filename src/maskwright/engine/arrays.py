@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from maskwright.core.arrays import kind_of
+from maskwright.engine.backends import native
 from maskwright.engine.inputs import bind, check_numbers
-from maskwright.engine.native.layout import FLOAT16, FLOAT32, MOST_DIM, Given
-from maskwright.engine.native.library import loaded, run
-from maskwright.engine.native.spans import held_spans
+from maskwright.engine.native.bindings import FLOAT16, FLOAT32, MAX_HEAD_DIM, loaded
+from maskwright.engine.params import AttentionParams, AttentionShape
 from maskwright.errors import ArgumentError, Unsupported
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import torch
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.mask import Mask
@@ -51,34 +51,10 @@ def attention(
     batch, heads, rows, dim = q.shape
     _, key_heads, keys, value_dim = v.shape
     bound = bind(mask, (batch, heads, rows, keys), q_start)
-    out = np.zeros((batch, heads, rows, value_dim), q.dtype)
-    lse = np.full((batch, heads, rows), -math.inf, np.float32)
-    if out.size and keys:
-        q, k, v = (_closed(x) for x in (q, k, v))
-        held = held_spans(bound)
-        sizes = (
-            batch,
-            heads,
-            key_heads,
-            rows,
-            keys,
-            dim,
-            value_dim,
-            DTYPES[q.dtype],
-            thread_count(),
-        )
-        factor = 1 / math.sqrt(dim) if scale is None else float(scale)
-        given = Given(
-            sizes,
-            factor,
-            held.pointers,
-            q=_strided(q),
-            k=_strided(k),
-            v=_strided(v),
-            out=_strided(out),
-            lse=lse.ctypes.data,
-        )
-        run("forward", given, held.cells_for(*q.shape[:2]))
+    factor = 1 / math.sqrt(dim) if scale is None else float(scale)
+    shape = AttentionShape(batch, heads, key_heads, rows, keys, dim, value_dim)
+    params = AttentionParams(bound, shape, factor, q.dtype.name)
+    out, lse = native.forward_numpy(params, q, k, v)
     return (out, lse) if return_lse else out
 
 
@@ -100,9 +76,9 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
             f"attention: q {q.shape}, k {k.shape}, v {v.shape} do not fit together. Give one batch, "
             "one head_dim for q and k, one length for k and v, and enable_gqa=True where heads differ."
         )
-    if not (0 < d <= MOST_DIM and 0 < vd <= MOST_DIM):
+    if not (0 < d <= MAX_HEAD_DIM and 0 < vd <= MAX_HEAD_DIM):
         raise ArgumentError(
-            f"attention: heads of {d} and {vd} numbers. Give heads of 1 to {MOST_DIM}."
+            f"attention: heads of {d} and {vd} numbers. Give heads of 1 to {MAX_HEAD_DIM}."
         )
 
 
@@ -116,33 +92,24 @@ def _check_way(impl: str, dropout_p: float) -> None:
         raise Unsupported(
             "attention: of numpy arrays there is no dropout. Leave dropout_p out.", target="native"
         )
-    if loaded().functions is None:
+    if loaded().library is None:
         raise Unsupported(
-            f"attention: numpy arrays need the kernel in C, and there is none: {loaded().why}. "
+            f"attention: numpy arrays need the kernel in C, and there is none: {loaded().reason}. "
             "Install a C compiler and maskwright anew, or give torch tensors.",
             target="native",
         )
 
 
-def _closed(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array in the machine's own byte order, each number where its type may lie."""
-    size = x.itemsize
-    even = all(step % size == 0 for step in x.strides) and x.flags.aligned
-    return x if even and x.strides[-1] == size else np.ascontiguousarray(x)
-
-
-def _strided(x: npt.NDArray[Any]) -> tuple[int, int, int, int]:
-    batch, head, row, _ = (step // x.itemsize for step in x.strides)
-    return x.ctypes.data, batch, head, row
-
-
-def thread_count() -> int:
-    """As many as OpenMP would take.
-
-    >>> thread_count() >= 1
-    True
-    """
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked):
-        return int(asked)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def check_native(q: torch.Tensor, v: torch.Tensor, dropout_p: float) -> None:
+    """Refuse what the kernel can't compute, where it was asked for by name."""
+    shape = AttentionShape(*q.shape[:2], v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3])
+    params = AttentionParams(None, shape, 1.0, str(q.dtype).removeprefix("torch."), q.device.type)  # type: ignore[arg-type]
+    problem = native.unsupported(params)
+    if dropout_p:
+        problem = f"it has no dropout, and dropout_p is {dropout_p}"
+    if problem:
+        raise Unsupported(
+            f'attention: impl="native" cannot compute this: {problem}. Leave impl out, or pass '
+            'impl="strips".',
+            target="native",
+        )
