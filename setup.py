@@ -10,7 +10,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-NATIVE = Path("src/maskwright/engine/native")
+SOURCES = Path("src/maskwright/engine/native/src")
 WHY = "maskwright installs without its C kernel, and computes attention by PyTorch alone: "
 
 
@@ -56,8 +56,8 @@ setup(
     ext_modules=[
         Extension(
             "maskwright.engine.native._kernel",
-            sources=[str(path) for path in sorted(NATIVE.glob("*.c"))],
-            depends=[str(path) for path in sorted(NATIVE.glob("*.h"))],
+            sources=[str(path) for path in sorted(SOURCES.glob("*.c"))],
+            depends=[str(path) for path in sorted(SOURCES.glob("*.h"))],
             extra_compile_args=[
                 "-O3",
                 "-std=gnu11",

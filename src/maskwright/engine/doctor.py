@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from maskwright.engine.native.library import borrow_threads, loaded
+from maskwright.engine.native.bindings import borrow_threads, loaded
 
 
 def facts() -> dict[str, str]:
@@ -23,7 +23,7 @@ def facts() -> dict[str, str]:
     return {
         "python": f"{platform.python_version()} on {platform.machine()}, numpy {np.__version__}",
         "torch": _torch_version() if torch else "not installed: attention takes numpy arrays only",
-        "kernel": f"{library.isa}: {library.why}" if library.isa else f"none: {library.why}",
+        "kernel": f"{library.isa}: {library.reason}" if library.isa else f"none: {library.reason}",
         "library": str(library.path or "none"),
         "other instructions": ", ".join(others) or "none",
         "threads": threads,
@@ -38,7 +38,7 @@ def _torch_version() -> str:
 
 def _threads(with_torch: bool) -> str:
     if not with_torch:
-        from maskwright.engine.native.arrays import thread_count
+        from maskwright.engine.native.bindings import thread_count
 
         return f"{thread_count()}, started for each call"
     import torch
