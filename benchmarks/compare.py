@@ -45,6 +45,8 @@ QUICK_PATTERNS = ("causal", "window 128", "documents", "decode", "tiny", "new ma
 REPEAT_BELOW = 0.97  # cells with a lower ratio are measured again
 LIST_BELOW = 0.93  # cells with a lower ratio are listed in the summary
 REPEAT_FACTOR = 3  # times the rounds and seconds of the first pass
+MAX_OTHER_LOAD = 0.1  # cores that other processes take from the workers; above, a cell is disturbed
+MAX_SPREAD = 0.05  # between the ratio of the best and the median ratio of the rounds
 MIN_TIMING_SECONDS = 0.005  # shorter calls are timed several at a time
 MAX_TURN_SECONDS = 0.02  # below this, a turn has a warm-up call and several timings
 SPIN_COUNT = "10000"
@@ -89,12 +91,20 @@ class Measured:
     first_ratio: float = math.nan  # of the first pass alone
     difference: float = 0.0
     calls: int = 1
+    is_disturbed: bool = False  # other processes took CPU time from the last measurement
+    is_confirmed: bool = False  # measured again for longer, undisturbed
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
         """Base seconds / new seconds, each the best of all rounds."""
         return self.seconds[BASE] / self.seconds[NEW]
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether the ratio is low, or could be due to noise."""
+        gap = abs(math.log(self.ratio / statistics.median(self.round_ratios)))
+        return self.ratio < REPEAT_BELOW or gap > MAX_SPREAD
 
     @property
     def agrees(self) -> bool:
@@ -113,6 +123,7 @@ class Measured:
             "first_ratio": self.first_ratio,
             "median_ratio": statistics.median(self.round_ratios),
             "rounds": len(self.round_ratios),
+            "disturbed": self.is_disturbed,
             "calls_per_timing": self.calls,
             "difference": self.difference if math.isfinite(self.difference) else None,
             "agrees": self.agrees,
@@ -282,6 +293,7 @@ class Worker:
 
     def __init__(self, tree: Path) -> None:
         self.tree = tree.resolve()
+        self.cpu_seconds = 0.0  # as of the last reply
         environment = {
             # After a parallel region OpenMP threads spin for about 10 ms by default, which would
             # slow the other worker down. This count is about 0.5 ms: calls in a row are as fast
@@ -316,6 +328,7 @@ class Worker:
                 f"compare: the worker of {self.tree} ended with exit code {self._process.wait()}."
             )
         reply: dict[str, Any] = json.loads(line)
+        self.cpu_seconds = reply.pop("cpu_seconds")
         if "error" in reply:
             raise WorkerError(reply["error"])
         return reply
@@ -350,6 +363,41 @@ def start_workers(trees: dict[str, Path]) -> Iterator[dict[str, Worker]]:
 
 
 # ── measurement ───────────────────────────────────────────────────────────────────────────────
+
+
+def num_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def busy_seconds() -> float | None:
+    """Returns the CPU seconds of all processes since boot, or None where they are not known."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return None
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, path.open().readline().split()[1:])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+class OtherLoad:
+    """The cores that are in use by processes other than the workers and this one."""
+
+    def __init__(self, workers: dict[str, Worker]) -> None:
+        self._workers = workers
+        self._start = self._seconds()
+
+    def _seconds(self) -> tuple[float, float]:
+        busy = busy_seconds()
+        own = time.process_time() + sum(worker.cpu_seconds for worker in self._workers.values())
+        return time.perf_counter(), math.nan if busy is None else busy - own
+
+    def disturbs(self, threads: int) -> bool:
+        """Whether, since the start, they took cores that a worker with `threads` threads needs."""
+        (begin, before), (end, after) = self._start, self._seconds()
+        free = max(num_cores() - threads, 0)
+        return (after - before) / (end - begin) > free + MAX_OTHER_LOAD
 
 
 def difference(folder: Path) -> float:
@@ -389,6 +437,9 @@ def measure(
         "calls": found.calls,
         "repeats": max(1, int(MAX_TURN_SECONDS / timing)) if is_short else 1,
     }
+    if found.is_disturbed:
+        found.round_ratios.clear()
+    load = OtherLoad(workers)
     order = list(workers)
     start, rounds = time.perf_counter(), 0
     while rounds < min_rounds or time.perf_counter() - start < min_seconds:
@@ -398,6 +449,7 @@ def measure(
         found.round_ratios.append(took[BASE] / took[NEW])
         order.reverse()
         rounds += 1
+    found.is_disturbed = load.disturbs(found.cell.threads)
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
@@ -422,6 +474,7 @@ def summarize(results: Sequence[Measured]) -> dict[str, Any]:
         "median_absolute_deviation": statistics.median(abs(r - median) for r in ratios),
         "minimum": min(ratios),
         "maximum": max(ratios),
+        "disturbed": sum(found.is_disturbed for found in done),
         f"below_{LIST_BELOW}": sum(ratio < LIST_BELOW for ratio in ratios),
     }
 
@@ -433,7 +486,8 @@ def row(found: Measured) -> list[str]:
     if found.failed:
         return [*words, *("failed" if version in found.failed else "" for version in VERSIONS), ""]
     times = [f"{found.seconds[version] * 1e3:.3f}" for version in VERSIONS]
-    return [*words, *times, f"{found.ratio:.3f}" + ("" if found.agrees else " (outputs differ)")]
+    marks = ("*" if found.is_disturbed else "") + ("" if found.agrees else " (outputs differ)")
+    return [*words, *times, f"{found.ratio:.3f}{marks}"]
 
 
 HEAD = ["pattern", "length", "dtype", "direction", "threads", "base ms", "new ms", "ratio"]
@@ -449,6 +503,7 @@ def report(results: Sequence[Measured]) -> str:
             f"geometric mean {summary['geometric_mean']:.3f}, minimum {summary['minimum']:.3f}, "
             f"maximum {summary['maximum']:.3f}, median {summary['median']:.3f} "
             f"± {summary['median_absolute_deviation']:.3f} (median absolute deviation)",
+            f"cells disturbed by other processes (marked *): {summary['disturbed']}",
         ]
     done = sorted((found for found in results if not found.failed), key=lambda f: f.ratio)
     slow = [row(found) for found in done if found.ratio < LIST_BELOW]
@@ -478,10 +533,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     lengths = sorted({shape.kv_len for shape in shapes()})
     patterns = list(dict.fromkeys(shape.pattern for shape in shapes()))
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    default_threads = [1, 2] if cores > 1 else [1]
+    default_threads = [1, 2] if num_cores() > 1 else [1]
     parser.add_argument("--threads", type=int, nargs="+", default=default_threads)
     parser.add_argument("--lengths", type=int, nargs="+", choices=lengths, help="number of keys")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES)
@@ -492,7 +544,13 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--minimum-seconds", type=float, help="per cell (default: 0.8, with --quick 0.3)"
     )
-    parser.add_argument("--no-repeat", action="store_true", help="measure no cell again")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=3,
+        help="maximum number of passes that repeat cells with a low ratio or a disturbed measurement "
+        "(default: 3)",
+    )
     parser.add_argument("--name", default="compare", help="of the JSON file (default: compare)")
     options = parser.parse_args(arguments)
     if min(options.threads) < 1 or options.minimum_runs < 1:
@@ -538,13 +596,20 @@ def compare(trees: dict[str, Path], options: argparse.Namespace, result: dict[st
             results.append(found)
             progress(found, f"{number}/{len(options.cells)}")
             keep()
-    again = [found for found in results if not found.failed and found.ratio < REPEAT_BELOW]
-    if again and not options.no_repeat:
+    for _ in range(options.repeats):
+        done = [found for found in results if not found.failed]
+        again = [f for f in done if f.is_disturbed or (f.is_uncertain and not f.is_confirmed)]
+        if not again:
+            break
         # New processes, since where memory lies affects the speed of a process as a whole.
         with start_workers({version: trees[version] for version in (NEW, BASE)}) as workers:
             for number, found in enumerate(again, 1):
-                measure(found, workers, REPEAT_FACTOR * rounds, REPEAT_FACTOR * seconds)
+                is_long = found.is_uncertain
+                factor = REPEAT_FACTOR if is_long else 1
+                measure(found, workers, factor * rounds, factor * seconds)
+                found.is_confirmed = is_long and not found.is_disturbed
                 progress(found, f"again {number}/{len(again)}")
+        keep()
     path = keep()
     print(f"\n{report(results)}\n\nsaved to {path} after {result['seconds']:.0f} s")
     return int(any(found.failed or not found.agrees for found in results))

@@ -139,6 +139,7 @@ def main() -> None:
         except Exception as error:
             reply = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
         wait_until_idle()
+        reply["cpu_seconds"] = time.process_time()
         replies.write(json.dumps(reply) + "\n")
 
 
