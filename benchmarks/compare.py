@@ -48,6 +48,7 @@ REPEAT_FACTOR = 3  # times the rounds and seconds of the first pass
 MAX_OTHER_LOAD = 0.1  # cores that other processes take from the workers; above, a cell is disturbed
 MAX_SPREAD = 0.05  # between the ratio of the best and the median ratio of the rounds
 MIN_TIMING_SECONDS = 0.005  # shorter calls are timed several at a time
+NUM_PREPARATIONS = 4  # of a short cell, since its speed depends on where the tensors lie in memory
 MAX_TURN_SECONDS = 0.02  # below this, a turn has a warm-up call and several timings
 SPIN_COUNT = "10000"
 
@@ -412,15 +413,20 @@ def difference(folder: Path) -> float:
 
 
 def measure(
-    found: Measured, workers: dict[str, Worker], min_rounds: int, min_seconds: float
+    found: Measured,
+    workers: dict[str, Worker],
+    min_rounds: int,
+    min_seconds: float,
+    num_preparations: int = NUM_PREPARATIONS,
 ) -> None:
     """Measure a cell in both workers, which take turns, and add the timings to `found`."""
+    cell = asdict(found.cell)
     estimates = []
     with tempfile.TemporaryDirectory() as folder:
         for version, worker in workers.items():
             outputs = str(Path(folder, f"{version}.npz"))
             try:
-                reply = worker.request("prepare", cell=asdict(found.cell), outputs=outputs)
+                reply = worker.request("prepare", cell=cell, outputs=outputs)
             except WorkerError as error:
                 found.failed[version] = str(error)
             else:
@@ -440,6 +446,25 @@ def measure(
     if found.is_disturbed:
         found.round_ratios.clear()
     load = OtherLoad(workers)
+    if not is_short:
+        num_preparations = 1
+    for number in range(num_preparations):
+        if number:
+            for worker in workers.values():
+                worker.request("prepare", cell=cell)
+        rounds, seconds = math.ceil(min_rounds / num_preparations), min_seconds / num_preparations
+        take_turns(found, workers, turn, rounds, seconds)
+    found.is_disturbed = load.disturbs(found.cell.threads)
+
+
+def take_turns(
+    found: Measured,
+    workers: dict[str, Worker],
+    turn: dict[str, int],
+    min_rounds: int,
+    min_seconds: float,
+) -> None:
+    """Run the prepared cell in turns; the order alternates from round to round."""
     order = list(workers)
     start, rounds = time.perf_counter(), 0
     while rounds < min_rounds or time.perf_counter() - start < min_seconds:
@@ -449,7 +474,6 @@ def measure(
         found.round_ratios.append(took[BASE] / took[NEW])
         order.reverse()
         rounds += 1
-    found.is_disturbed = load.disturbs(found.cell.threads)
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
@@ -464,12 +488,14 @@ def summarize(results: Sequence[Measured]) -> dict[str, Any]:
     if not ratios:
         return {"cells": 0, "failed": len(results)}
     median = statistics.median(ratios)
+    quiet = [found.ratio for found in done if not found.is_disturbed]
     return {
         "cells": len(ratios),
         "failed": len(results) - len(done),
         "differing": sum(not found.agrees for found in done),
         "geometric_mean": geometric_mean(ratios),
         "geometric_mean_first_pass": geometric_mean([found.first_ratio for found in done]),
+        "geometric_mean_undisturbed": geometric_mean(quiet) if quiet else None,
         "median": median,
         "median_absolute_deviation": statistics.median(abs(r - median) for r in ratios),
         "minimum": min(ratios),
@@ -498,12 +524,14 @@ def report(results: Sequence[Measured]) -> str:
     lines = [table(HEAD, [row(found) for found in results]), ""]
     summary = summarize(results)
     if summary["cells"]:
+        quiet = summary["geometric_mean_undisturbed"]
+        others = "" if quiet is None else f"; geometric mean of the others {quiet:.3f}"
         lines += [
             f"ratio = base / new; above 1 the working tree is faster ({summary['cells']} cells)",
             f"geometric mean {summary['geometric_mean']:.3f}, minimum {summary['minimum']:.3f}, "
             f"maximum {summary['maximum']:.3f}, median {summary['median']:.3f} "
             f"± {summary['median_absolute_deviation']:.3f} (median absolute deviation)",
-            f"cells disturbed by other processes (marked *): {summary['disturbed']}",
+            f"cells disturbed by other processes (marked *): {summary['disturbed']}{others}",
         ]
     done = sorted((found for found in results if not found.failed), key=lambda f: f.ratio)
     slow = [row(found) for found in done if found.ratio < LIST_BELOW]
@@ -606,7 +634,8 @@ def compare(trees: dict[str, Path], options: argparse.Namespace, result: dict[st
             for number, found in enumerate(again, 1):
                 is_long = found.is_uncertain
                 factor = REPEAT_FACTOR if is_long else 1
-                measure(found, workers, factor * rounds, factor * seconds)
+                more = factor * rounds, factor * seconds, factor * NUM_PREPARATIONS
+                measure(found, workers, *more)
                 found.is_confirmed = is_long and not found.is_disturbed
                 progress(found, f"again {number}/{len(again)}")
         keep()

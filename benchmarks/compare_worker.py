@@ -101,17 +101,19 @@ class Worker:
                     kernels.add(str(path))
         return {"package": mw.__file__, "kernels": sorted(kernels)}
 
-    def prepare(self, cell: dict[str, Any], outputs: str) -> dict[str, Any]:
-        """Make the tensors and the mask, save the outputs, and return the estimated seconds."""
-        self._call = tuple  # frees the previous cell first
+    def prepare(self, cell: dict[str, Any], outputs: str | None = None) -> dict[str, Any]:
+        """Make the tensors and the mask, save the outputs, and return the estimated seconds.
+
+        The tensors of the previous call are freed afterwards, so these lie elsewhere in memory.
+        """
         torch.set_num_threads(cell["threads"])
         call = attention_call(cell)
         start = time.perf_counter()
         tensors = call()
         seconds = time.perf_counter() - start
-        arrays = {str(i): x.detach().float().numpy() for i, x in enumerate(tensors)}
-        np.savez(outputs, **arrays)
-        del tensors, arrays
+        if outputs is not None:
+            np.savez(outputs, *(x.detach().float().numpy() for x in tensors))
+        del tensors
         if seconds < MAX_WARM_UP_SECONDS:
             seconds = min(timed(call) for _ in range(3))
         self._call = call
