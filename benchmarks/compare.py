@@ -378,7 +378,8 @@ def busy_seconds() -> float | None:
     path = Path("/proc/stat")
     if not path.exists():
         return None
-    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, path.open().readline().split()[1:])
+    counters = path.read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, counters)
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
