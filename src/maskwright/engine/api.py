@@ -146,7 +146,7 @@ def attention(
     autograd = _autograd()
     q, k, v = autograd.autocast(q, k, v)
     observers: tuple[Observer, ...] = ()
-    if _hooks or not autograd.is_compiling():
+    if _hooks or not autograd.torch.compiler.is_compiling():
         override, observers = _override.get(), _observers.get()
         if override is not None:
             return override(q, k, v, mask, options)

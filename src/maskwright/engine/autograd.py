@@ -77,11 +77,6 @@ def make_params(
     )
 
 
-def is_compiling() -> bool:
-    """Whether torch.compile or torch.export traces this code."""
-    return bool(torch.compiler.is_compiling())
-
-
 def attend_tensors(
     tensors: Tensors, shape: AttentionShape, mask: Any, options: AttentionOptions
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -89,7 +84,7 @@ def attend_tensors(
     if options.impl in ("auto", *HAS_BACKWARD):
         if is_traced(*tensors):
             return record(tensors, mask, options)
-    elif is_compiling() and not torch.compiler.is_exporting():
+    elif torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         raise ArgumentError(
             f'attention: impl="{options.impl}" is not available in a compiled graph. '
             'Leave impl out, or pass impl="blocks".'
@@ -115,7 +110,6 @@ def run(params: AttentionParams, tensors: Tensors) -> tuple[torch.Tensor, torch.
     if name == "blocks" and params.impl == "auto":
         warn_without_kernel()
     q, k, v = tensors
-    check_storage(q, k, v)
     seed = torch.randint(2**62, (), device="cpu") if params.dropout_p else None
     if params.requires_grad or _is_transformed(params.device):
         out, lse = Attention.apply(q, k, v, seed, params, backend)
@@ -140,6 +134,7 @@ def _forward(
     q, k, v = tensors
     if q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor():
         tensors = tuple(_materialized(x) for x in tensors)
+    check_storage(*tensors)
     return backend.forward(params, *tensors)  # type: ignore[no-any-return]
 
 

@@ -127,6 +127,15 @@ def _is_symbolic(x: torch.Tensor) -> bool:
     return bool(torch._C._are_functorch_transforms_active() or x.is_meta or is_fake(x))
 
 
+def _product_rule(product: Any, operands: Any, da: Any, db: Any) -> Any:
+    """The tangent of a product of two operands, of which either may have no tangent."""
+    a, b, visible = operands
+    if da is None:
+        return product.apply(a, db, visible)
+    first = product.apply(da, b, visible)
+    return first if db is None else first + product.apply(a, db, visible)
+
+
 _CLASSES: list[tuple[Any, Any]] = []
 
 
@@ -146,6 +155,11 @@ def _functions() -> tuple[Any, Any]:
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
             ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def jvp(ctx: Any, dx: Any, dy: Any, _: Any) -> Any:
+            return _product_rule(MaskedScores, ctx.saved_tensors, dx, dy)
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
@@ -163,6 +177,11 @@ def _functions() -> tuple[Any, Any]:
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
             ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def jvp(ctx: Any, da: Any, db: Any, _: Any) -> Any:
+            return _product_rule(MaskedMatmul, ctx.saved_tensors, da, db)
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
