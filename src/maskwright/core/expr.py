@@ -452,6 +452,8 @@ class KeyOnly(Atom):
 class Composite(Mask):
     """Base class of masks that are composed of others."""
 
+    _members: tuple[Mask, ...]  # what _parts() returns
+
     def __post_init__(self) -> None:
         depth, nodes, known = 0, 1, True
         parts = self._parts()
@@ -459,7 +461,7 @@ class Composite(Mask):
             depth = part._depth if part._depth > depth else depth
             nodes += part._nodes
             known = known and part._dims_known
-        self.__dict__.update(_depth=depth + 1, _nodes=nodes, _dims_known=known)
+        self.__dict__.update(_depth=depth + 1, _nodes=nodes, _dims_known=known, _members=parts)
         if depth >= MAX_DEPTH:
             raise ArgumentError(
                 f"The expression is nested deeper than {MAX_DEPTH} operators. "
@@ -479,18 +481,18 @@ class Composite(Mask):
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
         dims: list[BroadcastDims] = []
-        for part in self._parts():
+        for part in self._members:
             dims += part._dims
         return tuple(dims)
 
     def _fit(self, frame: Frame) -> None:
-        for part in self._parts():
+        for part in self._members:
             part._fit(frame)
 
     def _planes(self, frame: Frame) -> tuple[int, int]:
         batch, heads = merge_dims(self._dims)
         if not self._dims_known:
-            for part in self._parts():
+            for part in self._members:
                 b, h = part._planes(frame)
                 batch, heads = (b if b != 1 else batch), (h if h != 1 else heads)
         return batch, heads
