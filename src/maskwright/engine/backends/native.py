@@ -41,7 +41,7 @@ def backward(params, saved, grad_out, grad_lse):
 
     if not (saved.q.numel() and saved.k.shape[2]):
         return tuple(torch.zeros_like(x) for x in saved[:3])
-    return call.backward(params.mask, grad_out, grad_lse, *saved, params.scale)
+    return call.backward(params.mask, grad_out, grad_lse, *saved, params.scale, alone=False)
 
 
 def forward_numpy(params, q, k, v):
