@@ -50,9 +50,7 @@ def attend(group: Any, dtype: str, mask: Any, options: dict[str, Any]) -> Any:
     """`maskwright.attention` of this rank's rows of a random sequence."""
     share = Share(balance(mw.causal().on(11), dist.get_world_size(group)), group)
     made = torch.Generator().manual_seed(0)
-    q, k, v = (
-        torch.randn(2, 4, 11, 8, generator=made).to(getattr(torch, dtype)) for _ in range(3)
-    )
+    q, k, v = (torch.randn(2, 4, 11, 8, generator=made).to(getattr(torch, dtype)) for _ in range(3))
     with share.attention():
         found = mw.attention(*(share.take(x, 2) for x in (q, k, v)), mask, **options)
     assert torch.equal(mw.attention(q, k, v, mw.causal()), mw.attention(q, k, v, mw.causal()))

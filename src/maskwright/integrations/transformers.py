@@ -406,13 +406,13 @@ def _weights(
         scores = scores + mask
     if layer.sinks is None:
         weights, _ = masked_softmax(scores.float(), visible)
-        return weights  # type: ignore[no-any-return]
+        return weights
     if visible is not None:
         scores = scores.masked_fill(~visible, -math.inf)
     sinks = layer.sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
     scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
     weights, _ = masked_softmax(scores.float())
-    return weights[..., :-1]  # type: ignore[no-any-return]
+    return weights[..., :-1]
 
 
 def _seen_or_bias(layer: Layer, sight: Sight, rows: slice) -> torch.Tensor | None:

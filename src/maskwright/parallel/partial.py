@@ -117,13 +117,12 @@ def select_partial_attention(
         )
     if impl == "auto" and device != "cpu":
         impl = "blocks"  # the only backend there whose partial results can be merged
-    frame = bound.frame
+    batch, heads, _, head_dim = q.shape
+    q_len, kv_len = bound.frame.q_len, bound.frame.kv_len
     params = AttentionParams(
         bound,
-        AttentionShape(
-            *q.shape[:2], k.shape[1], frame.q_len, frame.kv_len, q.shape[3], v.shape[3]
-        ),
-        default_scale(q.shape[-1]) if options.scale is None else float(options.scale),
+        AttentionShape(batch, heads, k.shape[1], q_len, kv_len, head_dim, v.shape[3]),
+        default_scale(head_dim) if options.scale is None else float(options.scale),
         "float32" if q.dtype in HALF_DTYPES else str(q.dtype).removeprefix("torch."),
         device,
         impl=impl,

@@ -122,23 +122,19 @@ class Share:
             mask: The mask of the whole sequence, in place of the one that the model passes. By
                 default the model's own mask expression is bound to the whole sequence.
         """
+        whole_mask = mask
 
         def override(
-            q: torch.Tensor,
-            k: torch.Tensor,
-            v: torch.Tensor,
-            given: Mask | BoundMask | None,
-            options: AttentionOptions,
+            q: Any, k: Any, v: Any, mask: Mask | BoundMask | None, options: AttentionOptions
         ) -> Any:
             _check_supported(options)
-            whole = mask
-            if whole is None and isinstance(given, BoundMask):
-                _check_q_start(given.frame.q_start)
-                whole = given.mask
-            elif whole is None:
-                whole = given
+            if whole_mask is not None:
+                mask = whole_mask
+            elif isinstance(mask, BoundMask):
+                _check_q_start(mask.frame.q_start)
+                mask = mask.mask
             return context_parallel_attention(
-                *(q, k, v, whole, self.group),
+                *(q, k, v, mask, self.group),
                 layout=self.layout,
                 scale=options.scale,
                 enable_gqa=options.enable_gqa,
