@@ -39,10 +39,11 @@ def masked_softmax(scores: Any, visible: Any = None) -> tuple[Any, Any]:
         return _masked_softmax_numpy(scores, visible)
     if visible is not None:
         scores = scores.masked_fill(~visible, -math.inf)
-    empty = (scores == -math.inf).all(-1, keepdim=True)
-    lse = scores.masked_fill(empty, 0.0).logsumexp(-1, keepdim=True)
-    weights = (scores - lse).exp()
-    return weights, lse.masked_fill(empty, -math.inf).squeeze(-1)
+    masked = scores == -math.inf
+    empty = masked.all(-1, keepdim=True)
+    scores = scores.masked_fill(empty, 0.0)
+    weights = scores.softmax(-1).masked_fill(masked, 0.0)
+    return weights, scores.logsumexp(-1).masked_fill(empty.squeeze(-1), -math.inf)
 
 
 def _masked_softmax_numpy(scores: Any, visible: Any) -> tuple[Any, Any]:
