@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -93,14 +94,14 @@ def warn_without_kernel() -> None:
     """Warn once per process that the C kernel is missing, unless the user disabled it."""
     global _warned
     library = loaded()
-    if _warned or library.functions is not None:
+    if _warned or library.functions is not None or os.environ.get("MASKWRIGHT_ISA") == "none":
         return
     _warned = True
     warnings.warn(
         f"maskwright computes attention without its C kernel, which is several times faster: "
         f"{library.why}. Install GCC 12 or Clang 12 or newer and run: "
-        "pip install --force-reinstall --no-deps maskwright. `maskwright doctor` has the details; "
-        "MASKWRIGHT_ISA=none disables the kernel and this warning.",
+        "pip install --force-reinstall --no-deps --no-cache-dir maskwright. `maskwright doctor` has "
+        "the details; MASKWRIGHT_ISA=none disables the kernel and this warning.",
         UserWarning,
-        stacklevel=4,
+        stacklevel=5,  # the caller of `attention`
     )
