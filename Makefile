@@ -15,7 +15,7 @@ help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # What an environment is made of: when one of these changes, it is made anew.
-PARTS := pyproject.toml setup.py constraints.txt $(wildcard src/maskwright/engine/native/*.[ch])
+PARTS := pyproject.toml setup.py constraints.txt $(wildcard src/maskwright/engine/native/src/*.[ch])
 
 $(VENV)/.ready: $(PARTS)
 	@echo "Setting up $(VENV) (once; a minute or two) …"

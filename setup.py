@@ -18,13 +18,13 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-NATIVE = Path("src/maskwright/engine/native")
+SOURCES = Path("src/maskwright/engine/native/src")
 REQUIRED = os.environ.get("MASKWRIGHT_BUILD") == "required"
 ADVICE = (
     "Install GCC 12 or Clang 12, or newer, and run the same pip command again with "
     "--force-reinstall --no-deps --no-cache-dir."
 )
-# Vector shuffles came with GCC 12; Clang 12 is the oldest version that is tested.
+# GCC has __builtin_shufflevector since version 12; Clang has had it for longer.
 TEST_PROGRAM = """
 typedef float vector __attribute__((vector_size(32)));
 vector reversed(vector x) { return __builtin_shufflevector(x, x, 7, 6, 5, 4, 3, 2, 1, 0); }
@@ -138,8 +138,8 @@ setup(
     ext_modules=[
         Extension(
             "maskwright.engine.native._kernel",
-            sources=[str(path) for path in sorted(NATIVE.glob("*.c"))],
-            depends=[str(path) for path in sorted(NATIVE.glob("*.h"))],
+            sources=[str(path) for path in sorted(SOURCES.glob("*.c"))],
+            depends=[str(path) for path in sorted(SOURCES.glob("*.h"))],
             extra_compile_args=[
                 "-O3",
                 "-std=gnu11",

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maskwright.engine.native.library import loaded
+from maskwright.engine.native.bindings import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ import maskwright as mw
 from benchmarks.attention import FLOPS, Pace, Runner, difference, race
 from benchmarks.figures import BOTH, FORWARD, variants_rows
 from benchmarks.measure import machine, save, table
-from maskwright.engine.native.library import loaded, use_isa
+from maskwright.engine.native.bindings import loaded, use_isa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +86,7 @@ def run(given: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks variants", description=__doc__)
     parser.parse_args(given)
     if not loaded().isas:
-        print(f"There is no kernel in C to measure: {loaded().why}.")
+        print(f"There is no kernel in C to measure: {loaded().reason}.")
         return 1
     used, most = loaded().isa, torch.get_num_threads()
     try:

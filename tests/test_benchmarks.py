@@ -25,7 +25,7 @@ from benchmarks import (  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.figures import BOTH, FORWARD, OURS  # noqa: E402
 from benchmarks.patterns import DECODE, LENGTHS, PATTERNS, SMALL, make, patterns_of  # noqa: E402
-from maskwright.engine.native.library import loaded, use_isa  # noqa: E402
+from maskwright.engine.native.bindings import loaded, use_isa  # noqa: E402
 from tests.thinned import thinned  # noqa: E402
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,24 @@ def test_imports_go_one_way(path: Path) -> None:
             continue
         target = rest[0] if rest and rest[0] in ROOMS else "root"
         assert target == room or target in ROOMS[room], f"{room} may not import {name}"
+
+
+# What a mask's or bound mask's `__dict__` is for, nothing else: elsewhere use `cached`.
+WRITES_DICT = re.compile(
+    r"\.__dict__(\[[^\]]+\]\s*(=[^=]|\+=)|\.(setdefault|update|pop|clear)\b|\s*=[^=])"
+)
+OWN_DICT = {
+    *("core/expr.py", "core/bound.py"),
+    "apps/ranks.py",  # of a torch module
+    *("engine/inputs.py", "engine/plan.py", "engine/flex.py"),
+    *("engine/native/spans.py", "engine/native/dilated.py"),
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_derived_values_are_kept_in_the_cache(path: Path) -> None:
+    if str(path.relative_to(SOURCE)) not in OWN_DICT:
+        assert WRITES_DICT.findall(path.read_text()) == []
 
 
 def test_nothing_fast_imports_the_oracle() -> None:

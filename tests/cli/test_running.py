@@ -74,7 +74,7 @@ def test_bench_as_data(here: Here) -> None:
 
 
 def test_doctor_tells_of_the_kernel_and_its_threads(here: Here) -> None:
-    from maskwright.engine.native.library import loaded
+    from maskwright.engine.native.bindings import loaded
 
     ran = here("doctor")
     assert ran.code == 0

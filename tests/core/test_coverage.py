@@ -41,5 +41,5 @@ def test_what_is_not_there_is_refused(given_arguments: dict[str, object], says: 
 
 
 def test_too_many_tiles_are_refused() -> None:
-    with pytest.raises(mw.SizeError, match="Give larger blocks"):
+    with pytest.raises(mw.SizeError, match="larger blocks"):
         mw.causal().on(1_000_000).coverage()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import Frame, Mask
-from maskwright.core import atoms_array, compose, reading, region
+from maskwright.core import atoms_array, evaluate, expr
 from maskwright.core.atoms_array import Where
 from maskwright.core.expr import And, Or, walk
 from maskwright.core.oracle import truth
@@ -42,11 +42,11 @@ def read_in_small_parts(patch: pytest.MonkeyPatch, data: st.DataObject) -> None:
     """What a large mask goes through, on a small one: many blocks of rows, and narrowed terms."""
     if data.draw(st.booleans()):
         rows, cells = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 300))
-        patch.setattr(reading, "MOST_ROWS", rows)
-        patch.setattr(reading, "MOST_INTERVALS", data.draw(st.integers(1, 300)))
-        patch.setattr(region, "MOST_CELLS", cells)
-        patch.setattr(atoms_array, "MOST_CELLS", cells)
-        patch.setattr(compose, "CHEAP", data.draw(st.sampled_from([0, 1, 8])))
+        patch.setattr(evaluate, "MAX_ROWS", rows)
+        patch.setattr(evaluate, "MAX_INTERVALS", data.draw(st.integers(1, 300)))
+        patch.setattr(evaluate, "MAX_CELLS", cells)
+        patch.setattr(atoms_array, "MAX_CELLS", cells)
+        patch.setattr(expr, "MAX_CHEAP", data.draw(st.sampled_from([0, 1, 8])))
 
 
 def check_everything(mask: Mask, frame: Frame, right: np.ndarray, data: st.DataObject) -> None:

@@ -1,36 +1,20 @@
-"""What the tests of attention share: tensors, masks, and costs that lead to plans of every kind."""
+"""Shared by the tests of attention: tensors, masks, backends, and tolerances."""
 
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
-from unittest import mock
+import os
+from typing import Any, NamedTuple
 
 import torch
 
 import maskwright as mw
-from maskwright.engine import plan
-from maskwright.engine.costs import Costs, table
-from tests.engine.test_plan import CHEAP_CALLS, DEAR_MASKS, ONE_CALL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAN, INF = math.nan, math.inf
 
-# Under the machine's own costs small masks are one piece; under the others they are cut, folded,
-# gathered and merged as large ones are.
-COSTS: dict[str, Costs | None] = {
-    "own": None,
-    "calls": CHEAP_CALLS,
-    "masks": DEAR_MASKS,
-    "one": ONE_CALL,
-}
-
 T = 48
 
-# Each leaves other rows empty, other keys unseen, or neither.
+# Each has other fully masked rows, other keys that no row attends to, or neither.
 MASKS: dict[str, mw.Mask] = {
     "everything": mw.everything(),
     "nothing": mw.nothing(),
@@ -42,7 +26,7 @@ MASKS: dict[str, mw.Mask] = {
     "prefix": mw.causal() | mw.prefix(9),
     "dilated": mw.window(back=15) & mw.stride(4),
     "holes": mw.causal() - mw.keys(range(0, T, 5)),
-    "hole in every strip": mw.window(back=11) - mw.keys(range(3, T, 8)),
+    "periodic holes": mw.window(back=11) - mw.keys(range(3, T, 8)),
     "some rows": mw.queries([0, 1, 9, 30, 47]) & mw.everything(),
     "no first or last row": mw.everything() - mw.queries([0, T - 1]),
     "padding": mw.causal() & mw.padding(lengths=[20, T]),
@@ -84,7 +68,7 @@ def tensors(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> Tensors:
-    """Random ones, in float64 if not said otherwise: there rounding hides nothing."""
+    """Random tensors, by default in float64, in which rounding hides no error."""
     made = torch.Generator().manual_seed(seed)
     keys = q_len if kv_len is None else kv_len
     key_heads = heads if kv_heads is None else kv_heads
@@ -97,22 +81,52 @@ def tensors(
 
 
 def sizes_of(name: str) -> dict[str, int]:
-    """The batch rows and heads that a mask of `MASKS` wants."""
+    """The batch size and heads that a mask of `MASKS` needs."""
     batch, heads = MASKS[name].on(T).shape[:2]
     return {"batch": batch, "heads": max(heads, 2)}
 
 
-@contextmanager
-def planned_by(name: str) -> Iterator[None]:
-    """Plan by these costs of `COSTS`; masks must be bound inside, since a plan is kept."""
-    costs = COSTS[name]
-    known = table() if costs is None else dict.fromkeys(("forward", "backward"), costs)
-    with mock.patch.object(plan, "table", return_value=known):
-        yield
-
-
 def gradients(out: Any, given: Any, grad: Any = None) -> tuple[torch.Tensor, ...]:
-    """Of all that was given, zeros where nothing comes back."""
+    """Gradients of all tensors given, zeros where there is none."""
     total = out.sum() if grad is None else (out * grad).sum()
     found: tuple[torch.Tensor, ...] = torch.autograd.grad(total, given, materialize_grads=True)
     return found
+
+
+# With MASKWRIGHT_ISA=none the suite runs without the C kernel, as on a machine without a compiler.
+HAS_KERNEL = os.environ.get("MASKWRIGHT_ISA") != "none"
+BACKENDS: list[tuple[str, torch.dtype]] = [
+    *(("blocks", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)),
+    *(("native", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16) if HAS_KERNEL),
+]
+
+
+def tolerance(dtype: torch.dtype, exact: torch.Tensor, length: int, summand: float = 1.0) -> float:
+    """The rounding error of a sum over `length` terms, rounded to `dtype` at the end.
+
+    `summand` bounds the terms: a sum that cancels is as inexact as its largest term.
+    """
+    finite = exact.detach()[exact.isfinite()]
+    largest = max(float(finite.abs().max()) if finite.numel() else 0.0, summand)
+    accumulated = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    return largest * (4 * accumulated * math.sqrt(max(length, 1)) + 2 * torch.finfo(dtype).eps)
+
+
+def largest_summand(tensors: Any, grad: torch.Tensor, scale: float | None) -> float:
+    """A bound on the terms dS · k and dS · q of the gradients, where dS = P · (dO · v - delta)."""
+    q, k, v = (x.detach().double() for x in tensors)
+    if not (q.numel() and k.numel() and v.numel()):
+        return 1.0
+    factor = q.shape[-1] ** -0.5 if scale is None else abs(scale)
+    ds = float(grad.double().norm(dim=-1).max() * v.norm(dim=-1).max())
+    return max(1.0, 2 * ds * factor * float(max(q.abs().max(), k.abs().max())))
+
+
+def error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest absolute difference; infinite where one is finite and the other is not."""
+    if not found.numel():
+        return 0.0
+    found, exact = found.detach().double(), exact.detach().double()
+    if not torch.equal(found.isfinite(), exact.isfinite()):
+        return math.inf
+    return float((found - exact).nan_to_num(0.0, 0.0, 0.0).abs().max())

@@ -72,6 +72,7 @@ def plan(
     from maskwright import explain_backend, parse
     from maskwright.core.arrays import read_whole
     from maskwright.draw.plans import tiles_scene
+    from maskwright.engine.native.bindings import loaded
 
     with flags_in_errors():
         bound = parse(expression).on(_tokens(size), keys, batch, heads, q_start)
@@ -99,7 +100,7 @@ def plan(
             "pass": "backward" if backward else "forward",
             "backend": choice.backend,
             "reason": choice.reason,
-            "instruction_set": _instruction_set(choice),
+            "instruction_set": loaded().isa if choice.backend == "native" else None,
             "work": choice.work.as_dict(),
         }
         give(
@@ -109,16 +110,6 @@ def plan(
             output,
             lambda: _plan_text(facts, choice),
         )
-
-
-def _instruction_set(choice: BackendChoice) -> str | None:
-    """The instruction set of the C kernel, if it is the backend."""
-    from maskwright.engine.dispatch import backend_module
-
-    if choice.backend != "native":
-        return None
-    name: str = backend_module("native").instruction_set()
-    return name
 
 
 def _plan_text(facts: dict[str, Any], choice: BackendChoice) -> str:

@@ -95,7 +95,7 @@ def read_ints(value: object, what: str) -> IntArray:
         raise ArgumentError(f"{what} has dtype {array.dtype}. Give whole numbers.")
     if array.size and max(int(array.max()), -int(array.min())) > LARGEST_NUMBER:
         raise ArgumentError(f"{what} holds a number beyond 2**62. Give smaller numbers.")
-    if isinstance(value, (list, tuple)) and any(isinstance(item, bool) for item in value):
+    if isinstance(value, (list, tuple)) and bool in map(type, value):
         raise ArgumentError(f"{what} mixes truth values and numbers. Give one or the other.")
     return array.astype(np.int64, copy=False)
 

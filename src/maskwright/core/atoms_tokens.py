@@ -237,8 +237,9 @@ def padding(*, lengths: Any = None, keep: Any = None, ids: Any = None, pad_id: A
     >>> mw.padding(ids=[[0, 5, 7]], pad_id=0)
     padding(keep=[[0, 1, 1]])
     """
-    given = [n for n, v in (("lengths", lengths), ("keep", keep), ("ids", ids)) if v is not None]
-    if len(given) != 1:
+    if (lengths is not None) + (keep is not None) + (ids is not None) != 1:
+        data = (("lengths", lengths), ("keep", keep), ("ids", ids))
+        given = [name for name, value in data if value is not None]
         raise ArgumentError(
             f"padding: got {' and '.join(given) or 'no data'}. "
             "Give exactly one of lengths, keep, or ids with pad_id."

@@ -12,7 +12,7 @@ import numpy as np
 from maskwright.core.arrays import read_number, read_whole
 from maskwright.core.coverage import covered_cells, read_index, read_stretch
 from maskwright.core.evaluate import RowReader, View
-from maskwright.core.expr import Cache, Cell, Mask, answer_torch
+from maskwright.core.expr import MISSING, Cache, Cell, Mask, answer_torch
 from maskwright.core.frame import MOST_BYTES
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
@@ -56,10 +56,17 @@ class BoundMask:
     _home: Frame  # the frame that the mask's data fits
     _part: View  # the rows and keys of it that are kept
     _frame: Frame
+    _known_planes: tuple[int, int] | None  # None if a predicate has to be evaluated for them
     _handle: int  # in the mask registry; a plain attribute, which torch.compile can read
     _cache: Cache
 
-    def __init__(self, mask: Mask, frame: Frame, part: View | None = None) -> None:
+    def __init__(
+        self,
+        mask: Mask,
+        frame: Frame,
+        part: View | None = None,
+        planes: tuple[int, int] | None = None,
+    ) -> None:
         own = frame
         if part is None:
             part = View(frame, 0, frame.q_len, 0, frame.kv_len)
@@ -67,9 +74,8 @@ class BoundMask:
             start = frame.q_start + part.row
             own = replace(frame, q_len=part.rows, kv_len=part.key_stop, q_start=start)
         handle = next(HANDLES)
-        self.__dict__.update(
-            mask=mask, _home=frame, _part=part, _frame=own, _handle=handle, _cache=Cache()
-        )
+        self.__dict__.update(mask=mask, _home=frame, _part=part, _frame=own)
+        self.__dict__.update(_known_planes=planes, _handle=handle, _cache=Cache())
         MASKS[handle] = self
 
     def __getstate__(self) -> tuple[Mask, Frame, View]:
@@ -109,7 +115,8 @@ class BoundMask:
         >>> bound.has_cached("visible")
         True
         """
-        return self._cache.get(key, make)
+        value: ValueT = self._cache.values.get(key, MISSING)
+        return self._cache.get(key, make) if value is MISSING else value
 
     def has_cached(self, key: Hashable) -> bool:
         """Whether `cached` has a value for `key`.
@@ -138,11 +145,14 @@ class BoundMask:
         >>> mw.causal().on(4, batch=8).shape
         (1, 1, 4, 4)
         """
-        return (*self._planes, self._part.rows, self._part.key_stop)
+        return (*self._planes, self._frame.q_len, self._frame.kv_len)
 
     @property
     def _planes(self) -> tuple[int, int]:
-        return self._cache.get("planes", lambda: self.mask._planes(self._home))
+        """Number of batch rows and heads that differ, 1 where nothing varies."""
+        if self._known_planes is not None:
+            return self._known_planes
+        return self.cached("planes", lambda: self.mask._planes(self._home))
 
     # ── what is computed ───────────────────────────────────────────────────────────────────────────
 
@@ -154,7 +164,7 @@ class BoundMask:
         >>> mw.causal().on(3).spans.row(2)
         [(0, 3)]
         """
-        return self._cache.get("spans", self._make_spans)
+        return self.cached("spans", self._make_spans)
 
     def _make_spans(self) -> Spans:
         parts, size = [], 0
@@ -166,7 +176,7 @@ class BoundMask:
                     f"spans would need more than {MOST_BYTES / 1e9:.1f} GB. "
                     "Use .count(), .tiles() or .rows(start, stop)."
                 )
-        return Spans.stack(parts, axis=2).freeze()
+        return (parts[0] if len(parts) == 1 else Spans.stack(parts, axis=2)).freeze()
 
     def dense(self) -> BoolArray:
         """A boolean array, True where the query attends to the key.
@@ -344,10 +354,9 @@ class BoundMask:
             raise FrameError(
                 f"rows: kv_len={keys} but there are {self._part.key_stop} keys. Pass a smaller kv_len."
             )
-        top, planes = self._part.row, self._planes
+        top = self._part.row
         view = View(self._home, top + first, top + last, 0, keys)
-        part = BoundMask(self.mask, self._home, view)
-        part.cached("planes", lambda: planes)
+        part = BoundMask(self.mask, self._home, view, self._planes)
         if self.has_cached("spans"):
             part.cached("spans", lambda: self.spans.rows(first, last).clip(keys))
         return part

@@ -153,8 +153,10 @@ class RowReader(NamedTuple):
     planes: tuple[int, int]
 
     def blocks(self, block: int = 1, step: int | None = None) -> Iterator[Spans]:
-        """Yields the spans of about `step` rows at a time, without splitting rows of a `block`
-        across two of them unless `step` is smaller than a block."""
+        """Yields the spans of about `step` rows at a time.
+
+        A yielded part contains whole blocks of `block` rows, or rows of a single block.
+        """
         part, keys = self.part, self.part.key_stop
         rows = part.row_stop - part.row
         step = self.step() if step is None else step

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from threading import RLock
 from typing import (
     TYPE_CHECKING,
@@ -48,7 +49,8 @@ MAX_BOUND: Final = 16  # bound masks that a mask keeps
 
 ValueT = TypeVar("ValueT")
 MaskT = TypeVar("MaskT", bound="Mask")
-_MISSING: Final[Any] = object()
+MISSING: Final[Any] = object()  # None is a value
+_NOT_COPIED: Final = ("_handle", "_cache", "_bounds")
 
 
 class Cell(NamedTuple):
@@ -72,23 +74,23 @@ class Cache:
     (False, True, 2)
     """
 
-    __slots__ = ("_lock", "_max_entries", "_values")
+    __slots__ = ("_lock", "_max_entries", "values")
 
     def __init__(self, max_entries: int | None = None) -> None:
         self._max_entries = max_entries
         self._lock = RLock()  # reentrant: one value may be computed from another
-        self._values: dict[Hashable, Any] = {}
+        self.values: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
         """Returns the value of `key`, calling `make` if there is none."""
-        values, limit = self._values, self._max_entries
+        values, limit = self.values, self._max_entries
         if limit is None:
-            value = values.get(key, _MISSING)
-            if value is not _MISSING:
+            value = values.get(key, MISSING)
+            if value is not MISSING:
                 return cast("ValueT", value)
         with self._lock:
-            value = values.get(key, _MISSING)
-            if value is _MISSING:
+            value = values.get(key, MISSING)
+            if value is MISSING:
                 value = make()
             elif limit is not None:
                 del values[key]  # inserted again below, as the most recently used
@@ -98,10 +100,10 @@ class Cache:
         return cast("ValueT", value)
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._values
+        return key in self.values
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     def __reduce__(self) -> tuple[type[Cache], tuple[int | None]]:
         return Cache, (self._max_entries,)
@@ -110,14 +112,12 @@ class Cache:
 class mask_property(Generic[ValueT]):  # noqa: N801 - a decorator, as functools.cached_property is
     """Property of a mask that is computed on first use and kept in the mask's cache.
 
-    >>> class Squares:
-    ...     _cached = Cache().get
-    ...
-    ...     @mask_property
-    ...     def total(self) -> int:
-    ...         return 1 + 4 + 9
-    >>> Squares().total
-    14
+    >>> import maskwright as mw
+    >>> mask = mw.documents(ids=[[0, 1, 0]])
+    >>> mask._most_runs
+    2
+    >>> "_most_runs" in mask._cache
+    True
     """
 
     def __init__(self, make: Callable[[Any], ValueT]) -> None:
@@ -136,7 +136,7 @@ class mask_property(Generic[ValueT]):  # noqa: N801 - a decorator, as functools.
 
 
 class Mask(ABC):
-    """The set of (batch, head, query, key) cells in which a query attends to a key.
+    """The set of (batch, head, query, key) cells in which the query attends to the key.
 
     Masks are made by atoms such as `causal()` and `padding(...)` and combined by `&` (and),
     `|` (or), `~` (not) and `-` (and not). They have no size until `.on()` binds one.
@@ -156,6 +156,7 @@ class Mask(ABC):
     __array_ufunc__: ClassVar[None] = None  # numpy arrays defer & | - to the mask, which raises
     _handle: int  # in the mask registry; a plain attribute, which torch.compile can read
     _cache: Cache | None = None
+    _bounds: Cache | None = None  # bound masks by size
     _depth = 1  # nesting depth of the expression
     _nodes = 1  # number of atoms and operators
     _dims_known = True  # False if the batch and head counts depend on the frame
@@ -168,14 +169,18 @@ class Mask(ABC):
         _dims = ()  # a property of atoms with data, an attribute of composites
 
     def __new__(cls: type[MaskT], *_: object, **__: object) -> MaskT:
+        """Enters the new mask into the registry."""
         mask = object.__new__(cls)
         mask.__dict__["_handle"] = handle = next(HANDLES)
         MASKS[handle] = mask
         return mask
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has its own handle and an empty cache.
-        return {k: v for k, v in self.__dict__.items() if k not in ("_handle", "_cache")}
+        # A copy has its own handle and empty caches.
+        state = self.__dict__.copy()  # atomic: another thread may be adding a cache
+        for name in _NOT_COPIED:
+            state.pop(name, None)
+        return state
 
     # ── operators ─────────────────────────────────────────────────────────────────────────────
 
@@ -285,9 +290,10 @@ class Mask(ABC):
         """
         from maskwright.core.bound import BoundMask
 
-        frame = make_frame(q_len, kv_len, batch, heads, q_start, self._dims)
+        planes = merge_dims(self._dims)
+        frame = make_frame(q_len, kv_len, batch, heads, q_start, planes)
         self._fit(frame)
-        return BoundMask(self, frame)
+        return BoundMask(self, frame, planes=planes if self._dims_known else None)
 
     def bound_to(
         self,
@@ -307,8 +313,12 @@ class Mask(ABC):
         >>> mask.bound_to(4, 4, 1, 1) is mask.bound_to(4, 4, 1, 1)
         True
         """
+        bounds = self._bounds
+        if bounds is None:
+            bounds = self.__dict__.setdefault("_bounds", Cache(MAX_BOUND))  # atomic
         size = (q_len, kv_len, batch, heads, q_start)
-        return self._cached("bound", _bound_cache).get(size, lambda: self.on(*size))
+        bound: BoundMask = bounds.get(size, partial(self.on, *size))
+        return bound
 
     def rows(
         self,
@@ -390,7 +400,7 @@ class Mask(ABC):
         """Maximum distance between a row's first and last key; None if it is unlimited."""
         return None
 
-    def _fit(self, frame: Frame) -> None:
+    def _fit(self, frame: Frame) -> None:  # noqa: B027 - most atoms fit every frame
         """Raises FrameError if the mask's data does not fit the frame."""
 
     def _planes(self, frame: Frame) -> tuple[int, int]:  # noqa: ARG002 - for predicates
@@ -399,10 +409,6 @@ class Mask(ABC):
 
     def __repr__(self) -> str:
         return self._text()
-
-
-def _bound_cache() -> Cache:
-    return Cache(MAX_BOUND)
 
 
 class Atom(Mask):

@@ -15,13 +15,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from maskwright.core.arrays import read_number, read_whole
 from maskwright.errors import FrameError
 
 LARGEST: Final = 2**31 - 1
 MOST_BYTES: Final = 2**33  # of one answer
+_SIZES: Final = ("q_len", "kv_len", "batch", "heads")
 
 
 class BroadcastDims(NamedTuple):
@@ -118,24 +119,35 @@ def make_frame(
     batch: int | None,
     heads: int | None,
     q_start: int | None,
-    dims: tuple[BroadcastDims, ...] = (),
+    planes: tuple[int, int] = (1, 1),
 ) -> Frame:
-    """A checked frame; what is not given comes from the defaults and from the mask's data."""
-    data_batch, data_heads = merge_dims(dims)
-    queries = _size(q_len, "q_len")
-    keys = queries if kv_len is None else _size(kv_len, "kv_len")
+    """Returns a checked frame.
+
+    Args:
+        q_len: Number of queries.
+        kv_len: Number of keys. Default: `q_len`.
+        batch: Batch size. Default: that of the mask's data.
+        heads: Number of heads. Default: that of the mask's data.
+        q_start: Position of the first query. Default: `kv_len - q_len`.
+        planes: Batch size and number of heads of the mask's data.
+    """
+    data = (None, q_len, *planes)
+    sizes: list[int] = []
+    for name, given, default in zip(_SIZES, (q_len, kv_len, batch, heads), data, strict=True):
+        size: Any = default if given is None else given
+        plain = type(size) is int and 0 <= size <= LARGEST
+        sizes.append(size if plain else _size(size, name))
+    queries, keys, rows, columns = sizes
+    for name, size, own in (("batch", rows, planes[0]), ("heads", columns, planes[1])):
+        if own != 1 and own != size:
+            raise FrameError(
+                f"on: {name}={size} but the mask's data has {own}. "
+                f"Pass {name}={own} or leave it out."
+            )
     start = keys - queries if q_start is None else read_number(q_start, "on: q_start")
     if abs(start) > LARGEST:
         raise FrameError(f"on: q_start={start} is beyond {LARGEST}. Give a smaller position.")
-    rows = data_batch if batch is None else _size(batch, "batch")
-    planes = data_heads if heads is None else _size(heads, "heads")
-    for name, size, data in (("batch", rows, data_batch), ("heads", planes, data_heads)):
-        if data not in (1, size):
-            raise FrameError(
-                f"on: {name}={size} but the mask's data has {data}. "
-                f"Pass {name}={data} or leave it out."
-            )
-    return Frame(queries, keys, rows, planes, start)
+    return Frame(queries, keys, rows, columns, start)
 
 
 def merge_dims(dims: tuple[BroadcastDims, ...]) -> tuple[int, int]:
@@ -168,8 +180,6 @@ def _mismatch(dims: tuple[BroadcastDims, ...], axis: Literal[1, 2], name: str) -
 
 
 def _size(value: int, name: str) -> int:
-    if type(value) is int and 0 <= value <= LARGEST:
-        return value
     size = read_whole(value, f"on: {name}", least=0)
     if size > LARGEST:
         raise FrameError(f"on: {name}={size} is beyond {LARGEST}. Give a smaller size.")

@@ -57,7 +57,7 @@ def lookup(handle: int) -> Mask | BoundMask:
     mask = MASKS.get(handle)
     if mask is None:
         raise ArgumentError(
-            f"There is no mask with handle {handle}: it has been garbage-collected. "
+            f"No mask has handle {handle}: it has been garbage-collected. "
             "Keep a reference to the mask for as long as the compiled function uses it."
         )
     return mask

@@ -51,8 +51,8 @@ def simplify(mask: Mask) -> Mask:
 
 
 def _simplified(mask: Mask) -> Mask | None:
-    """The simplified mask, None for the mask itself: a cache that refers to its own mask would
-    keep it until the next garbage collection."""
+    """The simplified mask, or None if it is the mask itself."""
+    # A cache that referred to its own mask would keep it until the next garbage collection.
     simple = _settle(mask)
     if simple is mask:
         return None

@@ -156,8 +156,9 @@ class Spans:
     def flat(self) -> Flat:
         """The flat layout, made on first use."""
         if self._flat is None:
-            assert self.band is not None
-            low, high = (end.ravel() for end in self.band)
+            band = self.band
+            assert band is not None
+            low, high = band.low.ravel(), band.high.ravel()
             real = high > low
             if real.all():
                 self._flat = Flat(np.arange(low.size + 1), low, high)
@@ -413,7 +414,7 @@ class Spans:
 
     def freeze(self) -> Spans:
         """The same spans, with arrays that can't be written to."""
-        for part in (*(self.band or ()), *self.flat):
+        for part in (*self.flat, *(self._thin or ())):
             part.setflags(write=False)
         return self
 
@@ -439,18 +440,22 @@ class Spans:
 
 def intersection(parts: Sequence[Spans]) -> Spans:
     """The keys that all parts see."""
-    held = [part._thin for part in parts if part._thin is not None]
-    kv_len, rows = parts[0].kv_len, parts[0].shape[2]
-    if held:
-        low, high = held[0]
-        for band in held[1:]:
-            low, high = np.maximum(low, band.low), np.minimum(high, band.high)
-        narrow = Spans.from_band(low, high, kv_len, rows)
-        if len(held) == len(parts):
-            return narrow
-        torn = [part for part in parts if part._thin is None]
+    narrow: Band | None = None
+    torn: list[Spans] = []
+    for part in parts:
+        band = part._thin
+        if band is None:
+            torn.append(part)
+        elif narrow is None:
+            narrow = band
+        else:
+            narrow = Band(np.maximum(narrow.low, band.low), np.minimum(narrow.high, band.high))
+    if narrow is not None:
+        cut = Spans.from_band(*narrow, parts[0].kv_len, parts[0].shape[2])
+        if not torn:
+            return cut
         common = torn[0] if len(torn) == 1 else intersection(torn)
-        return _cut_by_band(*together([common, narrow]))
+        return _cut_by_band(*together([common, cut]))
     return _combine(parts, lambda level: level == len(parts))
 
 

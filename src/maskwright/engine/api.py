@@ -18,6 +18,7 @@ from maskwright.core.extras import missing
 from maskwright.engine import validate
 from maskwright.engine.cost import WorkEstimate, estimate_work
 from maskwright.engine.dispatch import DESCRIPTIONS, backend_module, select_backend
+from maskwright.engine.native.bindings import loaded
 from maskwright.engine.params import AttentionOptions, AttentionParams, AttentionShape
 from maskwright.errors import ArgumentError, Unsupported
 
@@ -302,7 +303,7 @@ def explain_backend(
         validate.check_options(options)
         params = autograd.make_params(tensors, shape, mask, options)
     backend = select_backend(params)
-    kind = backend.module.instruction_set() if backend.name == "native" else backend.name
+    kind = (loaded().isa if backend.name == "native" else None) or backend.name
     return BackendChoice(backend.name, backend.reason, estimate_work(params, kind, backward))
 
 

@@ -52,7 +52,8 @@ def is_traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     return bool(
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack()
-        or any(x.is_meta or is_fake(x) for x in (q, k, v))
+        or (q.is_meta or k.is_meta or v.is_meta)
+        or (is_fake(q) or is_fake(k) or is_fake(v))
     )
 
 
@@ -136,7 +137,8 @@ def _forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if seed is not None:
         params = replace(params, seed=int(seed))
-    if any(x._is_zerotensor() for x in tensors):
+    q, k, v = tensors
+    if q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor():
         tensors = tuple(_materialized(x) for x in tensors)
     return backend.forward(params, *tensors)  # type: ignore[no-any-return]
 

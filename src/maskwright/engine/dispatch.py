@@ -7,7 +7,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from maskwright.engine.native.library import loaded
+from maskwright.engine.native.bindings import ISA_VARIABLE, loaded
 from maskwright.errors import Unsupported
 from maskwright.targets.facts import is_upper_left_causal, sees_everything
 
@@ -93,13 +93,13 @@ _warned = False
 def warn_without_kernel() -> None:
     """Warn once per process that the C kernel is missing, unless the user disabled it."""
     global _warned
-    library = loaded()
-    if _warned or library.functions is not None or os.environ.get("MASKWRIGHT_ISA") == "none":
+    kernel = loaded()
+    if _warned or kernel.library is not None or os.environ.get(ISA_VARIABLE) == "none":
         return
     _warned = True
     warnings.warn(
-        f"maskwright computes attention without its C kernel, which is several times faster: "
-        f"{library.why}. Install GCC 12 or Clang 12 or newer and run: "
+        "maskwright computes attention without its C kernel, which is several times faster: "
+        f"{kernel.reason}. Install GCC 12 or Clang 12 or newer and run: "
         "pip install --force-reinstall --no-deps --no-cache-dir maskwright. `maskwright doctor` has "
         "the details; MASKWRIGHT_ISA=none disables the kernel and this warning.",
         UserWarning,

@@ -57,11 +57,10 @@ class _Kernel(NamedTuple):
 
 def _kernel(has_torch: bool) -> _Kernel:
     """The state of the C kernel: the only use of the binding in this module."""
-    from maskwright.engine.native.arrays import thread_count
-    from maskwright.engine.native.library import borrow_threads, loaded
+    from maskwright.engine.native.bindings import borrow_threads, loaded, thread_count
 
     library = loaded()
-    reason = library.why
+    reason = library.reason
     if library.isa is None and (failure := _build_failure()) is not None:
         reason = f"{reason}: {failure}"
     if not has_torch:

@@ -79,6 +79,10 @@ def reference(
         )
     factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     scores = masked_scores(q, k, visible) * factor
+    # A row whose visible scores are all -inf is treated as a fully masked row.
+    infinite = (scores.masked_fill(~visible, -math.inf) == -math.inf).all(-1, keepdim=True)
+    visible = visible & ~infinite
+    scores = masked_scores(q, k, visible) * factor
     if empty_rows == "uniform":  # the scores of these rows are 0
         visible = visible | empty
     weights, lse = masked_softmax(scores, visible)

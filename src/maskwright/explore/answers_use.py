@@ -15,7 +15,7 @@ from maskwright.draw import png, svg
 from maskwright.draw.masks import describe, grid_of, scene_of
 from maskwright.draw.scene import Scene, legend_of
 from maskwright.engine.api import explain_backend
-from maskwright.engine.dispatch import backend_module
+from maskwright.engine.native.bindings import loaded
 from maskwright.errors import MaskError
 from maskwright.explore.answers import frame_data, grid_data
 from maskwright.explore.faults import ADVICE, too_large, wrong
@@ -161,11 +161,10 @@ def _attention(on: BoundMask) -> dict[str, Any]:
     frame = on.frame
     q, k = ((frame.batch, frame.heads, n, HEAD_DIM) for n in (frame.q_len, frame.kv_len))
     choice = explain_backend(q, k, mask=on)
-    native = choice.backend == "native"
     return {
         "backend": choice.backend,
         "reason": choice.reason,
-        "instruction_set": backend_module("native").instruction_set() if native else None,
+        "instruction_set": loaded().isa if choice.backend == "native" else None,
         "work": choice.work.as_dict(),
     }
 

@@ -3,8 +3,9 @@
 Each block of rows reads only the keys that some of its rows attends to. It runs on PyTorch's fused
 CPU kernel with a small additive mask, or step by step where that kernel does not apply: with
 dropout, another head_dim for values, a gradient of the logsumexp, or on other devices. The fused
-kernel lets NaN and infinity in masked cells through, so a block whose result is not finite is
-computed again step by step, which is exact. Half precision is computed in float32.
+kernel lets NaN and infinity in masked cells through; if a result is not finite, the kernel runs
+again without the non-finite rows, and the rows that attend to them are computed step by step. Half
+precision is computed in float32.
 """
 
 from __future__ import annotations
@@ -47,11 +48,8 @@ def forward(
     out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
     lse = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
     for block in _blocks(params, q, k, v):
-        found = None
-        if block.is_fusible and not params.dropout_p:
-            found = _fused_forward(block, params.scale)
-        if found is None:
-            found = _forward(block, params)
+        compute = _fused_forward if block.is_fusible and not params.dropout_p else _forward
+        found = compute(block, params)
         out[:, :, block.rows] = found[0].to(out.dtype)
         lse[:, :, block.rows] = found[1]
     return out, lse
@@ -79,11 +77,8 @@ def backward(
             out[:, :, rows].to(dtype),
             lse[:, :, rows].to(dtype),
         )
-        found = None
-        if block.is_fusible and not params.dropout_p and grad_lse is None:
-            found = _fused_backward(block, grads, params.scale)
-        if found is None:
-            found = _backward(block, grads, params)
+        fused = block.is_fusible and not params.dropout_p and grad_lse is None
+        found = (_fused_backward if fused else _backward)(block, grads, params)
         dq[:, :, rows] = found[0]
         for total, part in zip((dk, dv), found[1:], strict=True):
             if isinstance(block.keys, slice):
@@ -207,16 +202,28 @@ class RowGrads(NamedTuple):
     lse: torch.Tensor
 
 
-def _fused_forward(block: Block, scale: float) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """By PyTorch's fused CPU kernel; None where the result may be wrong."""
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        *(block.q, block.k, block.v), 0.0, False, attn_mask=block.bias, scale=scale
-    )
+def _fused_forward(
+    block: Block, params: AttentionParams
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """By PyTorch's fused CPU kernel, except for rows with non-finite operands or scores."""
+    out, lse = _fused_kernel(block, params.scale)
     empty = ~block.visible.any(-1)
     # The kernel's logsumexp is 0 where all scores are -inf, masked or not.
     if not bool(out.isfinite().all()) or bool(((lse == 0) & ~empty).any()):
-        return None
+        rows, keys = _non_finite(block)
+        out, lse = _fused_kernel(_cleared(block, rows, keys), params.scale)
+        exact_out, exact_lse = _forward(block, params)
+        exact = _sees(block, keys) | rows | (exact_lse == -math.inf)
+        out = torch.where(exact.unsqueeze(-1), exact_out, out)
+        lse = torch.where(exact, exact_lse, lse)
     return out, lse.masked_fill(empty, -math.inf)
+
+
+def _fused_kernel(block: Block, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    operands = (block.q, block.k, block.v)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
+        *operands, 0.0, False, attn_mask=block.bias, scale=scale
+    )
 
 
 def _forward(block: Block, params: AttentionParams) -> tuple[torch.Tensor, torch.Tensor]:
@@ -226,23 +233,68 @@ def _forward(block: Block, params: AttentionParams) -> tuple[torch.Tensor, torch
     weights, lse = masked_softmax(scores, block.visible)
     if params.dropout_p:
         weights = weights * _dropout_factor(block, params)
-    return masked_matmul(weights, v, block.visible), lse
+    visible = block.visible & (lse != -math.inf).unsqueeze(-1)
+    return masked_matmul(weights, v, visible), lse
 
 
-def _fused_backward(block: Block, grads: RowGrads, scale: float) -> Gradients | None:
-    """By PyTorch's fused CPU kernel; None where the result may be wrong."""
+def _fused_backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradients:
+    """By PyTorch's fused CPU kernel, except for rows and keys with non-finite operands."""
+    found = _fused_backward_kernel(block, grads, params.scale)
+    if all(bool(x.isfinite().all()) for x in found):
+        return found
+    rows, keys = _non_finite(block)
+    rows = rows | ~grads.grad_out.isfinite().all(-1) | ~grads.out.isfinite().all(-1)
+    rows = rows | _sees(block, keys) | ~(grads.lse.isfinite() | (grads.lse == -math.inf))
+    empty = rows.unsqueeze(-1)
+    cleared = RowGrads(
+        grads.grad_out.masked_fill(empty, 0.0),
+        None,
+        grads.out.masked_fill(empty, 0.0),
+        grads.lse.masked_fill(rows, 0.0),
+    )
+    found = _fused_backward_kernel(_cleared(block, rows, keys), cleared, params.scale)
+    exact = _backward(block, grads, params)
+    seen = (block.visible & rows.unsqueeze(-1)).any(-2)
+    seen = seen.expand(*block.q.shape[:2], -1).unflatten(1, (block.k.shape[1], -1)).any(2) | keys
+    return (
+        torch.where(empty, exact[0], found[0]),
+        torch.where(seen.unsqueeze(-1), exact[1], found[1]),
+        torch.where(seen.unsqueeze(-1), exact[2], found[2]),
+    )
+
+
+def _fused_backward_kernel(block: Block, grads: RowGrads, scale: float) -> Gradients:
     k, v = _by_query_head(block)
     lse = grads.lse.masked_fill(grads.lse == -math.inf, 0.0)
-    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+    dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         *(grads.grad_out, block.q, k, v, grads.out, lse),
         *(0.0, False),
         attn_mask=block.bias,
         scale=scale,
     )
-    if not all(bool(x.isfinite().all()) for x in found):
-        return None
-    dq, dk, dv = found
     return dq, _by_kv_head(dk, block), _by_kv_head(dv, block)
+
+
+def _non_finite(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of q, (batch, heads, rows), and of k or v, (batch, kv_heads, keys), with such values."""
+    keys = block.k.isfinite().all(-1) & block.v.isfinite().all(-1)
+    return ~block.q.isfinite().all(-1), ~keys
+
+
+def _cleared(block: Block, rows: torch.Tensor, keys: torch.Tensor) -> Block:
+    """The block with zeros in some rows of q, and of k and v."""
+    clear = keys.unsqueeze(-1)
+    return block._replace(
+        q=block.q.masked_fill(rows.unsqueeze(-1), 0.0),
+        k=block.k.masked_fill(clear, 0.0),
+        v=block.v.masked_fill(clear, 0.0),
+    )
+
+
+def _sees(block: Block, keys: torch.Tensor) -> torch.Tensor:
+    """The rows that attend to one of these keys, (batch, heads, rows)."""
+    group = block.q.shape[1] // block.k.shape[1]
+    return (block.visible & keys.repeat_interleave(group, 1).unsqueeze(-2)).any(-1)
 
 
 def _backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradients:

@@ -1,52 +1,261 @@
-"""Temporary adapter."""
+"""The native backend: attention on the CPU by the C kernel.
+
+PyTorch is imported only by the functions that take tensors.
+"""
 
 from __future__ import annotations
 
-from maskwright.engine.native.library import loaded
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from maskwright.engine.native.bindings import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    MAX_HEAD_DIM,
+    KernelArgs,
+    borrow_threads,
+    loaded,
+    run,
+    thread_count,
+)
+from maskwright.engine.native.spans import submasks
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
+    from maskwright.engine.native.spans import DilatedSubmask
+    from maskwright.engine.params import AttentionParams, Saved
+
+DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
 
-def unsupported(params):
-    s = params.shape
-    if loaded().functions is None:
-        return f"is missing: {loaded().why}"
-    if params.dropout_p:
-        return "no dropout yet"
-    if (
-        params.dtype not in ("float32", "bfloat16", "float16")
-        or params.device != "cpu"
-        or not (0 < s.head_dim <= 256 and 0 < s.v_head_dim <= 256)
-    ):
-        return f"takes float32, bfloat16 and float16 on the CPU with head_dim 1 to 256, and q is {params.dtype} on {params.device} with {s.head_dim}"
+def unsupported(params: AttentionParams) -> str | None:
+    """Returns the reason why the C kernel cannot compute a call, or None."""
+    if params.device != "cpu":
+        return f"runs on the CPU only, and the tensors are on {params.device}"
+    if params.dtype not in DTYPES:
+        return f"supports {', '.join(DTYPES)}, and the tensors are {params.dtype}"
+    dims = (params.shape.head_dim, params.shape.v_head_dim)
+    if not all(1 <= dim <= MAX_HEAD_DIM for dim in dims):
+        return f"supports head_dim 1 to {MAX_HEAD_DIM}, and q and v have {dims[0]} and {dims[1]}"
+    if loaded().library is None:
+        return f"is not available: {loaded().reason}"
     return None
 
 
-def instruction_set():
-    return loaded().isa
+def forward(
+    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Computes attention of tensors.
 
+    Args:
+        params: The parameters of the call; `unsupported(params)` is None.
+        q: Queries (batch, heads, q_len, head_dim), any strides.
+        k: Keys (batch, kv_heads, kv_len, head_dim).
+        v: Values (batch, kv_heads, kv_len, v_head_dim).
 
-def forward(params, q, k, v):
-    from maskwright.engine.native import call
-
-    if not (q.numel() and k.shape[2]):
-        import torch
-
-        return q.new_zeros((*q.shape[:3], v.shape[3])), torch.full(q.shape[:3], -float("inf"))
-    return call.forward(params.mask, q, k, v, params.scale)
-
-
-def backward(params, saved, grad_out, grad_lse):
+    Returns:
+        The output (batch, heads, q_len, v_head_dim) in the dtype of q, laid out in memory as
+        (batch, q_len, heads, v_head_dim), and the logsumexp (batch, heads, q_len) in float32.
+    """
     import torch
 
-    from maskwright.engine.native import call
-
-    if not (saved.q.numel() and saved.k.shape[2]):
-        return tuple(torch.zeros_like(x) for x in saved[:3])
-    return call.backward(params.mask, grad_out, grad_lse, *saved, params.scale)
-
-
-def forward_numpy(params, q, k, v):
-    from maskwright.engine.native import arrays
-
-    return arrays.attention(
-        q, k, v, params.mask, scale=params.scale, return_lse=True, enable_gqa=True
+    borrow_threads()
+    batch, heads, _, q_len, _, _, dim = params.shape
+    out = torch.empty_strided(
+        (batch, heads, q_len, dim),
+        (q_len * heads * dim, dim, heads * dim, 1),
+        dtype=q.dtype,
+        device="cpu",
     )
+    lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device="cpu")
+    if 0 in params.shape:
+        return out.zero_(), lse.fill_(-math.inf)
+    q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
+    threads = torch.get_num_threads()
+    parts = submasks(params.mask)
+    if parts[0].step > 1:  # rows of no submask are fully masked
+        out.zero_()
+        lse.fill_(-math.inf)
+    for part in parts:
+        _forward_part(params, part, threads, (q, k, v, out, lse))
+    return out, lse
+
+
+def _forward_part(
+    params: AttentionParams, part: DilatedSubmask, threads: int, tensors: tuple[Any, ...]
+) -> None:
+    q, k, v, out, lse = tensors
+    if part.step > 1:
+        q, out, lse = q[:, :, part.rows], out[:, :, part.rows], lse[:, :, part.rows]
+        k, v = k[:, :, part.keys], v[:, :, part.keys]
+    batch, heads, kv_heads, _, _, head_dim, v_head_dim = params.shape
+    args = KernelArgs(
+        batch,
+        heads,
+        kv_heads,
+        q.shape[2],
+        k.shape[2],
+        head_dim,
+        v_head_dim,
+        DTYPES[params.dtype],
+        threads,
+        params.scale,
+        part.spans.args,
+        (params.seed, params.dropout_p, part.row, part.step, part.key, part.step),
+        (q.data_ptr(), *q.stride()),
+        (k.data_ptr(), *k.stride()),
+        (v.data_ptr(), *v.stride()),
+        (out.data_ptr(), *out.stride()),
+        (lse.data_ptr(), *lse.stride()),
+    )
+    run("forward", args)
+
+
+def backward(
+    params: AttentionParams,
+    saved: Saved,
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Computes the gradients of q, k and v.
+
+    Args:
+        params: The parameters of the forward call.
+        saved: The inputs and results of the forward pass.
+        grad_out: The gradient of the output.
+        grad_lse: The gradient of the logsumexp, or None.
+
+    Returns:
+        The gradients in the dtype and shape of q, k and v.
+    """
+    import torch
+
+    borrow_threads()
+    q, k, v, out, grad_out = (_dense_rows(x) for x in (*saved[:4], grad_out))
+    dq, dk, dv = (
+        torch.empty_like(x, device="cpu", memory_format=torch.preserve_format) for x in (q, k, v)
+    )
+    if 0 in params.shape:
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    if grad_lse is not None:
+        grad_lse = grad_lse.to(torch.float32)
+        if grad_lse.is_neg():
+            grad_lse = grad_lse.resolve_neg()
+    parts = submasks(params.mask)
+    if parts[0].step > 1:
+        for x in (dq, dk, dv):
+            x.zero_()
+    threads = torch.get_num_threads()
+    for part in parts:
+        rows = (q, out, saved.lse, grad_out, dq, grad_lse)
+        _backward_part(params, part, threads, rows, (k, v, dk, dv))
+    return dq, dk, dv
+
+
+def _backward_part(
+    params: AttentionParams,
+    part: DilatedSubmask,
+    threads: int,
+    row_tensors: tuple[Any, ...],
+    key_tensors: tuple[Any, ...],
+) -> None:
+    if part.step > 1:
+        row_tensors = tuple(x if x is None else x[:, :, part.rows] for x in row_tensors)
+        key_tensors = tuple(x[:, :, part.keys] for x in key_tensors)
+    (q, out, lse, dout, dq, dlse), (k, v, dk, dv) = row_tensors, key_tensors
+    batch, heads, kv_heads, _, _, head_dim, v_head_dim = params.shape
+    args = KernelArgs(
+        batch,
+        heads,
+        kv_heads,
+        q.shape[2],
+        k.shape[2],
+        head_dim,
+        v_head_dim,
+        DTYPES[params.dtype],
+        threads,
+        params.scale,
+        part.spans.args,
+        (params.seed, params.dropout_p, part.row, part.step, part.key, part.step),
+        (q.data_ptr(), *q.stride()),
+        (k.data_ptr(), *k.stride()),
+        (v.data_ptr(), *v.stride()),
+        (out.data_ptr(), *out.stride()),
+        (lse.data_ptr(), *lse.stride()),
+        (dout.data_ptr(), *dout.stride()),
+        (dq.data_ptr(), *dq.stride()),
+        (dk.data_ptr(), *dk.stride()),
+        (dv.data_ptr(), *dv.stride()),
+        (0, 0, 0, 0) if dlse is None else (dlse.data_ptr(), *dlse.stride()),
+    )
+    run("backward", args)
+
+
+def _dense_rows(x: torch.Tensor) -> torch.Tensor:
+    """The tensor with a last dimension of stride 1, and without a lazy negation."""
+    if x.stride(-1) != 1 and x.shape[-1] != 1:
+        return x.contiguous()
+    return x.resolve_neg() if x.is_neg() else x
+
+
+def forward_numpy(
+    params: AttentionParams, q: npt.NDArray[Any], k: npt.NDArray[Any], v: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+    """Computes attention of float32 or float16 arrays, without PyTorch.
+
+    Args:
+        params: The parameters of the call; `unsupported(params)` is None.
+        q: Queries (batch, heads, q_len, head_dim), any strides.
+        k: Keys (batch, kv_heads, kv_len, head_dim).
+        v: Values (batch, kv_heads, kv_len, v_head_dim).
+
+    Returns:
+        The output (batch, heads, q_len, v_head_dim) in the dtype of q, and the logsumexp
+        (batch, heads, q_len) in float32.
+    """
+    batch, heads, kv_heads, q_len, _, head_dim, v_head_dim = params.shape
+    out = np.zeros((batch, heads, q_len, v_head_dim), q.dtype.newbyteorder("="))
+    lse = np.full((batch, heads, q_len), -math.inf, np.float32)
+    if 0 in params.shape:
+        return out, lse
+    q, k, v = (_native_array(x) for x in (q, k, v))
+    for part in submasks(params.mask):
+        rows, keys = part.rows, part.keys
+        args = KernelArgs(
+            batch,
+            heads,
+            kv_heads,
+            q[:, :, rows].shape[2],
+            k[:, :, keys].shape[2],
+            head_dim,
+            v_head_dim,
+            DTYPES[params.dtype],
+            thread_count(),
+            params.scale,
+            part.spans.args,
+            (params.seed, params.dropout_p, part.row, part.step, part.key, part.step),
+            _pointer(q[:, :, rows]),
+            _pointer(k[:, :, keys]),
+            _pointer(v[:, :, keys]),
+            _pointer(out[:, :, rows]),
+            _pointer(lse[:, :, rows]),
+        )
+        run("forward", args)
+    return out, lse
+
+
+def _native_array(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array in native byte order, aligned, with a last dimension of stride 1."""
+    aligned = x.flags.aligned and x.dtype.isnative and x.strides[-1] == x.itemsize
+    if aligned and not any(stride % x.itemsize for stride in x.strides):
+        return x
+    return np.ascontiguousarray(x, x.dtype.newbyteorder("="))
+
+
+def _pointer(x: npt.NDArray[Any]) -> tuple[int, ...]:
+    return x.ctypes.data, *(stride // x.itemsize for stride in x.strides)

@@ -1,0 +1,105 @@
+/* Scheduling of the backward pass: whole units where there are many, else key blocks of a wave of
+ * units, which all threads share. */
+#include "isa.h"
+#include "threads.h"
+#include "work.h"
+
+#include <stdlib.h>
+
+enum { ROW_BLOCKS_PER_ITEM = 16 };
+
+typedef struct {
+    const KernelArgs *args;
+    const Isa *isa;
+    size_t unit_size, scratch_size;
+    int64_t units, row_items; /* of the current wave; items of a unit's rows */
+    BackwardUnit *wave;
+} Backward;
+
+static void open_unit(const Backward *b, int64_t unit, char *memory, BackwardUnit *u) {
+    b->isa->backward_unit(b->args, unit / b->args->kv_heads, unit % b->args->kv_heads, memory, u);
+}
+
+static void whole_unit_item(void *context, int64_t unit, void *scratch) {
+    const Backward *b = context;
+    BackwardUnit u;
+    open_unit(b, unit, (char *)scratch + b->scratch_size, &u);
+    find_visible(b->args, unit, u.visible);
+    b->isa->backward_prepare(b->args, &u, 0, u.row_blocks);
+    for (int64_t block = 0; block < u.kv_blocks && !cancelled(); block++)
+        b->isa->backward_kv_block(b->args, &u, block, scratch);
+    b->isa->backward_write_dq(b->args, &u, 0, u.row_blocks);
+}
+
+/* The first item of a unit finds its visible keys, the others prepare rows. */
+static void prepare_item(void *context, int64_t item, void *scratch) {
+    const Backward *b = context;
+    BackwardUnit *u = &b->wave[item / (b->row_items + 1)];
+    int64_t n = item % (b->row_items + 1) - 1;
+    (void)scratch;
+    if (n < 0)
+        find_visible(b->args, u->batch * b->args->kv_heads + u->kv_head, u->visible);
+    else
+        b->isa->backward_prepare(b->args, u, n * ROW_BLOCKS_PER_ITEM,
+                                 min_i64((n + 1) * ROW_BLOCKS_PER_ITEM, u->row_blocks));
+}
+
+/* Consecutive items are of different units, so that they rarely wait for each other. */
+static void kv_block_item(void *context, int64_t item, void *scratch) {
+    const Backward *b = context;
+    b->isa->backward_kv_block(b->args, &b->wave[item % b->units], item / b->units, scratch);
+}
+
+static void write_item(void *context, int64_t item, void *scratch) {
+    const Backward *b = context;
+    BackwardUnit *u = &b->wave[item / b->row_items];
+    int64_t n = item % b->row_items;
+    (void)scratch;
+    b->isa->backward_write_dq(b->args, u, n * ROW_BLOCKS_PER_ITEM,
+                              min_i64((n + 1) * ROW_BLOCKS_PER_ITEM, u->row_blocks));
+}
+
+static int64_t run_wave(Backward *b, int64_t threads, char *scratch) {
+    int64_t status = parallel_for(threads, b->units * (b->row_items + 1), prepare_item, b, NULL, 0);
+    if (status == OK)
+        status = parallel_for(threads, b->units * b->wave[0].kv_blocks, kv_block_item, b, scratch,
+                              b->scratch_size);
+    if (status == OK)
+        status = parallel_for(threads, b->units * b->row_items, write_item, b, NULL, 0);
+    return status;
+}
+
+static int64_t backward_waves(Backward *b, int64_t threads) {
+    const KernelArgs *args = b->args;
+    int64_t wave = wave_units(args, threads, b->unit_size,
+                              ceil_div(args->kv_len, b->isa->bwd_block_n));
+    char *memory = scratch_alloc(b->scratch_size * (size_t)threads + b->unit_size * (size_t)wave);
+    b->wave = malloc((size_t)wave * sizeof *b->wave);
+    int64_t status = memory && b->wave ? OK : ERR_NO_MEMORY;
+    for (int64_t first = 0; status == OK && first < num_units(args); first += wave) {
+        b->units = min_i64(wave, num_units(args) - first);
+        for (int64_t n = 0; n < b->units; n++)
+            open_unit(b, first + n,
+                      memory + b->scratch_size * (size_t)threads + b->unit_size * (size_t)n,
+                      &b->wave[n]);
+        b->row_items = ceil_div(b->wave[0].row_blocks, ROW_BLOCKS_PER_ITEM);
+        status = run_wave(b, threads, memory);
+    }
+    free(b->wave);
+    scratch_free(memory);
+    return status;
+}
+
+int64_t backward_pass(const KernelArgs *args, const Isa *isa) {
+    Backward b = {.args = args, .isa = isa, .unit_size = isa->backward_unit_size(args)};
+    int64_t threads = num_threads(args);
+    b.scratch_size = (size_t)round_up((int64_t)isa->backward_scratch(args), 64);
+    if (!takes_whole_units(args, threads, b.unit_size)) return backward_waves(&b, threads);
+    size_t each = b.scratch_size + b.unit_size;
+    threads = min_i64(threads, num_units(args));
+    char *memory = scratch_alloc(each * (size_t)threads);
+    if (!memory) return ERR_NO_MEMORY;
+    int64_t status = parallel_for(threads, num_units(args), whole_unit_item, &b, memory, each);
+    scratch_free(memory);
+    return status;
+}

@@ -1,0 +1,451 @@
+/* The backward pass of one (batch, kv_head): a work item is one block of BWD_BLOCK_N keys.
+ *
+ *   prepare, once: q and dO as floats, lse in base 2, delta = rowsum(dO * out) - dlse
+ *   for each block of BWD_BLOCK_M rows with a visible cell:
+ *     P  = exp2(Q K^T - lse), recomputed; dP = dO V^T, dropped and scaled as P was
+ *     dS = P * (dP - delta)
+ *     dQ += dS K, shared by all items; dV += P^T dO and dK += dS^T Q, private to the item
+ *   write dK and dV of the block; at the end write dQ
+ *
+ * Items run in parallel. A row block takes their contributions to dQ in the order of the key blocks
+ * (next_kv_block), so the sum does not depend on the number of threads. Items are started in that
+ * order too, so an item never waits for one that has not been started.
+ *
+ * In the products a masked cell is a factor of 0. A row of q or dO, or a key, that holds NaN or Inf
+ * is left out of them and added cell by cell, so that it reaches visible cells only. */
+#ifndef MASKWRIGHT_BACKWARD_H
+#define MASKWRIGHT_BACKWARD_H
+
+#include "dropout.h"
+#include "microkernel.h"
+#include "pack.h"
+#include "threads.h"
+#include "work.h"
+
+#include <sched.h>
+
+enum {
+    BWD_GROUPS = BWD_BLOCK_M / MR,
+    BWD_PANELS = BWD_BLOCK_N / NR,
+    BWD_WORDS = BWD_BLOCK_N / 64,
+    SPINS_BEFORE_YIELD = 200,
+};
+
+typedef struct {
+    const KernelArgs *args;
+    BackwardUnit *unit;
+    DropoutState dropout;
+    float *k_panels, *v_panels, *k_rows;
+    float *dk, *dv;
+    float *p, *ds; /* [BWD_BLOCK_M][BWD_BLOCK_N] */
+    uint32_t panels[BWD_GROUPS]; /* panels that each row group has computed */
+    uint8_t key_flags[BWD_BLOCK_N]; /* the key holds NaN or Inf */
+    int any_key_flag;
+    uint64_t visible[BWD_GROUPS][MR][BWD_WORDS]; /* bit per visible cell, if something is flagged */
+    uint64_t keep[MR][BWD_WORDS];
+    BitMask mask;
+    Run runs[MAX_RUNS], kept_runs[MAX_RUNS];
+} BackwardScratch;
+
+/* The next `bytes` of memory, of which *used are taken; NULL if only the size is wanted. */
+INLINE void *carve(char *memory, int64_t *used, int64_t bytes) {
+    int64_t start = *used;
+    *used += round_up(bytes, 64);
+    return memory ? memory + start : NULL;
+}
+
+/* Rows of one GQA group, padded to whole row blocks. */
+INLINE int64_t padded_group_rows(const KernelArgs *args) {
+    return round_up(args->q_len * group_heads(args), BWD_BLOCK_M);
+}
+
+/* The arrays of a unit in `memory`; with memory NULL, their total size. */
+static int64_t layout_unit(const KernelArgs *args, char *memory, BackwardUnit *u) {
+    int64_t used = 0;
+    u->rows = padded_group_rows(args) * groups_per_kv_head(args);
+    u->row_blocks = u->rows / BWD_BLOCK_M;
+    u->kv_blocks = ceil_div(args->kv_len, BWD_BLOCK_N);
+    u->d = round_up(args->head_dim, W);
+    u->dv = round_up(args->v_head_dim, W);
+    u->tile_words = ceil_div(u->kv_blocks, 64);
+    u->q = carve(memory, &used, u->rows * u->d * 4);
+    u->dout = carve(memory, &used, u->rows * u->dv * 4);
+    u->dq = carve(memory, &used, u->rows * u->d * 4);
+    u->lse = carve(memory, &used, u->rows * 4);
+    u->delta = carve(memory, &used, u->rows * 4);
+    u->span = carve(memory, &used, u->rows * 8);
+    u->span_stop = carve(memory, &used, u->rows * 8);
+    u->row_flags = carve(memory, &used, u->rows);
+    u->block_flags = carve(memory, &used, u->row_blocks);
+    u->tiles = carve(memory, &used, u->row_blocks * u->tile_words * 8);
+    u->next_kv_block = carve(memory, &used, u->row_blocks * 4);
+    u->visible = carve(memory, &used, (int64_t)visible_size(args));
+    return used;
+}
+
+static size_t backward_unit_size(const KernelArgs *args) {
+    BackwardUnit u;
+    return (size_t)layout_unit(args, NULL, &u);
+}
+
+static void backward_unit(const KernelArgs *args, int64_t batch, int64_t kv_head, char *memory,
+                          BackwardUnit *unit) {
+    layout_unit(args, memory, unit);
+    unit->batch = batch;
+    unit->kv_head = kv_head;
+}
+
+static int64_t layout_scratch(const KernelArgs *args, char *memory, BackwardScratch *s) {
+    const int64_t d = round_up(args->head_dim, W), dv = round_up(args->v_head_dim, W);
+    int64_t used = round_up(sizeof *s, 64);
+    s->k_panels = carve(memory, &used, BWD_BLOCK_N * args->head_dim * 4);
+    s->v_panels = carve(memory, &used, BWD_BLOCK_N * args->v_head_dim * 4);
+    s->k_rows = carve(memory, &used, BWD_BLOCK_N * d * 4);
+    s->dk = carve(memory, &used, BWD_BLOCK_N * d * 4);
+    s->dv = carve(memory, &used, BWD_BLOCK_N * dv * 4);
+    s->p = carve(memory, &used, BWD_BLOCK_M * BWD_BLOCK_N * 4);
+    s->ds = carve(memory, &used, BWD_BLOCK_M * BWD_BLOCK_N * 4);
+    return used;
+}
+
+static size_t backward_scratch(const KernelArgs *args) {
+    BackwardScratch s;
+    return (size_t)layout_scratch(args, NULL, &s);
+}
+
+/* -- rows ------------------------------------------------------------------------------------ */
+
+/* The query row and head of row n of a unit. Padding rows have none. */
+typedef struct {
+    int64_t row, head;
+    const int64_t *offsets;
+    int exists;
+} UnitRow;
+
+INLINE UnitRow unit_row(const KernelArgs *args, const BackwardUnit *u, int64_t n) {
+    int64_t each = padded_group_rows(args), index = n % each;
+    GqaGroup g = gqa_group(args, u->batch * args->kv_heads + u->kv_head, n / each);
+    return (UnitRow){index / g.heads, g.first_head + index % g.heads, g.offsets,
+                     index < args->q_len * g.heads};
+}
+
+/* Read row n: q, dO, lse and delta. Masked rows are not read and have no intervals: padding, no
+ * visible key, or visible scores that are all -inf. */
+static void prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n) {
+    float *q = u->q + n * u->d, *dout = u->dout + n * u->dv, out[MAX_HEAD_DIM];
+    UnitRow at = unit_row(args, u, n);
+    memset(u->dq + n * u->d, 0, (size_t)u->d * 4);
+    u->row_flags[n] = 0;
+    float lse = -INFINITY;
+    if (at.exists && at.offsets[at.row] < at.offsets[at.row + 1])
+        lse = *row_element(&args->lse, u->batch, at.head, at.row);
+    if (lse == -INFINITY) {
+        memset(q, 0, (size_t)u->d * 4);
+        memset(dout, 0, (size_t)u->dv * 4);
+        u->lse[n] = u->delta[n] = 0.0f;
+        u->span[n] = u->span_stop[n] = 0;
+        return;
+    }
+    u->span[n] = at.offsets[at.row];
+    u->span_stop[n] = at.offsets[at.row + 1];
+    read_padded(q, tensor_row(&args->q, args->dtype, u->batch, at.head, at.row), args->dtype,
+                args->head_dim, u->d);
+    read_padded(dout, tensor_row(&args->dout, args->dtype, u->batch, at.head, at.row),
+                args->dtype, args->v_head_dim, u->dv);
+    read_floats(out, tensor_row(&args->out, args->dtype, u->batch, at.head, at.row), args->dtype,
+                args->v_head_dim);
+    vec sum = {0};
+    int64_t d = 0;
+    for (; d + W <= args->v_head_dim; d += W) sum += load(dout + d) * load(out + d);
+    float delta = reduce_sum(sum);
+    for (; d < args->v_head_dim; d++) delta += dout[d] * out[d];
+    if (args->dlse.data) delta -= *row_element(&args->dlse, u->batch, at.head, at.row);
+    u->delta[n] = delta;
+    u->lse[n] = lse == INFINITY ? NAN : (float)(lse * LOG2E);
+    u->row_flags[n] = (uint8_t)(has_nonfinite(q, u->d) || has_nonfinite(dout, u->dv));
+}
+
+/* The first key block from `from` on with a visible cell; kv_blocks if there is none. */
+INLINE int64_t next_tile(const BackwardUnit *u, int64_t row_block, int64_t from) {
+    const uint64_t *words = u->tiles + row_block * u->tile_words;
+    while (from < u->kv_blocks) {
+        uint64_t left = words[from / 64] >> (from % 64);
+        if (left) return from + __builtin_ctzll(left);
+        from = (from / 64 + 1) * 64;
+    }
+    return u->kv_blocks;
+}
+
+static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t first_block,
+                             int64_t last_block) {
+    for (int64_t block = first_block; block < last_block; block++) {
+        uint64_t *tiles = u->tiles + block * u->tile_words;
+        memset(tiles, 0, (size_t)u->tile_words * 8);
+        u->block_flags[block] = 0;
+        for (int64_t n = block * BWD_BLOCK_M; n < (block + 1) * BWD_BLOCK_M; n++) {
+            prepare_row(args, u, n);
+            u->block_flags[block] |= u->row_flags[n];
+            for (int64_t i = u->span[n]; i < u->span_stop[n]; i++)
+                set_bits(tiles, args->spans.starts[i] / BWD_BLOCK_N,
+                         (args->spans.stops[i] - 1) / BWD_BLOCK_N + 1);
+        }
+        atomic_store_explicit(&u->next_kv_block[block], (int32_t)next_tile(u, block, 0),
+                              memory_order_relaxed);
+    }
+}
+
+static void backward_write_dq(const KernelArgs *args, const BackwardUnit *u, int64_t first_block,
+                              int64_t last_block) {
+    for (int64_t n = first_block * BWD_BLOCK_M; n < last_block * BWD_BLOCK_M; n++) {
+        UnitRow at = unit_row(args, u, n);
+        if (at.exists)
+            write_row(&args->dq, args->dtype, u->batch, at.head, at.row, u->dq + n * u->d,
+                      (float)args->scale, args->head_dim);
+    }
+}
+
+/* -- one block of keys ----------------------------------------------------------------------- */
+
+/* K and V as panels, and K as rows. */
+static void load_keys(BackwardScratch *s, int64_t start) {
+    const KernelArgs *args = s->args;
+    const BackwardUnit *u = s->unit;
+    const int64_t end = min_i64(start + BWD_BLOCK_N, args->kv_len);
+    const PackSource k = {&args->k,      u->visible,   args->dtype,   u->batch, u->kv_head,
+                          args->kv_len, args->head_dim};
+    PackSource v = k;
+    v.tensor = &args->v;
+    v.dim = args->v_head_dim;
+    for (int64_t n = 0; n < BWD_PANELS && start + n * NR < args->kv_len; n++) {
+        pack_panel(&k, start + n * NR, (float)(args->scale * LOG2E),
+                   s->k_panels + n * NR * args->head_dim);
+        pack_panel(&v, start + n * NR, 1.0f, s->v_panels + n * NR * args->v_head_dim);
+    }
+    memset(s->key_flags, 0, sizeof s->key_flags);
+    s->any_key_flag = 0;
+    for (int64_t key = start; key < end; key++) {
+        if (!bit_is_set(u->visible, key)) continue;
+        float *row = s->k_rows + (key - start) * u->d;
+        read_padded(row, tensor_row(&args->k, args->dtype, u->batch, u->kv_head, key),
+                    args->dtype, args->head_dim, u->d);
+        s->key_flags[key - start] = (uint8_t)has_nonfinite(row, u->d);
+        s->any_key_flag |= s->key_flags[key - start];
+    }
+}
+
+/* P and dS of one panel for the MR rows from `row` on; 0 in masked cells. */
+INLINE void compute_ds(BackwardScratch *s, int64_t row, int panel, float *p, float *ds,
+                       const int dropout) {
+    const BackwardUnit *u = s->unit;
+    const KernelArgs *args = s->args;
+    const int partial = !s->mask.full && panel_bits(s->mask.every, panel) != PANEL_BITS;
+    const float *rows[MR];
+    vec acc[MR][NV];
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; r++) rows[r] = u->q + (row + r) * u->d;
+    gemm_panel(rows, s->k_panels + panel * NR * args->head_dim, args->head_dim, acc);
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; r += 2) {
+        vec x[2 * NV];
+#pragma GCC unroll 8
+        for (int n = 0; n < 2 * NV; n++) x[n] = acc[r + n / NV][n % NV] - u->lse[row + r + n / NV];
+        exp2_vec(x, 2 * NV);
+#pragma GCC unroll 8
+        for (int n = 0; n < 2 * NV; n++) store(p + (r + n / NV) * BWD_BLOCK_N + n % NV * W, x[n]);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; r++) rows[r] = u->dout + (row + r) * u->dv;
+    gemm_panel_split(rows, s->v_panels + panel * NR * args->v_head_dim, args->v_head_dim, acc);
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; r++) {
+        float delta = u->delta[row + r];
+        uint32_t bits = partial ? (uint32_t)panel_bits(s->mask.row[r], panel) : 0;
+        uint32_t keep = dropout ? (uint32_t)panel_bits(s->keep[r], panel) : 0;
+#pragma GCC unroll 4
+        for (int n = 0; n < NV; n++) {
+            float *to = p + r * BWD_BLOCK_N + n * W;
+            vec x = load(to), dp = acc[r][n];
+            if (dropout) dp = (vec)((ivec)(dp * s->dropout.keep_scale) & lane_mask(keep, n));
+            vec y = x * (dp - delta);
+            if (dropout) x = (vec)((ivec)x & lane_mask(keep, n));
+            if (partial) {
+                ivec lanes = lane_mask(bits, n);
+                y = (vec)((ivec)y & lanes);
+                x = (vec)((ivec)x & lanes);
+            }
+            if (dropout || partial) store(to, x);
+            store(ds + r * BWD_BLOCK_N + n * W, y);
+        }
+    }
+}
+
+/* Set the mask to the rows of one row group and the key block; return whether a cell is visible. */
+INLINE int group_mask(BackwardScratch *s, int64_t row, int64_t start) {
+    const BackwardUnit *u = s->unit;
+    const Spans *spans = &s->args->spans;
+    int64_t cursor[MR];
+    int some = 0;
+    for (int r = 0; r < MR; r++) {
+        int64_t low = u->span[row + r], high = u->span_stop[row + r];
+        while (high - low > 4) { /* the first interval that ends after `start` */
+            int64_t middle = low + (high - low) / 2;
+            if (spans->stops[middle - 1] > start)
+                high = middle;
+            else
+                low = middle;
+        }
+        while (low < high && spans->stops[low] <= start) low++;
+        cursor[r] = low;
+        some |= low < u->span_stop[row + r] && spans->starts[low] < start + BWD_BLOCK_N;
+    }
+    if (some)
+        bitmask_build(spans, start, BWD_BLOCK_N, cursor, u->span_stop + row, &s->mask);
+    return some;
+}
+
+/* Wait until it is this key block's turn to add to dQ of the row block. */
+INLINE int wait_for_turn(const BackwardUnit *u, int64_t row_block, int64_t kv_block) {
+    for (int spins = 0;; spins++) {
+        if (atomic_load_explicit(&u->next_kv_block[row_block], memory_order_acquire) == kv_block)
+            return 1;
+        if (spins < SPINS_BEFORE_YIELD) continue;
+        if (cancelled()) return 0;
+        sched_yield();
+    }
+}
+
+/* y += a * x */
+static void axpy(float a, const float *x, int64_t n, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
+}
+
+/* dQ of one row group. */
+INLINE void add_dq(BackwardScratch *s, int64_t row, int group, const float *ds) {
+    BackwardUnit *u = s->unit;
+    float ones[MR];
+    for (int r = 0; r < MR; r++) ones[r] = 1.0f;
+    Operand k = {s->k_rows, u->d, s->runs, visible_runs(&s->mask, BWD_BLOCK_N, s->runs)};
+    if (s->any_key_flag) {
+        k.count = runs_without(s->runs, k.count, s->key_flags, s->kept_runs);
+        k.runs = s->kept_runs;
+        for (int64_t j = 0; j < BWD_BLOCK_N; j++)
+            for (int r = 0; s->key_flags[j] && r < MR; r++)
+                if (bit_is_set(s->visible[group][r], j))
+                    axpy(ds[r * BWD_BLOCK_N + j], s->k_rows + j * u->d, u->d,
+                         u->dq + (row + r) * u->d);
+    }
+    gemm_pv(MR, NV, BWD_BLOCK_N, ds, &k, ones, u->dq + row * u->d, u->d);
+}
+
+/* dK and dV of the flagged rows of a row block: visible cells only. */
+static void add_flagged_rows(BackwardScratch *s, int64_t row) {
+    const BackwardUnit *u = s->unit;
+    for (int64_t r = 0; r < BWD_BLOCK_M; r++)
+        for (int64_t j = 0; u->row_flags[row + r] && j < BWD_BLOCK_N; j++) {
+            if (!s->panels[r / MR] || !bit_is_set(s->visible[r / MR][r % MR], j)) continue;
+            axpy(s->p[r * BWD_BLOCK_N + j], u->dout + (row + r) * u->dv, u->dv, s->dv + j * u->dv);
+            axpy(s->ds[r * BWD_BLOCK_N + j], u->q + (row + r) * u->d, u->d, s->dk + j * u->d);
+        }
+}
+
+/* dK and dV of a row block. */
+static void add_dk_dv(BackwardScratch *s, int64_t row) {
+    BackwardUnit *u = s->unit;
+    const int flagged = u->block_flags[row / BWD_BLOCK_M];
+    if (flagged) add_flagged_rows(s, row);
+    for (int panel = 0; panel < BWD_PANELS; panel++) {
+        Run runs[BWD_BLOCK_M];
+        int count = 0;
+        for (int g = 0; g < BWD_GROUPS; g++) {
+            if (!(s->panels[g] >> panel & 1)) continue;
+            if (count && s->runs[count - 1].stop == g * MR)
+                s->runs[count - 1].stop = (g + 1) * MR;
+            else
+                s->runs[count++] = (Run){g * MR, (g + 1) * MR};
+        }
+        if (!count) continue;
+        const Run *used = s->runs;
+        if (flagged) {
+            count = runs_without(s->runs, count, u->row_flags + row, runs);
+            used = runs;
+        }
+        const Operand dout = {u->dout + row * u->dv, u->dv, used, count};
+        const Operand q = {u->q + row * u->d, u->d, used, count};
+        for (int64_t k = panel * NR; k < (panel + 1) * NR; k += KR) {
+            gemm_ptb(s->p + k, &dout, s->dv + k * u->dv);
+            gemm_ptb(s->ds + k, &q, s->dk + k * u->d);
+        }
+    }
+}
+
+/* One tile: the rows from `row` on and the keys from `start` on. Returns 0 if cancelled. */
+INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const int dropout) {
+    BackwardUnit *u = s->unit;
+    const int64_t row_block = row / BWD_BLOCK_M, kv_block = start / BWD_BLOCK_N;
+    const int flagged = s->any_key_flag || u->block_flags[row_block];
+    int has_turn = 0;
+    for (int g = 0; g < BWD_GROUPS; g++) {
+        const int64_t first = row + g * MR;
+        float *p = s->p + g * MR * BWD_BLOCK_N, *ds = s->ds + g * MR * BWD_BLOCK_N;
+        s->panels[g] = 0;
+        if (!group_mask(s, first, start)) continue;
+        for (int r = 0; flagged && r < MR; r++)
+            for (int w = 0; w < BWD_WORDS; w++)
+                s->visible[g][r][w] = s->mask.full ? ~(uint64_t)0 : s->mask.row[r][w];
+        for (int r = 0; dropout && r < MR; r++) {
+            UnitRow at = unit_row(s->args, u, first + r);
+            for (int w = 0; w < BWD_WORDS; w++)
+                if (s->mask.full || s->mask.any[w])
+                    s->keep[r][w] = keep_bits(&s->dropout, at.row, at.head, start + w * 64);
+        }
+        for (int panel = 0; panel < BWD_PANELS; panel++) {
+            if (!s->mask.full && !panel_bits(s->mask.any, panel)) continue;
+            s->panels[g] |= (uint32_t)1 << panel;
+            compute_ds(s, first, panel, p + panel * NR, ds + panel * NR, dropout);
+        }
+        if (!has_turn && !wait_for_turn(u, row_block, kv_block)) return 0;
+        has_turn = 1;
+        add_dq(s, first, g, ds);
+    }
+    atomic_store_explicit(&u->next_kv_block[row_block],
+                          (int32_t)next_tile(u, row_block, kv_block + 1), memory_order_release);
+    add_dk_dv(s, row);
+    return 1;
+}
+
+static int backward_tile_plain(BackwardScratch *s, int64_t row, int64_t start) {
+    return backward_tile(s, row, start, 0);
+}
+
+static int backward_tile_dropout(BackwardScratch *s, int64_t row, int64_t start) {
+    return backward_tile(s, row, start, 1);
+}
+
+static void backward_kv_block(const KernelArgs *args, BackwardUnit *u, int64_t kv_block,
+                              void *scratch) {
+    BackwardScratch *s = scratch;
+    const int64_t start = kv_block * BWD_BLOCK_N;
+    layout_scratch(args, scratch, s);
+    s->args = args;
+    s->unit = u;
+    s->dropout = dropout_state(args, u->batch);
+    memset(s->dk, 0, (size_t)(BWD_BLOCK_N * u->d) * 4);
+    memset(s->dv, 0, (size_t)(BWD_BLOCK_N * u->dv) * 4);
+    load_keys(s, start);
+    for (int64_t block = 0; block < u->row_blocks; block++) {
+        if (!bit_is_set(u->tiles + block * u->tile_words, kv_block)) continue;
+        int64_t row = block * BWD_BLOCK_M;
+        if (cancelled()) return;
+        if (!(args->dropout.p > 0 ? backward_tile_dropout(s, row, start)
+                                  : backward_tile_plain(s, row, start)))
+            return;
+    }
+    for (int64_t key = start; key < min_i64(start + BWD_BLOCK_N, args->kv_len); key++) {
+        write_row(&args->dk, args->dtype, u->batch, u->kv_head, key, s->dk + (key - start) * u->d,
+                  (float)args->scale, args->head_dim);
+        write_row(&args->dv, args->dtype, u->batch, u->kv_head, key, s->dv + (key - start) * u->dv,
+                  s->dropout.keep_scale, args->v_head_dim);
+    }
+}
+
+#endif

@@ -1,0 +1,243 @@
+/* Split-KV decode: the forward pass of a GQA group with at most MAX_DECODE_ROWS rows.
+ *
+ *   for each split of the keys (in parallel), each block of BLOCK_N keys, each row:
+ *     S = q K^T over the row's visible keys, K read where it is
+ *     m, alpha, P, l, acc as in forward.h; each (acc, m, l) is a partial result
+ *   merge the splits: m = max m_i, acc = sum acc_i * exp2(m_i - m), l likewise
+ *   out = acc / l, lse = m + log(l)
+ *
+ * Each key is read once per row, so packing would not pay. Rows are computed one by one, so a masked
+ * cell is never read. */
+#ifndef MASKWRIGHT_DECODE_H
+#define MASKWRIGHT_DECODE_H
+
+#include "dropout.h"
+#include "microkernel.h"
+#include "pack.h"
+#include "softmax.h"
+#include "threads.h"
+
+typedef struct {
+    Run runs[BLOCK_N];
+    int64_t cursor[MAX_DECODE_ROWS];
+    uint64_t keep[BLOCK_WORDS + 1]; /* dropout: bit per key that is kept */
+    float p[BLOCK_N + W] __attribute__((aligned(64)));
+    float k[W][MAX_HEAD_DIM] __attribute__((aligned(64)));
+    float q[MAX_DECODE_ROWS][MAX_HEAD_DIM] __attribute__((aligned(64))); /* times scale, log2(e) */
+    float v[] __attribute__((aligned(64))); /* [BLOCK_N][width], if V is converted */
+} DecodeScratch;
+
+/* One row of a partial result. */
+typedef struct {
+    float *acc, *m, *l;
+} DecodeRow;
+
+INLINE int decode_v_in_place(const KernelArgs *args) {
+    return args->dtype == FLOAT32 && args->v_head_dim % W == 0;
+}
+
+static size_t decode_scratch(const KernelArgs *args) {
+    int64_t floats = decode_v_in_place(args) ? 0 : BLOCK_N * v_width(args);
+    return sizeof(DecodeScratch) + sizeof(float) * (size_t)floats;
+}
+
+/* acc of every row, then m and l of every row. */
+static int64_t decode_partial_floats(const KernelArgs *args) {
+    return round_up(MAX_DECODE_ROWS * (v_width(args) + 2), 16);
+}
+
+INLINE DecodeRow decode_row(float *partial, int64_t width, int64_t n) {
+    float *m = partial + MAX_DECODE_ROWS * width;
+    return (DecodeRow){partial + n * width, m + n, m + MAX_DECODE_ROWS + n};
+}
+
+/* Prefetch a row of K or V. With other heads in between, the hardware prefetcher does not help. */
+INLINE void prefetch_row(const KernelArgs *args, const GqaGroup *group, const Tensor *t,
+                         int64_t dim, int64_t key) {
+    if (key >= args->kv_len) return;
+    const char *row = tensor_row(t, args->dtype, group->batch, group->kv_head, key);
+    int64_t bytes = dim * dtype_size(args->dtype);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+}
+
+/* Scores of W keys from `key` on, of which only the first `count` are read. */
+INLINE vec decode_scores(const KernelArgs *args, const GqaGroup *group, const float *q,
+                         int64_t key, int64_t count, float converted[W][MAX_HEAD_DIM]) {
+    const int64_t width = round_up(args->head_dim, W);
+    const float *rows[W];
+    for (int i = 0; i < W; i++) {
+        rows[i] = tensor_row(&args->k, args->dtype, group->batch, group->kv_head,
+                             key + min_i64(i, count - 1));
+        if (args->dtype != FLOAT32 || width != args->head_dim) {
+            read_padded(converted[i], rows[i], args->dtype, args->head_dim, width);
+            rows[i] = converted[i];
+        }
+    }
+    for (int i = 0; i < W; i++)
+        prefetch_row(args, group, &args->k, args->head_dim, key + 2 * W + i);
+    vec acc[W];
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++) acc[i] = (vec){0};
+    for (int64_t d = 0; d < width; d += W) {
+        vec x = load(q + d);
+#pragma GCC unroll 16
+        for (int i = 0; i < W; i++) acc[i] += x * load(rows[i] + d);
+    }
+    transpose(acc);
+    vec scores = acc[0];
+#pragma GCC unroll 16
+    for (int i = 1; i < W; i++) scores += acc[i];
+    return scores;
+}
+
+/* The visible keys of a row among start ... end - 1, counted from `start`. */
+static int decode_runs(const KernelArgs *args, const GqaGroup *group, int64_t row, int64_t start,
+                       int64_t end, int64_t *cursor, Run *runs) {
+    const Spans *spans = &args->spans;
+    int count = 0;
+    int64_t i = *cursor, stop = group->offsets[row + 1];
+    while (i < stop && spans->stops[i] <= start) i++;
+    *cursor = i;
+    for (; i < stop && spans->starts[i] < end; i++)
+        runs[count++] = (Run){max_i64(spans->starts[i], start) - start,
+                              min_i64(spans->stops[i], end) - start};
+    return count;
+}
+
+/* Keep bits of W keys from any key of the block on. */
+INLINE uint32_t keep_bits_at(const uint64_t *keep, int64_t key) {
+    uint64_t low = keep[key / 64] >> (key % 64);
+    return (uint32_t)(low | (key % 64 ? keep[key / 64 + 1] << (64 - key % 64) : 0));
+}
+
+/* V of the block's visible keys, and its stride. */
+INLINE Operand decode_values(const KernelArgs *args, const GqaGroup *group, int64_t start,
+                             int count, DecodeScratch *s) {
+    const int64_t width = v_width(args);
+    if (decode_v_in_place(args))
+        return (Operand){tensor_row(&args->v, args->dtype, group->batch, group->kv_head, start),
+                         args->v.row_stride, s->runs, count};
+    for (int n = 0; n < count; n++)
+        for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key++) {
+            prefetch_row(args, group, &args->v, args->v_head_dim, start + key + 12);
+            read_padded(s->v + key * width,
+                        tensor_row(&args->v, args->dtype, group->batch, group->kv_head,
+                                   start + key),
+                        args->dtype, args->v_head_dim, width);
+        }
+    return (Operand){s->v, width, s->runs, count};
+}
+
+/* m of a row that sees +inf; s->p holds the scores. */
+static float check_inf_row(const DecodeScratch *s, int count, float m_before, float l_before) {
+    int block_has_nan = 0;
+    for (int n = 0; n < count; n++)
+        for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key++)
+            block_has_nan |= isnan(s->p[key]);
+    return max_with_inf(m_before, l_before, block_has_nan);
+}
+
+/* One row and one key block. */
+static void decode_step(const KernelArgs *args, const GqaGroup *group, const float *q,
+                        int64_t start, int count, const DecodeRow *row, DecodeScratch *s) {
+    const int dropout = args->dropout.p > 0;
+    const int64_t width = v_width(args);
+    vec row_max = broadcast(-INFINITY), sum = {0};
+    for (int n = 0; n < count; n++)
+        for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key += W) {
+            int64_t left = s->runs[n].stop - key;
+            vec x = decode_scores(args, group, q, start + key, min_i64(left, W), s->k);
+            if (left < W)
+                x = blend(lane_mask(((uint32_t)1 << left) - 1, 0), x, broadcast(-INFINITY));
+            store(s->p + key, x);
+            row_max = max_vec(row_max, x);
+        }
+    float before = *row->m, now = reduce_max(row_max);
+    now = now > before ? now : before;
+    if (now == INFINITY || isnan(before)) now = check_inf_row(s, count, before, *row->l);
+    const vec shift = broadcast(softmax_shift(now));
+    for (int n = 0; n < count; n++)
+        for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key += W) {
+            /* The scores of the next run may follow: only the run's own lanes are written. */
+            int64_t left = s->runs[n].stop - key;
+            vec given = load(s->p + key), x[1];
+            ivec own = left < W ? lane_mask(((uint32_t)1 << left) - 1, 0) : ~(ivec){0};
+            x[0] = blend(own, given, broadcast(-INFINITY)) - shift;
+            exp2_vec(x, 1);
+            sum += x[0];
+            if (dropout) x[0] = (vec)((ivec)x[0] & lane_mask(keep_bits_at(s->keep, key), 0));
+            store(s->p + key, blend(own, x[0], given));
+        }
+    float alpha = before == now ? 1.0f : exp2f(before - now);
+    *row->l = *row->l * alpha + reduce_sum(sum);
+    *row->m = now;
+    Operand v = decode_values(args, group, start, count, s);
+    gemm_pv(1, 8, BLOCK_N, s->p, &v, &alpha, row->acc, width);
+}
+
+/* All rows of a GQA group over the keys first_key ... last_key - 1. */
+static void decode_split(const KernelArgs *args, const GqaGroup *group, int64_t first_key,
+                         int64_t last_key, float *partial, void *scratch) {
+    DecodeScratch *s = scratch;
+    const int64_t width = v_width(args), rows = args->q_len * group->heads;
+    const float factor = (float)(args->scale * LOG2E);
+    const DropoutState dropout = dropout_state(args, group->batch);
+    memset(partial, 0, sizeof(float) * (size_t)(MAX_DECODE_ROWS * width));
+    for (int64_t n = 0; n < rows; n++) {
+        int64_t row = n / group->heads, head = group->first_head + n % group->heads;
+        DecodeRow result = decode_row(partial, width, n);
+        *result.m = -INFINITY;
+        *result.l = 0.0f;
+        s->cursor[n] = group->offsets[row];
+        if (group->offsets[row] == group->offsets[row + 1]) continue;
+        read_padded(s->q[n], tensor_row(&args->q, args->dtype, group->batch, head, row),
+                    args->dtype, args->head_dim, round_up(args->head_dim, W));
+        for (int64_t d = 0; d < args->head_dim; d++) s->q[n][d] *= factor;
+    }
+    for (int64_t start = first_key; start < last_key; start += BLOCK_N) {
+        if (cancelled()) return;
+        for (int64_t n = 0; n < rows; n++) {
+            int count = decode_runs(args, group, n / group->heads, start,
+                                    min_i64(start + BLOCK_N, last_key), &s->cursor[n], s->runs);
+            if (!count) continue;
+            if (args->dropout.p > 0)
+                for (int64_t w = 0; w < ceil_div(s->runs[count - 1].stop, 64); w++)
+                    s->keep[w] = keep_bits(&dropout, n / group->heads,
+                                           group->first_head + n % group->heads, start + w * 64);
+            DecodeRow result = decode_row(partial, width, n);
+            decode_step(args, group, s->q[n], start, count, &result, s);
+        }
+    }
+}
+
+/* m of two partial results. */
+INLINE float merged_max(float m, float l, float other_m, float other_l) {
+    float larger = other_m > m ? other_m : m;
+    if (isnan(m) || isnan(other_m)) return NAN;
+    if (larger == INFINITY && ((m != INFINITY && isnan(l)) ||
+                               (other_m != INFINITY && isnan(other_l))))
+        return NAN;
+    return larger;
+}
+
+/* Merge the splits' partial results into the first, and write the output. */
+static void decode_merge(const KernelArgs *args, const GqaGroup *group, float *partials,
+                         int64_t splits) {
+    const int64_t width = v_width(args), stride = decode_partial_floats(args);
+    for (int64_t n = 0; n < args->q_len * group->heads; n++) {
+        DecodeRow own = decode_row(partials, width, n);
+        for (int64_t split = 1; split < splits; split++) {
+            DecodeRow other = decode_row(partials + split * stride, width, n);
+            float m = merged_max(*own.m, *own.l, *other.m, *other.l), shift = softmax_shift(m);
+            float scale_own = exp2f(*own.m - shift), scale_other = exp2f(*other.m - shift);
+            for (int64_t d = 0; d < width; d++)
+                own.acc[d] = own.acc[d] * scale_own + other.acc[d] * scale_other;
+            *own.l = *own.l * scale_own + *other.l * scale_other;
+            *own.m = m;
+        }
+        int64_t row = n / group->heads, head = group->first_head + n % group->heads;
+        write_output(args, group->batch, head, row, own.acc, *own.m, *own.l);
+    }
+}
+
+#endif

@@ -1,0 +1,166 @@
+/* Scheduling of the forward pass: pack K and V, then blocks of rows; or split-KV decode. */
+#include "isa.h"
+#include "threads.h"
+#include "work.h"
+
+enum { PANELS_PER_ITEM = 64, KEYS_PER_SPLIT = 2048 };
+
+typedef struct {
+    const KernelArgs *args;
+    const Isa *isa;
+    int64_t first_unit, units; /* of the current wave */
+    int64_t panels, pack_items, row_blocks, groups;
+    int64_t panel_floats, v_floats, v_stride; /* of a unit; v_stride is 0 if V is read in place */
+    size_t packed_size, scratch_size;
+    char *packed;
+} Forward;
+
+static Forward plan_forward(const KernelArgs *args, const Isa *isa) {
+    Forward f = {.args = args, .isa = isa, .groups = groups_per_kv_head(args)};
+    f.panels = ceil_div(args->kv_len, isa->panel_keys);
+    f.pack_items = ceil_div(f.panels, PANELS_PER_ITEM);
+    f.row_blocks = ceil_div(args->q_len * group_heads(args), isa->block_m);
+    f.v_stride = isa->v_in_place(args) ? 0 : isa->v_width(args);
+    f.panel_floats = round_up(f.panels * isa->panel_keys * args->head_dim, 16);
+    f.v_floats = round_up(args->kv_len * f.v_stride, 16);
+    f.packed_size = 4 * (size_t)(f.panel_floats + f.v_floats) + visible_size(args);
+    f.scratch_size = (size_t)round_up((int64_t)isa->forward_scratch(args), 64);
+    return f;
+}
+
+/* Packed K and V of a unit in `memory`, and its visible keys. */
+static PackedKV packed_kv(const Forward *f, int64_t unit, char *memory, uint64_t **visible) {
+    PackedKV kv = {(float *)memory, (float *)memory + f->panel_floats, f->v_stride};
+    *visible = (uint64_t *)((float *)memory + f->panel_floats + f->v_floats);
+    if (!f->v_stride) {
+        const KernelArgs *args = f->args;
+        kv.v_stride = args->v.row_stride;
+        kv.v = tensor_row(&args->v, args->dtype, unit / args->kv_heads, unit % args->kv_heads, 0);
+    }
+    return kv;
+}
+
+static char *unit_memory(const Forward *f, int64_t unit) {
+    return f->packed + (size_t)(unit - f->first_unit) * f->packed_size;
+}
+
+static void whole_unit_item(void *context, int64_t unit, void *scratch) {
+    const Forward *f = context;
+    const KernelArgs *args = f->args;
+    uint64_t *visible;
+    PackedKV kv = packed_kv(f, unit, (char *)scratch + f->scratch_size, &visible);
+    find_visible(args, unit, visible);
+    f->isa->pack(args, visible, unit / args->kv_heads, unit % args->kv_heads, 0, f->panels, &kv);
+    for (int64_t n = 0; n < f->groups; n++) {
+        GqaGroup group = gqa_group(args, unit, n);
+        f->isa->forward(args, &group, &kv, 0, args->q_len * group.heads, scratch);
+    }
+}
+
+static void visible_item(void *context, int64_t item, void *scratch) {
+    const Forward *f = context;
+    uint64_t *visible;
+    (void)scratch;
+    packed_kv(f, f->first_unit + item, unit_memory(f, f->first_unit + item), &visible);
+    find_visible(f->args, f->first_unit + item, visible);
+}
+
+static void pack_item(void *context, int64_t item, void *scratch) {
+    const Forward *f = context;
+    int64_t unit = f->first_unit + item / f->pack_items;
+    int64_t first = item % f->pack_items * PANELS_PER_ITEM;
+    uint64_t *visible;
+    (void)scratch;
+    PackedKV kv = packed_kv(f, unit, unit_memory(f, unit), &visible);
+    f->isa->pack(f->args, visible, unit / f->args->kv_heads, unit % f->args->kv_heads, first,
+                 min_i64(first + PANELS_PER_ITEM, f->panels), &kv);
+}
+
+/* The last row blocks come first: with a causal mask they take longest. */
+static void rows_item(void *context, int64_t item, void *scratch) {
+    const Forward *f = context;
+    int64_t groups = f->units * f->groups, n = item % groups;
+    int64_t first = (f->row_blocks - 1 - item / groups) * f->isa->block_m;
+    int64_t unit = f->first_unit + n / f->groups;
+    uint64_t *visible;
+    PackedKV kv = packed_kv(f, unit, unit_memory(f, unit), &visible);
+    GqaGroup group = gqa_group(f->args, unit, n % f->groups);
+    int64_t last = min_i64(first + f->isa->block_m, f->args->q_len * group.heads);
+    f->isa->forward(f->args, &group, &kv, first, last, scratch);
+}
+
+/* -- split-KV decode ------------------------------------------------------------------------- */
+
+typedef struct {
+    const KernelArgs *args;
+    const Isa *isa;
+    int64_t groups, splits;
+    float *partials;
+    int64_t partial_floats;
+} Decode;
+
+static void split_item(void *context, int64_t item, void *scratch) {
+    const Decode *d = context;
+    int64_t n = item / d->splits, first = item % d->splits * KEYS_PER_SPLIT;
+    GqaGroup group = gqa_group(d->args, n / d->groups, n % d->groups);
+    d->isa->decode_split(d->args, &group, first,
+                         min_i64(first + KEYS_PER_SPLIT, d->args->kv_len),
+                         d->partials + item * d->partial_floats, scratch);
+}
+
+static int64_t decode_pass(const KernelArgs *args, const Isa *isa, int64_t threads) {
+    Decode d = {.args = args, .isa = isa, .groups = groups_per_kv_head(args)};
+    int64_t groups = num_units(args) * d.groups;
+    d.splits = ceil_div(args->kv_len, KEYS_PER_SPLIT);
+    d.partial_floats = isa->decode_partial_floats(args);
+    size_t scratch = (size_t)round_up((int64_t)isa->decode_scratch(args), 64);
+    char *memory = scratch_alloc(scratch * (size_t)threads +
+                                 4 * (size_t)(groups * d.splits * d.partial_floats));
+    if (!memory) return ERR_NO_MEMORY;
+    d.partials = (float *)(memory + scratch * (size_t)threads);
+    int64_t status = parallel_for(threads, groups * d.splits, split_item, &d, memory, scratch);
+    for (int64_t n = 0; status == OK && n < groups; n++) {
+        GqaGroup group = gqa_group(args, n / d.groups, n % d.groups);
+        isa->decode_merge(args, &group, d.partials + n * d.splits * d.partial_floats, d.splits);
+    }
+    scratch_free(memory);
+    return status;
+}
+
+/* -------------------------------------------------------------------------------------------- */
+
+/* Units in waves; all threads share the packed keys. */
+static int64_t forward_waves(Forward *f, int64_t threads) {
+    int64_t wave = wave_units(f->args, threads, f->packed_size, f->row_blocks * f->groups);
+    char *memory = scratch_alloc(f->scratch_size * (size_t)threads + f->packed_size * (size_t)wave);
+    int64_t status = OK;
+    if (!memory) return ERR_NO_MEMORY;
+    f->packed = memory + f->scratch_size * (size_t)threads;
+    for (int64_t first = 0; status == OK && first < num_units(f->args); first += wave) {
+        f->first_unit = first;
+        f->units = min_i64(wave, num_units(f->args) - first);
+        status = parallel_for(threads, f->units, visible_item, f, memory, 0);
+        if (status == OK)
+            status = parallel_for(threads, f->units * f->pack_items, pack_item, f, memory, 0);
+        if (status == OK)
+            status = parallel_for(threads, f->units * f->groups * f->row_blocks, rows_item, f,
+                                  memory, f->scratch_size);
+    }
+    scratch_free(memory);
+    return status;
+}
+
+int64_t forward_pass(const KernelArgs *args, const Isa *isa) {
+    int64_t threads = num_threads(args);
+    if (args->q_len * group_heads(args) <= MAX_DECODE_ROWS)
+        return decode_pass(args, isa, threads);
+    Forward f = plan_forward(args, isa);
+    if (!takes_whole_units(args, threads, f.packed_size)) return forward_waves(&f, threads);
+    size_t each = f.scratch_size + f.packed_size;
+    threads = min_i64(threads, num_units(args));
+    char *memory = scratch_alloc(each * (size_t)threads);
+    if (!memory) return ERR_NO_MEMORY;
+    int64_t status = parallel_for(threads, num_units(args), whole_unit_item, &f, memory, each);
+    scratch_free(memory);
+    return status;
+}

@@ -1,0 +1,282 @@
+/* The forward pass for rows of a GQA group (FlashAttention-2).
+ *
+ *   for each block of BLOCK_M rows, each row group of MR rows, each block of BLOCK_N keys:
+ *     S = Q K^T in base 2, -inf in masked cells     (score_block)
+ *     m, alpha = exp2(m_before - m)                 (update_max)
+ *     P = exp2(S - m), l = l * alpha + rowsum(P)    (exp_rows)
+ *     drop weights of P                             (dropout only)
+ *     acc = acc * alpha + P V                       (gemm_pv)
+ *   out = acc / l, lse = m + log(l)
+ *
+ * The row groups of a block take their key blocks in turn, so that K and V stay in the cache.
+ *
+ * gemm_pv multiplies a masked cell's weight of 0 by the value of a key that another row of the
+ * group attends to. If that value is NaN or Inf, the product is NaN. Such row groups are found by
+ * their result and computed again, each row with the values of its own keys only. */
+#ifndef MASKWRIGHT_FORWARD_H
+#define MASKWRIGHT_FORWARD_H
+
+#include "dropout.h"
+#include "microkernel.h"
+#include "pack.h"
+#include "softmax.h"
+#include "threads.h"
+
+enum { ROW_GROUPS = BLOCK_M / MR, MR_PADDED = (MR + W - 1) / W * W };
+
+typedef struct {
+    const float *q[MR];
+    int64_t cursor[MR], stop[MR]; /* remaining intervals of each row */
+    int64_t next_key;             /* start of the next key block, or NO_KEY */
+    float m[MR], l[MR];
+} RowGroup;
+
+typedef struct {
+    RowGroup groups[ROW_GROUPS];
+    BitMask mask;
+    Run runs[MAX_RUNS];
+    uint64_t keep[MR][BLOCK_WORDS]; /* dropout: bit per cell that is kept */
+    float p[MR * BLOCK_N] __attribute__((aligned(64)));
+    float rest[] __attribute__((aligned(64))); /* acc, [BLOCK_M][width], then q as floats */
+} ForwardScratch;
+
+/* What all steps of a call share. */
+typedef struct {
+    const KernelArgs *args;
+    const GqaGroup *group;
+    const PackedKV *kv;
+    int64_t width; /* floats of a row of acc */
+    int64_t align; /* of the first key of a block */
+    DropoutState dropout;
+} ForwardCall;
+
+static size_t forward_scratch(const KernelArgs *args) {
+    return sizeof(ForwardScratch) +
+           sizeof(float) * (size_t)(BLOCK_M * (v_width(args) + args->head_dim));
+}
+
+/* Scores of the panels with a visible cell, and each row's maximum; -inf in masked cells. */
+INLINE int score_block(const RowGroup *g, const BitMask *mask, const float *panels, int64_t dim,
+                       float *p, short *list, vec row_max[MR]) {
+    int count = 0;
+    for (int r = 0; r < MR; r++) row_max[r] = broadcast(-INFINITY);
+    for (int panel = 0; panel < PANELS; panel++) {
+        if (!mask->full && !panel_bits(mask->any, panel)) continue;
+        list[count++] = (short)(panel * NR);
+        vec s[MR][NV];
+        gemm_panel(g->q, panels + panel * NR * dim, dim, s);
+        if (!mask->full && panel_bits(mask->every, panel) != PANEL_BITS) {
+#pragma GCC unroll 16
+            for (int r = 0; r < MR; r++) {
+                uint32_t bits = (uint32_t)panel_bits(mask->row[r], panel);
+#pragma GCC unroll 4
+                for (int n = 0; n < NV; n++)
+                    s[r][n] = blend(lane_mask(bits, n), s[r][n], broadcast(-INFINITY));
+            }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < MR; r++)
+#pragma GCC unroll 4
+            for (int n = 0; n < NV; n++) {
+                store(p + panel * NR + r * BLOCK_N + n * W, s[r][n]);
+                row_max[r] = max_vec(row_max[r], s[r][n]);
+            }
+    }
+    return count;
+}
+
+/* The new m, and alpha, the factor of what was accumulated against the old one. */
+INLINE void update_max(RowGroup *g, const vec row_max[MR], float alpha[MR_PADDED]) {
+    for (int r = 0; r < MR_PADDED; r++) alpha[r] = 0.0f;
+    for (int r = 0; r < MR; r++) {
+        float before = g->m[r], now = reduce_max(row_max[r]);
+        now = now > before ? now : before;
+        alpha[r] = before == now ? 0.0f : before - now;
+        g->m[r] = now;
+    }
+    for (int r = 0; r < MR_PADDED; r += W) {
+        vec x[1] = {load(alpha + r)};
+        exp2_vec(x, 1);
+        store(alpha + r, x[0]);
+    }
+}
+
+/* P from scores, and l. With dropout, dropped weights count in l but are 0 in P. */
+INLINE void exp_rows(RowGroup *g, ForwardScratch *s, const short *list, int count,
+                     const float *alpha, const int dropout) {
+    for (int r = 0; r < MR; r += 2) {
+        vec shift[2], sum[2] = {{0}, {0}};
+        for (int i = 0; i < 2; i++) shift[i] = broadcast(softmax_shift(g->m[r + i]));
+        float *p = s->p + r * BLOCK_N;
+        for (int i = 0; i < count; i++) {
+            vec x[2 * NV];
+#pragma GCC unroll 8
+            for (int n = 0; n < 2 * NV; n++)
+                x[n] = load(p + n / NV * BLOCK_N + list[i] + n % NV * W) - shift[n / NV];
+            exp2_vec(x, 2 * NV);
+#pragma GCC unroll 8
+            for (int n = 0; n < 2 * NV; n++) {
+                sum[n / NV] += x[n];
+                if (dropout) {
+                    uint32_t bits = (uint32_t)panel_bits(s->keep[r + n / NV], list[i] / NR);
+                    x[n] = (vec)((ivec)x[n] & lane_mask(bits, n % NV));
+                }
+                store(p + n / NV * BLOCK_N + list[i] + n % NV * W, x[n]);
+            }
+        }
+        for (int i = 0; i < 2; i++)
+            g->l[r + i] = g->l[r + i] * alpha[r + i] + reduce_sum(sum[i]);
+    }
+}
+
+/* Keep bits of the cells of a row group and key block. */
+static void draw_keep_bits(const ForwardCall *c, int64_t first_row, int64_t start,
+                           ForwardScratch *s) {
+    const GqaGroup *group = c->group;
+    for (int r = 0; r < MR; r++) {
+        int64_t n = first_row + r;
+        for (int w = 0; w < BLOCK_WORDS; w++) {
+            if (!s->mask.full && !s->mask.any[w]) continue;
+            s->keep[r][w] = keep_bits(&c->dropout, n / group->heads,
+                                      group->first_head + n % group->heads, start + w * 64);
+        }
+    }
+}
+
+/* m of rows that see +inf; P holds the scores. */
+static void check_inf_scores(RowGroup *g, const ForwardScratch *s, const float *m_before) {
+    for (int r = 0; r < MR; r++) {
+        if (!(g->m[r] == INFINITY || isnan(m_before[r]))) continue;
+        int block_has_nan = 0;
+        for (int j = 0; j < BLOCK_N; j++)
+            if (s->mask.full || bit_is_set(s->mask.row[r], j))
+                block_has_nan |= isnan(s->p[r * BLOCK_N + j]);
+        g->m[r] = max_with_inf(m_before[r], g->l[r], block_has_nan);
+    }
+}
+
+/* One key block for one row group. With `exact`, masked cells do not enter acc at all. */
+INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
+                         ForwardScratch *s, const int dropout, int exact) {
+    const KernelArgs *args = c->args;
+    const PackedKV *kv = c->kv;
+    short list[PANELS];
+    float alpha[MR_PADDED], m_before[MR];
+    vec row_max[MR];
+    int64_t start = g->next_key;
+    bitmask_build(&args->spans, start, BLOCK_N, g->cursor, g->stop, &s->mask);
+    int count = score_block(g, &s->mask, kv->panels + start * args->head_dim, args->head_dim, s->p,
+                            list, row_max);
+    if (exact) memcpy(m_before, g->m, sizeof m_before);
+    update_max(g, row_max, alpha);
+    if (exact) check_inf_scores(g, s, m_before);
+    if (dropout) draw_keep_bits(c, first_row, start, s);
+    exp_rows(g, s, list, count, alpha, dropout);
+    Operand v = {kv->v + start * kv->v_stride, kv->v_stride, s->runs, 0};
+    if (!exact) {
+        v.count = visible_runs(&s->mask, BLOCK_N, s->runs);
+        gemm_pv(MR, NV, BLOCK_N, s->p, &v, alpha, acc, c->width);
+    } else {
+        for (int r = 0; r < MR; r++) {
+            v.count = s->mask.full ? visible_runs(&s->mask, BLOCK_N, s->runs)
+                                   : bit_runs(s->mask.row[r], s->runs);
+            gemm_pv(1, NV, BLOCK_N, s->p + r * BLOCK_N, &v, alpha + r, acc + r * c->width,
+                    c->width);
+        }
+    }
+    g->next_key = s->mask.next == NO_KEY ? NO_KEY : s->mask.next / c->align * c->align;
+}
+
+static void forward_step_fast(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
+                              ForwardScratch *s) {
+    forward_step(c, g, first_row, acc, s, 0, 0);
+}
+
+static void forward_step_any(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
+                             ForwardScratch *s, int exact) {
+    if (c->args->dropout.p > 0)
+        forward_step(c, g, first_row, acc, s, 1, exact);
+    else
+        forward_step(c, g, first_row, acc, s, 0, exact);
+}
+
+/* Start a row group at row `first` of the GQA group; beyond `count` rows it repeats the first. A
+ * fully masked row is not read: another row of the group takes its place. */
+static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t count,
+                      float *converted) {
+    const KernelArgs *args = c->args;
+    const GqaGroup *group = c->group;
+    const float *any = NULL;
+    g->next_key = NO_KEY;
+    for (int r = 0; r < MR; r++) {
+        int64_t n = first + (r < count ? r : 0), row = n / group->heads;
+        g->q[r] = NULL;
+        g->cursor[r] = group->offsets[row];
+        g->stop[r] = group->offsets[row + 1];
+        g->m[r] = -INFINITY;
+        g->l[r] = 0.0f;
+        if (g->cursor[r] == g->stop[r]) continue;
+        g->next_key =
+            min_i64(g->next_key, args->spans.starts[g->cursor[r]] / c->align * c->align);
+        g->q[r] = tensor_row(&args->q, args->dtype, group->batch,
+                             group->first_head + n % group->heads, row);
+        if (args->dtype != FLOAT32) {
+            read_floats(converted + r * args->head_dim, g->q[r], args->dtype, args->head_dim);
+            g->q[r] = converted + r * args->head_dim;
+        }
+        any = g->q[r];
+    }
+    for (int r = 0; r < MR; r++)
+        if (!g->q[r]) g->q[r] = any;
+}
+
+/* Write a finished row group; first compute it again if NaN or Inf may have crossed rows. */
+static void finish_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t count,
+                        float *acc, float *converted, ForwardScratch *s) {
+    const GqaGroup *group = c->group;
+    if (has_nonfinite(acc, count * c->width) || has_nonfinite(g->l, count)) {
+        memset(acc, 0, sizeof(float) * (size_t)(MR * c->width));
+        init_rows(c, g, first, count, converted);
+        while (g->next_key != NO_KEY && !cancelled()) forward_step_any(c, g, first, acc, s, 1);
+    }
+    for (int r = 0; r < count; r++) {
+        int64_t n = first + r;
+        write_output(c->args, group->batch, group->first_head + n % group->heads,
+                     n / group->heads, acc + r * c->width, g->m[r], g->l[r]);
+    }
+}
+
+static void forward(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+                    int64_t first_row, int64_t last_row, void *scratch) {
+    ForwardScratch *s = scratch;
+    const int dropout = args->dropout.p > 0;
+    ForwardCall c = {args, group, kv, v_width(args), dropout ? 64 : NR,
+                     dropout_state(args, group->batch)};
+    float *acc = s->rest, *converted = acc + BLOCK_M * c.width;
+    for (int64_t block = first_row; block < last_row; block += BLOCK_M) {
+        int64_t end = min_i64(block + BLOCK_M, last_row);
+        int groups = (int)ceil_div(end - block, MR);
+        memset(acc, 0, sizeof(float) * (size_t)(groups * MR * c.width));
+        for (int g = 0; g < groups; g++)
+            init_rows(&c, &s->groups[g], block + g * MR, min_i64(MR, end - block - g * MR),
+                      converted + g * MR * args->head_dim);
+        for (int active = 1; active;) {
+            active = 0;
+            if (cancelled()) return;
+            for (int g = 0; g < groups; g++) {
+                if (s->groups[g].next_key == NO_KEY) continue;
+                active = 1;
+                float *own = acc + g * MR * c.width;
+                if (dropout)
+                    forward_step_any(&c, &s->groups[g], block + g * MR, own, s, 0);
+                else
+                    forward_step_fast(&c, &s->groups[g], block + g * MR, own, s);
+            }
+        }
+        for (int g = 0; g < groups; g++)
+            finish_rows(&c, &s->groups[g], block + g * MR, min_i64(MR, end - block - g * MR),
+                        acc + g * MR * c.width, converted + g * MR * args->head_dim, s);
+    }
+}
+
+#endif

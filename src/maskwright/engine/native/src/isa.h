@@ -1,0 +1,84 @@
+/* The interface between the schedulers (forward.c, backward.c) and the kernels, which are compiled
+ * once per instruction set from kernel.h. */
+#ifndef MASKWRIGHT_ISA_H
+#define MASKWRIGHT_ISA_H
+
+#include "kernel_args.h"
+
+#include <stdatomic.h>
+
+enum { MAX_DECODE_ROWS = 8 }; /* query rows of a GQA group up to which split-KV decode is used */
+
+#define NO_KEY INT64_MAX /* no visible key follows */
+
+/* Query heads that share a KV head and a plane of the mask. They are processed together: row n of
+ * a group is query n / heads of head first_head + n % heads. */
+typedef struct {
+    int64_t batch, kv_head, first_head, heads;
+    const int64_t *offsets; /* the plane's part of Spans.offsets */
+} GqaGroup;
+
+/* K and V of one (batch, kv_head) as the forward kernel reads them. */
+typedef struct {
+    float *panels;   /* [panel][head_dim][keys of a panel], times scale and log2(e) */
+    const float *v;  /* [key][v_stride] */
+    int64_t v_stride;
+} PackedKV;
+
+/* The backward pass of one (batch, kv_head): what all threads share. Rows of all GQA groups stand
+ * one after the other, each group padded to whole row blocks. */
+typedef struct {
+    int64_t batch, kv_head;
+    int64_t rows, row_blocks, kv_blocks;
+    int64_t d, dv;             /* head dims, rounded up to whole vectors */
+    float *q, *dout, *dq;      /* [rows][d or dv] */
+    float *lse, *delta;        /* [rows]; lse in base 2 */
+    int64_t *span, *span_stop; /* [rows]: intervals of each row; none for masked rows */
+    uint8_t *row_flags;        /* [rows]: q or dO holds NaN or Inf */
+    uint8_t *block_flags;      /* [row_blocks]: some row of the block is flagged */
+    uint64_t *tiles;           /* [row_blocks][tile_words]: key blocks with a visible cell */
+    int64_t tile_words;
+    _Atomic int32_t *next_kv_block; /* [row_blocks]: the key block whose dQ is to be added next */
+    uint64_t *visible;              /* bit per key: some row attends to it */
+} BackwardUnit;
+
+typedef struct {
+    const char *name;
+    int64_t panel_keys; /* keys of a panel */
+    int64_t block_m;    /* rows of a forward work item */
+
+    int64_t (*v_in_place)(const KernelArgs *args); /* can V be read where it is? */
+    int64_t (*v_width)(const KernelArgs *args);    /* floats of a row of packed V */
+    void (*pack)(const KernelArgs *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
+                 int64_t first_panel, int64_t last_panel, PackedKV *kv);
+    size_t (*forward_scratch)(const KernelArgs *args);
+    void (*forward)(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+                    int64_t first_row, int64_t last_row, void *scratch);
+
+    size_t (*decode_scratch)(const KernelArgs *args);
+    int64_t (*decode_partial_floats)(const KernelArgs *args); /* partial result of one split */
+    void (*decode_split)(const KernelArgs *args, const GqaGroup *group, int64_t first_key,
+                         int64_t last_key, float *partial, void *scratch);
+    void (*decode_merge)(const KernelArgs *args, const GqaGroup *group, float *partials,
+                         int64_t splits);
+
+    int64_t bwd_block_m, bwd_block_n;
+    size_t (*backward_unit_size)(const KernelArgs *args);
+    void (*backward_unit)(const KernelArgs *args, int64_t batch, int64_t kv_head, char *memory,
+                          BackwardUnit *unit);
+    size_t (*backward_scratch)(const KernelArgs *args);
+    void (*backward_prepare)(const KernelArgs *args, BackwardUnit *unit, int64_t first_block,
+                             int64_t last_block);
+    void (*backward_kv_block)(const KernelArgs *args, BackwardUnit *unit, int64_t kv_block,
+                              void *scratch);
+    void (*backward_write_dq)(const KernelArgs *args, const BackwardUnit *unit,
+                              int64_t first_block, int64_t last_block);
+} Isa;
+
+extern const Isa isa_baseline;
+#if defined(__x86_64__)
+extern const Isa isa_avx2;
+extern const Isa isa_avx512;
+#endif
+
+#endif

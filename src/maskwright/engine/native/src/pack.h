@@ -1,0 +1,81 @@
+/* Packing: K as panels [head_dim][NR], V as rows of floats. Keys that no row attends to are not
+ * read; they are 0 in a panel. */
+#ifndef MASKWRIGHT_PACK_H
+#define MASKWRIGHT_PACK_H
+
+#include "bitmask.h"
+
+static int64_t v_width(const KernelArgs *args) { return round_up(args->v_head_dim, W); }
+
+/* Can V be read where it is? Not if whole vectors would pass a row's end, nor if the row stride
+ * maps the rows to few cache sets. */
+static int64_t v_in_place(const KernelArgs *args) {
+    int64_t stride = args->v.row_stride;
+    return args->dtype == FLOAT32 && args->v_head_dim % W == 0 &&
+           (stride <= 2 * args->v_head_dim || stride * 4 % 512 != 0);
+}
+
+/* panel[d * NR + r] = rows[r][d] * factor for W rows. */
+INLINE void interleave(const float *const rows[W], int64_t dim, float factor, float *panel) {
+    int64_t d = 0;
+    for (; d + W <= dim; d += W) {
+        vec x[W];
+#pragma GCC unroll 16
+        for (int r = 0; r < W; r++) x[r] = load(rows[r] + d) * factor;
+        transpose(x);
+#pragma GCC unroll 16
+        for (int r = 0; r < W; r++) store(panel + (d + r) * NR, x[r]);
+    }
+    for (; d < dim; d++)
+        for (int r = 0; r < W; r++) panel[d * NR + r] = rows[r][d] * factor;
+}
+
+/* K or V of one (batch, kv_head), to be packed. */
+typedef struct {
+    const Tensor *tensor;
+    const uint64_t *visible;
+    int64_t dtype, batch, kv_head, kv_len, dim;
+} PackSource;
+
+/* The keys first ... first + NR - 1 as one panel. */
+static void pack_panel(const PackSource *s, int64_t first, float factor, float *panel) {
+    static const float zeros[MAX_HEAD_DIM];
+    float converted[W][MAX_HEAD_DIM];
+    for (int part = 0; part < NV; part++) {
+        const float *rows[W];
+        for (int r = 0; r < W; r++) {
+            int64_t key = first + part * W + r;
+            rows[r] = zeros;
+            if (key >= s->kv_len || !bit_is_set(s->visible, key)) continue;
+            const void *row = tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key);
+            if (s->dtype == FLOAT32) {
+                rows[r] = row;
+            } else {
+                read_floats(converted[r], row, s->dtype, s->dim);
+                rows[r] = converted[r];
+            }
+        }
+        interleave(rows, s->dim, factor, panel + part * W);
+    }
+}
+
+/* The panels first_panel ... last_panel - 1 of one (batch, kv_head), and V of their keys. */
+static void pack(const KernelArgs *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
+                 int64_t first_panel, int64_t last_panel, PackedKV *kv) {
+    const PackSource k = {&args->k,      visible, args->dtype,   batch, kv_head,
+                          args->kv_len, args->head_dim};
+    for (int64_t panel = first_panel; panel < last_panel; panel++) {
+        if (!(visible[panel * NR / 64] >> (panel * NR % 64) & PANEL_BITS)) continue;
+        pack_panel(&k, panel * NR, (float)(args->scale * LOG2E),
+                   kv->panels + panel * NR * args->head_dim);
+    }
+    if (v_in_place(args)) return;
+    float *v = (float *)kv->v;
+    for (int64_t key = first_panel * NR; key < min_i64(last_panel * NR, args->kv_len); key++)
+        if (bit_is_set(visible, key))
+            read_padded(v + key * kv->v_stride,
+                        tensor_row(&args->v, args->dtype, batch, kv_head, key), args->dtype,
+                        args->v_head_dim, kv->v_stride);
+}
+
+#endif

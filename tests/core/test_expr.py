@@ -1,0 +1,267 @@
+"""Masks as values: equality, hashing, copies, foreign arrays, and what stays untouched."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import maskwright as mw
+from maskwright.core import evaluate, expr
+
+MASKS = [
+    mw.causal() & mw.padding(lengths=[3, 4]),
+    mw.window(back=2) | ~mw.keys(range(4)),
+    mw.by_head([mw.causal(), mw.documents(ids=[[0, 0, 1, -1]])]),
+    mw.dense(np.tri(4, dtype=bool)).T - mw.tree([-1, 0, 0, 2]),
+    mw.blocks([[1, 0], [1, 1]], size=2) & mw.graph([(0, 1)]) & mw.image(2, 2, 1),
+]
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=repr)
+def test_copies_are_equal_and_hash_alike(mask: mw.Mask) -> None:
+    for same in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
+        assert same == mask
+        assert hash(same) == hash(mask)
+        assert {mask: "found"}[same] == "found"
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=repr)
+def test_bound_copies_are_equal_and_answer_alike(mask: mw.Mask) -> None:
+    bound = mask.on(4)
+    bound.spans  # noqa: B018 - read before the copy
+    for same in (copy.deepcopy(bound), pickle.loads(pickle.dumps(bound)), mask.on(4)):
+        assert same == bound
+        assert hash(same) == hash(bound)
+        assert np.array_equal(same.dense(), bound.dense())
+    assert bound != mask.on(4, batch=2 if bound.frame.batch != 2 else None, heads=2)
+
+
+def test_different_masks_differ() -> None:
+    assert len(set(MASKS)) == len(MASKS)
+    assert mw.window(back=2) != mw.window(back=3)
+    assert mw.padding(lengths=[3]) != mw.padding(lengths=[3, 3])
+    assert mw.padding(lengths=[3]) != mw.prefix([3])
+    assert mw.causal() != "causal()"
+
+
+def test_causal_is_a_window() -> None:
+    assert mw.causal() == mw.window(back=None, ahead=0)
+    assert mw.everything() == mw.window(back=None, ahead=None)
+    assert repr(mw.window(None)) == "causal()"
+
+
+def test_and_is_associative_in_form_too() -> None:
+    a, b, c = MASKS[:3]
+    assert (a & b) & c == a & (b & c)
+    assert a - b == a & ~b
+
+
+def test_the_callers_array_is_copied() -> None:
+    keep = np.array([[True, True, False]])
+    mask = mw.padding(keep=keep)
+    said = repr(mask)
+    keep[:] = False
+    assert repr(mask) == said
+
+
+def test_a_masks_array_can_not_be_written_to() -> None:
+    data = mw.dense(np.ones((2, 2), bool)).array.data  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="read-only"):
+        data[:] = False
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        data.setflags(write=True)
+
+
+def test_masks_and_bound_masks_do_not_change() -> None:
+    with pytest.raises(AttributeError):
+        mw.window(back=2).back = 3  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        mw.causal().on(2).mask = mw.everything()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.int64])
+def test_integers_of_any_width_are_the_same_data(dtype: type) -> None:
+    ids = np.array([[0, 0, 1]], dtype)
+    assert mw.documents(ids=ids) == mw.documents(ids=[[0, 0, 1]])
+
+
+class OnlyDlpack:
+    """An array of a framework that numpy can't read by `__array__`."""
+
+    def __init__(self, data: np.ndarray) -> None:
+        self.data = data
+
+    def __array__(self, *args: object, **named: object) -> np.ndarray:
+        raise TypeError("ask by DLPack")
+
+    def __dlpack__(self, **named: object) -> object:
+        return self.data.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.data.__dlpack_device__()
+
+
+def test_arrays_of_any_framework_are_read() -> None:
+    plain = [[7, 8, 0], [7, 0, 0]]
+    expected = mw.padding(ids=plain, pad_id=0)
+    assert mw.padding(ids=torch.tensor(plain), pad_id=0) == expected
+    assert mw.padding(ids=torch.tensor(plain), pad_id=torch.tensor(0)) == expected
+    assert mw.padding(ids=OnlyDlpack(np.array(plain)), pad_id=0) == expected
+    assert mw.padding(keep=torch.tensor(plain) != 0) == expected
+    assert mw.padding(lengths=torch.tensor([2, 1])) == mw.padding(lengths=[2, 1])
+    assert mw.documents(lengths=torch.tensor([[2, 1]])) == mw.documents(lengths=[[2, 1]])
+    assert mw.dense(torch.ones(2, 2).tril().bool()).on(2).equals(mw.causal())
+
+
+def test_words_are_tokens_too() -> None:
+    words = [["yes", "<pad>"], ["of", "course"]]
+    assert mw.padding(ids=words, pad_id="<pad>") == mw.padding(keep=[[1, 0], [1, 1]])
+
+
+def test_what_needs_a_size_says_so() -> None:
+    with pytest.raises(AttributeError, match=r"mask.on\(q_len\).dense"):
+        mw.causal().dense()  # type: ignore[operator]
+    with pytest.raises(AttributeError, match="no attribute colour"):
+        mw.causal().colour  # noqa: B018
+
+
+def test_a_step_of_a_part_is_found_by_its_position() -> None:
+    whole = (mw.causal() & mw.chunks(3)).on(4, kv_len=8)  # queries at 4 … 7
+    step = whole.rows(1, 4).step(6)
+    assert step.frame.q_start == 6
+    assert np.array_equal(step.dense(), whole.dense()[:, :, 2:3])
+
+
+def test_the_first_difference_is_the_first_whatever_is_read_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = np.zeros((2, 2, 1, 4, 4), np.bool_)
+    other[0, 0, 3, 0] = other[1, 0, 0, 0] = True
+    for rows in (1, 2, 16):
+        monkeypatch.setattr(evaluate, "MAX_ROWS", rows)
+        assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (0, 0, 3, 0)
+    other[0] = False
+    other[1, 0, 2, 1] = True  # found later, and not the first
+    for rows in (1, 2, 16):
+        monkeypatch.setattr(evaluate, "MAX_ROWS", rows)
+        assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (1, 0, 0, 0)
+
+
+def test_a_part_equals_its_own_array() -> None:
+    part = (mw.causal() & mw.chunks(3)).on(8).rows(4, 6)
+    assert part.equals(mw.dense(part.dense()))
+    assert part.equals(mw.chunks(3) & mw.causal())
+    assert not part.equals(mw.causal())
+
+
+def test_a_bound_mask_is_an_array_where_one_is_asked_for() -> None:
+    bound = mw.causal().on(3)
+    assert np.array_equal(np.asarray(bound), bound.dense())
+    assert np.asarray(bound, dtype=int).dtype == int
+
+
+def test_rows_and_steps_without_binding_first() -> None:
+    mask = mw.window(back=2)
+    whole = mask.on(8).dense()
+    assert np.array_equal(mask.rows(2, 5, kv_len=8).dense(), whole[:, :, 2:5])
+    assert np.array_equal(mask.step(6).dense(), whole[:, :, 6:7, :7])
+
+
+def test_chunked_prefill_and_decoding_make_the_one_pass() -> None:
+    ids = [[1, 1, 1, 2, 2, 2, 2, 3, 3]]
+    whole = (mw.causal() & mw.documents(ids=ids) & mw.window(back=2)).on(9)
+    chunks = [whole.rows(a, min(a + 4, 9)).dense() for a in range(0, 9, 4)]
+    steps = [whole.step(position).dense() for position in range(9)]
+    assert np.array_equal(np.concatenate(chunks, axis=2), whole.dense())
+    assert np.array_equal(np.concatenate(steps, axis=2), whole.dense())
+
+
+# ── what a mask remembers ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_mask_is_bound_once_per_size() -> None:
+    mask = mw.causal() & mw.padding(lengths=[3, 4])
+    bound = mask.bound_to(4, 4, 2, 1, None)
+    assert bound is mask.bound_to(4, 4, 2, 1, None)
+    assert bound == mask.on(4, 4, 2, 1)
+    assert bound is not mask.bound_to(4, 4, 2, 3, None)
+    assert mask.bound_to(2, 4, 2, 1, 0).frame.q_start == 0
+    with pytest.raises(mw.FrameError, match="batch=3"):
+        mask.bound_to(4, 4, 3, 1, None)
+
+
+def test_the_least_recently_used_sizes_are_forgotten() -> None:
+    mask = mw.window(back=2)
+    first = mask.bound_to(1, 1, 1, 1)
+    for length in range(2, 60):
+        mask.bound_to(length, length, 1, 1)
+        assert mask.bound_to(1, 1, 1, 1) is first  # used all the time
+    assert len(mask._bounds) == expr.MAX_BOUND  # type: ignore[arg-type]
+    kept = mask.bound_to(59, 59, 1, 1)
+    assert mask.bound_to(59, 59, 1, 1) is kept
+
+
+@pytest.mark.parametrize(
+    "same", [copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))]
+)
+def test_copies_remember_nothing(same: Any) -> None:
+    mask = (mw.documents(ids=[[0, 0, 1, -1]]) & mw.causal()).T
+    mask.bound_to(4).spans  # noqa: B018 - fills the caches
+    mw.simplify(mask)
+    mask._cached("unpicklable", lambda: lambda: None)
+    other = same(mask)
+    assert (other, hash(other)) == (mask, hash(mask))
+    assert not {"_cache", "_bounds"} & set(vars(other))
+    assert other._handle != mask._handle
+    assert other.on(4).equals(mask)
+
+
+def test_what_is_remembered_does_not_change_a_mask() -> None:
+    mask, fresh = (mw.causal() & mw.chunks(3) for _ in range(2))
+    before = hash(mask)
+    mask.bound_to(4).spans  # noqa: B018 - fills the caches
+    mask._cached("value", object)
+    assert mask == fresh
+    assert hash(mask) == before == hash(fresh)
+
+
+def test_threads_bind_one_mask_to_many_sizes() -> None:
+    start = Barrier(8)
+    mask = mw.causal() & mw.window(back=3)
+
+    def use(seed: int) -> int:
+        start.wait()
+        for n in range(600):
+            length = 1 + (n * (seed + 1)) % 40
+            bound = mask.bound_to(length, length, 1, 1)
+            assert bound.frame.q_len == length
+            mask._cached(("length", length), lambda length=length: length)
+            if n % 50 == 0:
+                assert copy.copy(mask) == mask  # while others write
+        return len(mask._bounds)  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert max(pool.map(use, range(8))) <= expr.MAX_BOUND
+
+
+def test_threads_compute_a_value_of_a_mask_once() -> None:
+    for _ in range(50):
+        mask, start, calls = mw.causal(), Barrier(8), []
+        with ThreadPoolExecutor(8) as pool:
+            found = list(
+                pool.map(
+                    lambda _, mask=mask, start=start, calls=calls: (
+                        start.wait() < 0 or mask._cached("key", lambda: calls.append(1) or object())
+                    ),
+                    range(8),
+                )
+            )
+        assert len(calls) == 1
+        assert len(set(map(id, found))) == 1

@@ -1,0 +1,288 @@
+"""`select_backend` is the one decision: `attention` runs what `explain_backend` names, or refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+import maskwright as mw
+from maskwright.engine import dispatch
+from maskwright.engine.dispatch import backend_module
+from maskwright.engine.params import IMPLS
+from tests.engine.given import HAS_KERNEL, MASKS, T, Tensors, gradients, sizes_of, tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEFAULT = "native" if HAS_KERNEL else "blocks"
+
+
+def attend(given: Tensors, mask: Any, **options: Any) -> Any:
+    return mw.attention(*given, mask, enable_gqa=True, **options)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The backends whose forward pass was run, in order."""
+    found: list[str] = []
+    for name in IMPLS[1:]:
+        module = backend_module(name)
+        forward = module.forward
+
+        def record(*args: Any, name: str = name, forward: Any = forward) -> Any:
+            found.append(name)
+            return forward(*args)
+
+        monkeypatch.setattr(module, "forward", record)
+    return found
+
+
+CALLS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "float32": ({"dtype": torch.float32}, {}),
+    "bfloat16": ({"dtype": torch.bfloat16}, {}),
+    "float64": ({}, {}),
+    "dropout": ({"dtype": torch.float32}, {"dropout_p": 0.1}),
+    "wide heads": ({"dtype": torch.float32, "dim": 300}, {}),
+    "wide values": ({"dtype": torch.float32, "value_dim": 300}, {}),
+    "logsumexp": ({"dtype": torch.float32}, {"return_lse": True}),
+    "blocks": ({"dtype": torch.float32}, {"impl": "blocks"}),
+    "sdpa": ({"dtype": torch.float32}, {"impl": "sdpa"}),
+    "reference": ({"dtype": torch.float32}, {"impl": "reference"}),
+    **({"native": ({"dtype": torch.float32}, {"impl": "native"})} if HAS_KERNEL else {}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_attention_runs_what_explain_backend_names(name: str, ran: list[str]) -> None:
+    sizes, options = CALLS[name]
+    given = tensors(**sizes)
+    choice = mw.explain_backend(*given, MASKS["window"], **options)
+    attend(given, MASKS["window"], **options)
+    assert ran == [choice.backend]
+    shapes = [tuple(x.shape) for x in given]
+    dtype = str(given.q.dtype).removeprefix("torch.")
+    assert mw.explain_backend(*shapes, MASKS["window"], **options, dtype=dtype) == choice
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "backend"),
+    [
+        ({"dtype": torch.float32}, {}, DEFAULT),
+        ({"dtype": torch.float16}, {"dropout_p": 0.5}, DEFAULT),
+        ({"dtype": torch.float64}, {}, "blocks"),
+        ({"dtype": torch.float32, "dim": 257}, {}, "blocks"),
+        ({"dtype": torch.float32, "dim": 0}, {}, "blocks"),
+    ],
+)
+def test_the_backend_on_the_cpu(sizes: Any, options: Any, backend: str) -> None:
+    choice = mw.explain_backend(*tensors(**sizes), mw.causal(), **options)
+    assert choice.backend == backend
+    assert str(choice).startswith(f"{backend}: ")
+
+
+@pytest.mark.parametrize(
+    ("mask", "options", "backend"),
+    [
+        (mw.causal(), {}, "sdpa"),
+        (mw.everything(), {}, "sdpa"),
+        (mw.everything(), {"return_lse": True}, "flex"),
+        (mw.window(back=3), {}, "flex"),
+        (mw.window(back=3), {"dropout_p": 0.1}, "blocks"),
+    ],
+)
+def test_the_backend_on_other_devices(mask: mw.Mask, options: Any, backend: str) -> None:
+    shape = (2, 4, 64, 16)
+    assert mw.explain_backend(shape, mask=mask, device="cuda:0", **options).backend == backend
+    with pytest.raises(mw.Unsupported, match="cuda"):
+        mw.explain_backend(shape, mask=mask, device="cuda", impl="native")
+
+
+def test_the_reason_names_what_the_kernel_does_not_support() -> None:
+    reasons = [
+        mw.explain_backend((1, 2, 8, 300), mask=mw.causal()).reason,
+        mw.explain_backend((1, 2, 8, 4), mask=mw.causal(), dtype="float64").reason,
+    ]
+    if HAS_KERNEL:
+        assert "300" in reasons[0]
+        assert "float64" in reasons[1]
+    else:
+        assert all("MASKWRIGHT_ISA" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("impl", ["blocks", "sdpa", "reference"])
+@pytest.mark.parametrize("name", MASKS)
+def test_every_backend_gives_the_same_numbers(name: str, impl: str) -> None:
+    sizes = sizes_of(name)
+    given = tensors(**sizes, kv_heads=sizes["heads"] // 2, value_dim=6, dtype=torch.float32)
+    given = given.learning()
+    found, right = (attend(given, MASKS[name], impl=impl) for impl in (impl, DEFAULT))
+    if impl == DEFAULT:
+        right = attend(given, MASKS[name], impl="reference")
+    torch.testing.assert_close(found, right, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(found.square(), given),
+        gradients(right.square(), given),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("impl", ["sdpa"])
+def test_scale_and_dropout_reach_torch(impl: str) -> None:
+    given = tensors()
+    found = attend(given, mw.causal(), impl=impl, scale=0.1)
+    torch.testing.assert_close(found, attend(given, mw.causal(), scale=0.1))
+    values = torch.eye(T, dtype=torch.float64).expand(1, 2, T, T)
+    dropped = attend(given._replace(v=values), mw.everything(), impl=impl, dropout_p=0.5) == 0
+    assert 0.4 < float(dropped.double().mean()) < 0.6
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────
+
+
+REFUSED = [
+    ("sdpa", {}, {"return_lse": True}, "return_lse"),
+    ("reference", {}, {"dropout_p": 0.1}, "dropout_p is 0.1"),
+    ("flex", {}, {"dropout_p": 0.1}, "dropout_p is 0.1"),
+    ("flex", {}, {"return_lse": True}, "return_lse"),
+    *([("native", {}, {}, "float64")] if HAS_KERNEL else []),
+    *([("native", {"dim": 257, "dtype": torch.float32}, {}, "257")] if HAS_KERNEL else []),
+]
+
+
+@pytest.mark.parametrize(("impl", "sizes", "options", "words"), REFUSED)
+def test_an_explicit_backend_is_refused_not_replaced(
+    impl: str, sizes: Any, options: Any, words: str, ran: list[str]
+) -> None:
+    for call in (attend, lambda given, mask, **rest: mw.explain_backend(*given, mask, **rest)):
+        with pytest.raises(mw.Unsupported, match=words) as refusal:
+            call(tensors(**sizes), mw.causal(), impl=impl, **options)
+        assert refusal.value.target == impl
+    assert ran == []
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_flex_on_the_cpu_has_no_gradients(name: str) -> None:
+    given = tensors(dtype=torch.float32)
+    getattr(given, name).requires_grad_()
+    with pytest.raises(mw.Unsupported, match="gradient"):
+        attend(given, mw.causal(), impl="flex")
+
+
+@pytest.mark.parametrize("impl", ["fast", "", None, 3, "Native", "strips"])
+def test_an_unknown_backend(impl: Any) -> None:
+    for call in (
+        lambda: attend(tensors(), mw.causal(), impl=impl),
+        lambda: mw.explain_backend((1, 1, 4, 4), mask=mw.causal(), impl=impl),
+    ):
+        with pytest.raises(mw.ArgumentError, match="impl") as error:
+            call()
+        assert all(f"'{known}'" in str(error.value) for known in IMPLS)
+
+
+# ── flex ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def graphs() -> Iterator[Any]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield lambda: counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of inductor
+def test_flex_is_compiled_once_for_masks_of_one_shape(graphs: Any) -> None:
+    given = tensors(dtype=torch.float32, heads=2)
+    for name in ("causal", "window", "documents", "prefix", "ahead"):  # one interval per row
+        with torch.no_grad():
+            found = attend(given, MASKS[name], impl="flex")
+        torch.testing.assert_close(found, attend(given, MASKS[name]))
+        assert graphs() == 1
+
+
+# ── without the kernel ────────────────────────────────────────────────────────────────────────────
+
+
+MISSING = """
+import warnings, torch, maskwright as mw
+from maskwright.engine.native import bindings
+bindings.loaded.cache_clear()
+bindings.find_library = lambda: None
+x = torch.ones(1, 1, 4, 2)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        mw.attention(x, x, x, mw.causal())
+print([(w.category.__name__, str(w.message)) for w in caught])
+"""
+
+
+def test_a_missing_kernel_is_reported_once() -> None:
+    run = [sys.executable, "-c", MISSING]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    ((kind, message),) = eval(done.stdout)
+    assert kind == "UserWarning"
+    assert "C kernel" in message
+    assert "pip install" in message
+    assert "maskwright doctor" in message
+
+
+# ── explain_backend ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_work_counts_tiles_and_cells() -> None:
+    bound = mw.window(back=15).on(256, heads=4)
+    for impl in ("auto", "blocks"):
+        work = mw.explain_backend((2, 4, 256, 16), mask=mw.window(back=15), impl=impl).work
+        assert work.cells_visible == 2 * bound.count()
+        assert work.cells_visible <= work.cells_computed <= 2 * 4 * 256 * 256
+        tiles = bound.tiles(work.block_q, work.block_kv).counts()
+        assert work.tiles_visited == 8 * (tiles["partial"] + tiles["full"])
+        assert work.tiles == 8 * sum(tiles.values())
+        assert 0 < work.useful_share <= 1
+        assert work.as_dict()["useful_share"] == work.useful_share
+    forward = mw.explain_backend((2, 4, 256, 16), mask=mw.causal()).work
+    backward = mw.explain_backend((2, 4, 256, 16), mask=mw.causal(), backward=True).work
+    assert backward.milliseconds > forward.milliseconds
+
+
+def test_shapes_are_checked_as_tensors_are() -> None:
+    with pytest.raises(mw.ArgumentError, match=r"q has shape \(2, 3\)"):
+        mw.explain_backend((2, 3))
+    with pytest.raises(mw.ArgumentError, match="enable_gqa"):
+        mw.explain_backend((1, 4, 8, 16), (1, 2, 8, 16))
+    shapes = ((1, 4, 8, 16), (1, 2, 9, 16), (1, 2, 9, 5))
+    assert mw.explain_backend(*shapes, mw.causal(), enable_gqa=True).work.cells_visible > 0
+    with pytest.raises(mw.FrameError, match="bound to 64 queries"):
+        mw.explain_backend((1, 1, 32, 8), mask=mw.causal().on(64))
+    with pytest.raises(mw.ArgumentError, match="device"):
+        mw.explain_backend((1, 1, 32, 8), device="a b")
+
+
+@pytest.mark.skipif(not HAS_KERNEL, reason="needs the C kernel")
+def test_numpy_arrays() -> None:
+    x = np.zeros((1, 2, 8, 4), np.float32)
+    assert mw.explain_backend(x, x, x, mw.causal()).backend == "native"
+    with pytest.raises(mw.Unsupported, match="torch tensors"):
+        mw.explain_backend(x, x, x, mw.causal(), impl="blocks")
+
+
+def test_shapes_need_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; import maskwright as mw\n"
+        "print(mw.explain_backend((1, 8, 128, 64), mask=mw.causal()).backend)"
+    )
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == DEFAULT
+
+
+def test_the_suite_runs_with_the_kernel_unless_disabled() -> None:
+    assert (dispatch.loaded().library is not None) == HAS_KERNEL
