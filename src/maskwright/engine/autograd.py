@@ -115,7 +115,6 @@ def run(params: AttentionParams, tensors: Tensors) -> tuple[torch.Tensor, torch.
     if name == "blocks" and params.impl == "auto":
         warn_without_kernel()
     q, k, v = tensors
-    check_storage(q, k, v)
     seed = torch.randint(2**62, (), device="cpu") if params.dropout_p else None
     if params.requires_grad or _is_transformed(params.device):
         out, lse = Attention.apply(q, k, v, seed, params, backend)
@@ -140,6 +139,7 @@ def _forward(
     q, k, v = tensors
     if q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor():
         tensors = tuple(_materialized(x) for x in tensors)
+    check_storage(*tensors)  # here, where functorch's wrappers are off
     return backend.forward(params, *tensors)  # type: ignore[no-any-return]
 
 
