@@ -47,7 +47,9 @@ PICTURE = DOCS / "images" / "performance.svg"
 def _kernel_line(kernel: str | None) -> str:
     """What computed attention."""
     if kernel is None:
-        return "Attention was computed by the `blocks` backend: the C kernel was missing in that run."
+        return (
+            "Attention was computed by the `blocks` backend: the C kernel was missing in that run."
+        )
     return f"Attention was computed by the kernel in C, with {kernel}, where that serves."
 
 
@@ -299,7 +301,9 @@ def _training(found: Result) -> str:
 
 def _variants(found: Result) -> str:
     cells = found["cells"]
-    fallback = "`blocks` is the backend without the C kernel; " if "blocks" in cells[0]["shares"] else ""
+    fallback = (
+        "`blocks` is the backend without the C kernel; " if "blocks" in cells[0]["shares"] else ""
+    )
     note = (
         "The kernel is compiled for several instruction sets, and the best that a processor has is used. "
         "Here each of them was forced, on the same machine, so that owners of others know what to expect: "

@@ -188,7 +188,7 @@ def bench(
     maskwright doctor --format json"""
 )
 def doctor(form: TextForm = None, output: Output = None) -> None:
-    """Show which backend, instruction set and threads attention uses here, and how to fix it."""
+    """Show the C kernel, threads and backend that attention uses; if the kernel is missing, the fix."""
     wanted = text_or_json("doctor", form, output)
     from maskwright import __version__
     from maskwright.engine.doctor import facts
