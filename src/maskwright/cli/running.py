@@ -81,11 +81,11 @@ def plan(
             return
         frame = bound.frame
         read_whole(head_dim, "--head-dim", least=1)
-        shapes = [
+        q, k = (
             (frame.batch, frame.heads, length, head_dim) for length in (frame.q_len, frame.kv_len)
-        ]
+        )
         choice = explain_backend(
-            *shapes, mask=bound, dtype=dtype, requires_grad=backward, backward=backward
+            q, k, mask=bound, dtype=dtype, requires_grad=backward, backward=backward
         )
         facts = {
             "mask": repr(bound.mask),
