@@ -1,52 +1,134 @@
-"""The one part of the build that pyproject.toml can't say yet: the optional kernel in C."""
+"""The part of the build that pyproject.toml cannot express: the optional C kernel.
+
+MASKWRIGHT_BUILD=required fails if the kernel cannot be built, MASKWRIGHT_BUILD=none does not build
+it, and MASKWRIGHT_CFLAGS adds compiler flags.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("src/maskwright/engine/native/src")
-WHY = "maskwright installs without its C kernel, and computes attention by PyTorch alone: "
+REQUIRED = os.environ.get("MASKWRIGHT_BUILD") == "required"
+ADVICE = (
+    "Install GCC 12 or Clang 12, or newer, and run the same pip command again with "
+    "--force-reinstall --no-deps --no-cache-dir."
+)
+# GCC has __builtin_shufflevector since version 12; Clang has had it for longer.
+TEST_PROGRAM = """
+typedef float vector __attribute__((vector_size(32)));
+vector reversed(vector x) { return __builtin_shufflevector(x, x, 7, 6, 5, 4, 3, 2, 1, 0); }
+"""
+
+
+def compiler_problem(compiler: Any) -> str | None:
+    """The reason why this compiler cannot build the kernel, or None.
+
+    It compiles a short program that needs what the kernel needs, which gives a clearer reason than
+    the errors of the kernel's sources.
+    """
+    if compiler.compiler_type == "msvc":
+        return "Microsoft Visual C++ is not supported"
+    command = compiler.compiler_so[0]
+    if shutil.which(command) is None:
+        return f"the C compiler {command!r} was not found"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "test.c")
+        for text, problem in (
+            ("int zero(void) { return 0; }\n", "does not compile a C program"),
+            (TEST_PROGRAM, "is too old: it does not know __builtin_shufflevector"),
+        ):
+            source.write_text(text)
+            made = [*compiler.compiler_so, "-c", str(source), "-o", str(Path(folder, "test.o"))]
+            if subprocess.run(made, capture_output=True, check=False).returncode:
+                return f"the C compiler {version_of(command)} {problem}"
+    return None
+
+
+def version_of(command: str) -> str:
+    """A compiler's name with its version, as far as it tells."""
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    return f"{command!r} ({lines[0].strip()})" if lines else repr(command)
+
+
+def report_missing_kernel(reason: str, folder: Path) -> None:
+    """Tell the user that the kernel was not built.
+
+    pip hides what a successful build prints, on stdout and on stderr, unless it is called with -v.
+    The message therefore goes to the controlling terminal as well, which pip does not redirect. In
+    CI there is none: there the first call of `attention` warns, and `maskwright doctor` shows the
+    reason, which it reads from a file in the package.
+    """
+    message = (
+        f"maskwright: the C kernel was not built: {reason}. Attention works without it, but is "
+        f"several times slower. {ADVICE}"
+    )
+    print(f"WARNING: {message}", file=sys.stderr)
+    if not sys.stderr.isatty():
+        try:
+            with open("/dev/tty", "w") as terminal:
+                terminal.write(f"\nWARNING: {message}\n")
+        except OSError:  # no controlling terminal
+            pass
+    write_reason(reason, folder)
+
+
+def write_reason(reason: str, folder: Path) -> None:
+    """Store the reason in the package, for `maskwright doctor`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "build_failure.txt").write_text(f"{reason}\n")
 
 
 class BuildKernel(build_ext):
-    """Builds the kernel where there is a compiler, and says so where there is none."""
+    """Builds the kernel if the compiler can, and reports the reason if it cannot."""
 
     def run(self) -> None:
-        """Build, unless none is wanted."""
+        """Build, unless MASKWRIGHT_BUILD=none."""
+        # Determined here, since editable installs build in a temporary folder and copy the result.
+        self.native_dir = Path(self.get_ext_fullpath(self.extensions[0].name)).parent
+        (self.native_dir / "build_failure.txt").unlink(missing_ok=True)
         if os.environ.get("MASKWRIGHT_BUILD") == "none":
-            print(f"{WHY}MASKWRIGHT_BUILD=none", file=sys.stderr)
+            write_reason("MASKWRIGHT_BUILD was set to none", self.native_dir)
             self.extensions = []
             return
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
-        """Build, or say why not."""
-        if self.compiler.compiler_type == "msvc":
-            print(f"{WHY}it needs GCC or Clang", file=sys.stderr)
-            return
-        try:
-            super().build_extension(ext)
-        except Exception as error:  # no compiler, or none that will do
-            if os.environ.get("MASKWRIGHT_BUILD") == "required":
-                raise
-            print(f"{WHY}{error}", file=sys.stderr)
+        """Build, or report why not; with MASKWRIGHT_BUILD=required, fail."""
+        reason = compiler_problem(self.compiler)
+        if reason is None:
+            try:
+                super().build_extension(ext)
+                return
+            except Exception as error:
+                if REQUIRED:
+                    raise
+                reason = str(error)
+        if REQUIRED:
+            raise RuntimeError(f"The C kernel cannot be built: {reason}. {ADVICE}")
+        report_missing_kernel(reason, self.native_dir)
 
     def get_outputs(self) -> list[str]:
-        """What was really built."""
+        """The files that exist: the kernel may be missing."""
         return [name for name in super().get_outputs() if Path(name).exists()]
 
 
 class Wheel(bdist_wheel):
-    """One wheel serves every Python from 3.10 on."""
+    """One wheel for Python 3.10 and newer."""
 
     def finalize_options(self) -> None:
-        """Name the oldest Python."""
+        """Set the oldest Python."""
         self.py_limited_api = "cp310"
         super().finalize_options()
 
@@ -68,7 +150,7 @@ setup(
             ],
             extra_link_args=["-lm", "-pthread", *flags],
             py_limited_api=True,
-            optional=True,
+            optional=not REQUIRED,
         )
     ],
     cmdclass={"build_ext": BuildKernel, "bdist_wheel": Wheel},

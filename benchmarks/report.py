@@ -47,7 +47,9 @@ PICTURE = DOCS / "images" / "performance.svg"
 def _kernel_line(kernel: str | None) -> str:
     """What computed attention."""
     if kernel is None:
-        return "Attention was computed by strips alone: there was no kernel in C in that run."
+        return (
+            "Attention was computed by the `blocks` backend: the C kernel was missing in that run."
+        )
     return f"Attention was computed by the kernel in C, with {kernel}, where that serves."
 
 
@@ -299,11 +301,14 @@ def _training(found: Result) -> str:
 
 def _variants(found: Result) -> str:
     cells = found["cells"]
+    fallback = (
+        "`blocks` is the backend without the C kernel; " if "blocks" in cells[0]["shares"] else ""
+    )
     note = (
         "The kernel is compiled for several instruction sets, and the best that a processor has is used. "
         "Here each of them was forced, on the same machine, so that owners of others know what to expect: "
         f"share of a 2048³ matmul on as many threads, {cells[0]['tokens']:,} tokens, 8 heads of 64, "
-        "float32. `strips` is what serves where there is no kernel; SDPA has `is_causal` for causal, and "
+        f"float32. {fallback}SDPA has `is_causal` for causal, and "
         "else a dense mask of floats that was made before. The baseline is what a compiler makes of plain "
         "vectors of four floats, as any x86-64 has them; it serves ARM too, where it was not measured."
     )

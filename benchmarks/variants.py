@@ -1,4 +1,4 @@
-"""The kernel in C by every instruction set that this processor has, beside strips and SDPA.
+"""The kernel in C by every instruction set that this processor has, beside the blocks backend and SDPA.
 
 Who has another processor learns from it what to expect. All take turns in one process, and so does
 a matmul of 2048³, of whose speed shares are told.
@@ -30,7 +30,7 @@ MASKS = {
     "causal window of 64": mw.window(back=63),
 }
 TOLERANCE = 1e-3  # of the largest number
-STRIPS, SDPA, MATMUL = "strips", "sdpa", "matmul"
+BLOCKS, SDPA, MATMUL = "blocks", "sdpa", "matmul"
 
 
 def measure(said: str, mode: str, tokens: int = TOKENS, pace: Pace | None = None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def measure(said: str, mode: str, tokens: int = TOKENS, pace: Pace | None = None
     square = torch.randn(MATRIX, MATRIX)
     runners = [
         *(runner(isa, lambda *x: mw.attention(*x, bound), isa) for isa in loaded().isas),
-        runner(STRIPS, lambda *x: mw.attention(*x, bound, impl="strips")),
+        runner(BLOCKS, lambda *x: mw.attention(*x, bound, impl="blocks")),
         runner(SDPA, by_sdpa),
         Runner(MATMUL, lambda: (square @ square,)),
     ]

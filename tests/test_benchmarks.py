@@ -292,7 +292,7 @@ def test_variants_compute_the_same_and_are_told(results: Path) -> None:
         found = [variants.measure("causal window of 64", BOTH, tokens=96, pace=ONCE)]
     finally:
         use_isa(str(used))
-    assert set(found[0]["seconds"]) == {*loaded().isas, "strips", "sdpa"}
+    assert set(found[0]["seconds"]) == {*loaded().isas, "blocks", "sdpa"}
     text = report.page(a_result(cell()), variants={"cells": found})
     assert "| causal window of 64" in text
     assert "baseline" in text

@@ -1,8 +1,9 @@
-"""Verbs about running, as a person calls them."""
+"""`maskwright plan`, `bench` and `doctor`."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import maskwright as mw
-from maskwright.engine.routes import native_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,19 +18,47 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Here
 
 
-def test_plan_prints_what_the_library_would_here(here: Here) -> None:
-    ran = here("plan", "window(back=255)", "--size", "1024", "--heads", "8")
-    route = mw.explain_route(mw.window(back=255), 1024, heads=8, impl="strips")
-    line = native_line(mw.window(back=255).on(1024, heads=8), "forward")
-    assert ran == (0, f"{line}\n{route}\n", "")
+def facts_of(text: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in text.splitlines())
 
 
-def test_plan_shows_the_backward_pass(here: Here) -> None:
-    from maskwright.engine.plan import plan_of
+def test_plan_prints_the_backend_and_its_work(here: Here) -> None:
+    ran = here("plan", "window(back=255)", "--size", "1024", "--heads", "8", "--head-dim", "64")
+    choice = mw.explain_backend((1, 8, 1024, 64), mask=mw.window(back=255))
+    found, work = facts_of(ran.out), choice.work
+    assert ran.code == 0
+    assert found["backend"].startswith(choice.backend)
+    assert found["reason"] == choice.reason
+    assert found["tiles visited"].startswith(f"{work.tiles_visited:,} of {work.tiles:,}, ")
+    assert found["scores computed"].startswith(f"{work.cells_computed:,}, ")
+    assert found["estimated time"].split()[1] in ("ms", "s")
 
-    ran = here("plan", "causal()", "--size", "512", "--backward")
-    bound = mw.causal().on(512)
-    assert ran.out == f"{native_line(bound, 'backward')}\n{plan_of(bound, 'backward')}\n"
+
+@pytest.mark.parametrize(
+    ("words", "backend"),
+    [(("--dtype", "float64"), "blocks"), (("--head-dim", "300"), "blocks"), ((), "native")],
+)
+def test_plan_selects_the_backend_of_the_arguments(
+    here: Here, words: tuple[str, ...], backend: str
+) -> None:
+    from maskwright.engine.native.bindings import loaded
+
+    found = json.loads(here("plan", "causal()", "--size", "64", "--format", "json", *words).out)
+    assert found["backend"] == (backend if loaded().isa else "blocks")
+    assert found["instruction_set"] == (loaded().isa if found["backend"] == "native" else None)
+
+
+def test_plan_of_the_backward_pass_takes_longer(here: Here) -> None:
+    words = ("plan", "causal()", "--size", "512", "--format", "json")
+    forward, backward = (json.loads(here(*words, *more).out) for more in ((), ("--backward",)))
+    assert (forward["pass"], backward["pass"]) == ("forward", "backward")
+    assert backward["work"]["milliseconds"] > forward["work"]["milliseconds"]
+
+
+def test_plan_refuses_an_invalid_head_dim(here: Here) -> None:
+    ran = here("plan", "causal()", "--head-dim", "0")
+    assert ran.code == 2
+    assert "--head-dim" in ran.err
 
 
 def test_plan_needs_no_framework(here: Here) -> None:
@@ -51,21 +79,21 @@ def test_plan_refuses_what_does_not_fit(here: Here) -> None:
     assert len(ran.err.splitlines()) == 1
 
 
-def test_bench_times_a_mask_beside_sdpa(here: Here) -> None:
+def test_bench_times_a_mask_and_sdpa(here: Here) -> None:
     ran = here("bench", "causal()", "--size", "64", "--heads", "2")
     first, ours, theirs, last = ran.out.splitlines()
-    assert first == "causal(), 64 queries and keys, 2 heads of 64, float32"
+    assert first == "causal(), 64 queries and keys, 2 heads, head_dim 64, float32"
     assert ours.startswith("maskwright")
     assert theirs.startswith("SDPA")
-    assert "times as fast" in last
+    assert "times the speed of SDPA" in last
 
 
 def test_plan_as_data_and_as_a_picture(here: Here, tmp_path: Path) -> None:
     found = json.loads(here("plan", "window(back=63)", "-n", "1024", "-f", "json").out)
-    assert found["useful"] == mw.window(back=63).on(1024).count()
-    assert found["pieces"]
+    assert found["work"]["cells_visible"] == mw.window(back=63).on(1024).count()
+    assert found["shape"]["q_len"] == 1024
     assert here("plan", "window(back=63)", "-n", "1024", "-o", "plan.svg").code == 0
-    assert "cells computed" in (tmp_path / "plan.svg").read_text()
+    assert "visited" in (tmp_path / "plan.svg").read_text()
 
 
 def test_bench_as_data(here: Here) -> None:
@@ -73,16 +101,40 @@ def test_bench_as_data(here: Here) -> None:
     assert set(found["seconds"]) == {"maskwright", "SDPA, dense mask"}
 
 
-def test_doctor_tells_of_the_kernel_and_its_threads(here: Here) -> None:
+def test_doctor_reports_the_kernel_its_threads_and_the_backend(here: Here) -> None:
     from maskwright.engine.native.bindings import loaded
 
     ran = here("doctor")
     assert ran.code == 0
-    found = dict(line.split(": ", 1) for line in ran.out.splitlines())
+    found = facts_of(ran.out)
     assert found["maskwright"] == mw.__version__
-    assert (loaded().isa or "none") in found["kernel"]
+    assert found["kernel"].startswith(loaded().isa or "none")
+    assert found["attention"].startswith(mw.explain_backend((1, 1, 8, 64)).backend)
+    assert ("fix" in found) == (loaded().isa is None)
     told = here("doctor", "--format", "json")
     assert json.loads(told.out) == found
+
+
+@pytest.mark.parametrize(
+    ("environment", "fix"),
+    [
+        ({"MASKWRIGHT_ISA": "none"}, "unset MASKWRIGHT_ISA"),
+        ({"MASKWRIGHT_KERNEL": "missing.so", "CC": "no-such-compiler"}, "no-such-compiler"),
+        ({"MASKWRIGHT_KERNEL": "missing.so"}, "pip install --force-reinstall"),
+    ],
+)
+def test_doctor_says_how_to_get_a_missing_kernel(environment: dict[str, str], fix: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "maskwright", "doctor"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    found = facts_of(done.stdout)
+    assert found["kernel"].startswith("none: ")
+    assert found["attention"].startswith("blocks")
+    assert fix in found["fix"]
 
 
 def test_plan_over_ranks_says_what_it_assumes(here: Here) -> None:

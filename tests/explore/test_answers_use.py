@@ -50,25 +50,25 @@ def test_code_for_every_target() -> None:
     assert "fewer tokens" in refused("code", 413, subject=on("causal()", size=2**16))["message"]
 
 
-def test_cost_in_numbers_and_words() -> None:
+def test_cost_is_what_the_library_computes() -> None:
     found = ask("cost", subject=on("window(back=15)", size=256, heads=2))
     bound = mw.window(back=15).on(256, heads=2)
     assert found["cells"] == 2 * 256**2
-    assert found["allowed"] == bound.count() == found["useful"]
+    assert found["allowed"] == bound.count() == found["work"]["cells_visible"]
     assert found["tiles"] == {"block": 128, **bound.tiles(128).counts()}
     assert (found["dense_bytes"], found["bias_bytes"]) == (256**2, 4 * 256**2)
     assert found["intervals"] == 256
     assert found["span_bytes"] < found["dense_bytes"]
-    assert found["computed"] >= found["useful"]
-    assert f"{found['pieces']} pieces" in found["plan"]
-    assert "ms" in found["route"]
+    choice = mw.explain_backend((1, 2, 256, found["head_dim"]), mask=bound)
+    assert (found["backend"], found["reason"]) == (choice.backend, choice.reason)
+    assert found["work"] == choice.work.as_dict()
+    assert (found["instruction_set"] is None) == (found["backend"] != "native")
 
 
-def test_a_plan_that_takes_long_is_left_out() -> None:
+def test_an_estimate_that_takes_long_is_left_out() -> None:
     found = ask("cost", subject=on("window(back=15) | keys([0])", size=2**20))
-    assert found["plan"].startswith("Not planned")
-    assert found["pieces"] is None
-    assert found["intervals"] > 2**20
+    assert found["work"] is None
+    assert found["backend"] is None
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -1,11 +1,10 @@
-"""The cost panel: cells, tiles, memory and the plan as the library counts them."""
+"""The cost panel: cells, tiles, memory, and the backend and work of attention."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import maskwright as mw
-from maskwright.engine.routes import plan_route
 from tests.explore.browser import expect, panel_of
 
 if TYPE_CHECKING:
@@ -48,13 +47,15 @@ def test_the_numbers_are_those_of_the_library(visit: Visit) -> None:
         )
         memory = block(panel, "Memory of the mask")
         expect(memory).to_contain_text(f"Held as {on.spans.intervals():,} intervals of keys.")
-        route = plan_route(on)
-        assert route.plan is not None
-        expect(block(panel, "Work")).to_contain_text(
-            f"{route.plan.computed:,} cells would be computed, {route.plan.useful:,} of them useful"
+        choice = mw.explain_backend((1, 1, size, 64), mask=on)
+        work, shown = choice.work, block(panel, "Attention on this machine")
+        expect(shown.locator("dd").first).to_contain_text(choice.backend)
+        expect(shown).to_contain_text(choice.reason)
+        share = _percent(work.tiles_visited / work.tiles)
+        expect(shown).to_contain_text(f"{work.tiles_visited:,} of {work.tiles:,} ({share})")
+        expect(shown).to_contain_text(
+            f"{work.cells_computed:,}, {work.cells_visible:,} of them visible"
         )
-        assert block(panel, "Plan").locator("pre").text_content() == str(route.plan)
-        assert route.kind in (block(panel, "Route").locator("pre").text_content() or "")
 
 
 def test_memory_is_said_in_binary_units(visit: Visit) -> None:

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
 QUICK = ("tokens", {"text": "a b"})
-# About two seconds of planning, which no test waits for.
-SLOW = ("cost", {"subject": {"expression": "window(back=255)", "size": 2**20}})
-SHORTER = (
-    "cost",
-    {"subject": {"expression": "window(back=255)", "size": 2**19}},
-)  # to be waited for
+# More than a second of work, which no test waits for.
+TWO_INTERVALS = "window(back=255) | keys(range(4))"
+SLOW = ("cost", {"subject": {"expression": TWO_INTERVALS, "size": 2**19}})
+SHORTER = ("cost", {"subject": {"expression": TWO_INTERVALS, "size": 2**18}})  # to be waited for
 
 
 @contextlib.asynccontextmanager

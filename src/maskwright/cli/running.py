@@ -1,9 +1,9 @@
-"""Verbs about running: how attention under a mask is planned, and how long it takes."""
+"""Commands about running attention: `plan`, `bench` and `doctor`."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskwright.cli.app import app
 from maskwright.cli.front import typer
@@ -18,13 +18,13 @@ from maskwright.cli.options import (
     TextForm,
     flags_in_errors,
 )
-from maskwright.cli.output import emit, give, progress, text_or_json
+from maskwright.cli.output import emit, give, text_or_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maskwright.core.bound import BoundMask
-    from maskwright.engine.plan import Plan
+    from maskwright.engine.api import BackendChoice
     from maskwright.parallel.predict import Prediction
 
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     maskwright plan "window(back=255)" --size 4096 --heads 8
 
-    maskwright plan "causal() & chunks(512)" --size 2048 --backward
+    maskwright plan "causal() & chunks(512)" --size 2048 --dtype bfloat16 --backward
 
     maskwright plan "window(back=63)" --size 256 -o plan.svg
 
@@ -48,48 +48,88 @@ def plan(
     batch: Batch = None,
     heads: Heads = None,
     q_start: QStart = None,
-    backward: Annotated[bool, typer.Option(help="The plan of the backward pass.")] = False,
+    head_dim: Annotated[int, typer.Option(help="Size of a head.")] = 128,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16", "float64"],
+        typer.Option(help="Data type of q, k and v."),
+    ] = "float32",
+    backward: Annotated[bool, typer.Option(help="Estimate the backward pass.")] = False,
     ranks: Annotated[
         int | None, typer.Option(help="Share the sequence out over so many machines instead.")
     ] = None,
     link: Annotated[str, typer.Option(help="Bytes a second between ranks.")] = "50GB/s",
     flops: Annotated[str, typer.Option(help="Operations a second of one rank.")] = "400T",
-    head_dim: Annotated[int, typer.Option(help="Numbers a head, for bytes and flops.")] = 128,
     form: Form = None,
     output: Output = None,
 ) -> None:
-    """Show how attention under a mask would be computed: by what, its pieces, and what they cost.
+    """Show how attention under a mask is computed on this machine.
 
-    The kernel in C reads the mask's intervals as they are; the pieces are those of strips, which serve
-    where there is none. A picture has a frame around every strip that is computed at once. Needs no
-    framework. With --ranks: which of so many machines does what, what they send each other, and how
-    long it takes.
+    Prints the backend and the reason for it, the instruction set of the C kernel, the number of
+    tiles that are visited, the share of computed scores that are visible, and an estimated time.
+    A picture shows the mask with an outline around each visited tile. Does not need PyTorch. With
+    --ranks: which of so many machines does what, what they send each other, and how long it takes.
     """
-    from maskwright import parse
-    from maskwright.draw.plans import plan_scene
-    from maskwright.engine.plan import plan_of
-    from maskwright.engine.routes import native_line, plan_route
+    from maskwright import explain_backend, parse
+    from maskwright.core.arrays import read_whole
+    from maskwright.draw.plans import tiles_scene
+    from maskwright.engine.native.bindings import loaded
 
     with flags_in_errors():
         bound = parse(expression).on(_tokens(size), keys, batch, heads, q_start)
         if ranks is not None:
             _give_ranks(_over_ranks(bound, ranks, link, flops, head_dim), form, output)
             return
-        route = plan_route(bound)
-        direction = "backward" if backward else "forward"
-        found = plan_of(bound, direction)
-        give(
-            lambda: plan_scene(bound, found),
-            lambda: {
-                "native": native_line(bound, direction),
-                "route": route.kind,
-                "why": route.why,
-                **_as_data(found),
+        frame = bound.frame
+        read_whole(head_dim, "--head-dim", least=1)
+        q, k = (
+            (frame.batch, frame.heads, length, head_dim) for length in (frame.q_len, frame.kv_len)
+        )
+        choice = explain_backend(
+            q, k, mask=bound, dtype=dtype, requires_grad=backward, backward=backward
+        )
+        facts = {
+            "mask": repr(bound.mask),
+            "shape": {
+                "batch": frame.batch,
+                "heads": frame.heads,
+                "q_len": frame.q_len,
+                "kv_len": frame.kv_len,
+                "head_dim": head_dim,
             },
+            "dtype": dtype,
+            "pass": "backward" if backward else "forward",
+            "backend": choice.backend,
+            "reason": choice.reason,
+            "instruction_set": loaded().isa if choice.backend == "native" else None,
+            "work": choice.work.as_dict(),
+        }
+        give(
+            lambda: tiles_scene(bound, choice.work),
+            lambda: facts,
             form,
             output,
-            lambda: f"{native_line(bound, direction)}\n{found if backward else route}",
+            lambda: _plan_text(facts, choice),
         )
+
+
+def _plan_text(facts: dict[str, Any], choice: BackendChoice) -> str:
+    from maskwright.engine.cost import format_time
+    from maskwright.engine.dispatch import DESCRIPTIONS
+
+    shape, work = facts["shape"], choice.work
+    lines = {
+        "mask": facts["mask"],
+        "shape": ", ".join(f"{name} {size}" for name, size in shape.items()),
+        "pass": f"{facts['pass']}, {facts['dtype']}",
+        "backend": f"{choice.backend} ({DESCRIPTIONS[choice.backend]})",
+        "reason": choice.reason,
+        "instruction set": facts["instruction_set"],
+        "tiles visited": f"{work.tiles_visited:,} of {work.tiles:,}, "
+        f"{work.block_q} × {work.block_kv} cells each",
+        "scores computed": f"{work.cells_computed:,}, {work.useful_share:.0%} of them visible",
+        "estimated time": f"{format_time(work.milliseconds)} on one CPU thread",
+    }
+    return "\n".join(f"{name}: {value}" for name, value in lines.items() if value is not None)
 
 
 def _tokens(size: str) -> int:
@@ -117,55 +157,27 @@ def _over_ranks(bound: BoundMask, ranks: int, link: str, flops: str, head_dim: i
     return predict(shards, *speeds, head_dim)
 
 
-def _as_data(plan: Plan) -> dict[str, Any]:
-    return {
-        "shape": plan.shape,
-        "useful": plan.useful,
-        "computed": plan.computed,
-        "nanoseconds": round(plan.nanoseconds),
-        "pieces": [str(piece) for piece in plan.pieces],
-    }
-
-
 @app.command(
     epilog="""Examples:
 
-    maskwright bench "window(back=255)" --size 4096
-
-    maskwright bench --calibrate"""
+    maskwright bench "window(back=255)" --size 4096"""
 )
 def bench(
     expression: Annotated[str, typer.Argument(help="A mask.")] = "window(back=255)",
     size: Annotated[int, typer.Option("--size", "-n", help="How many queries and keys.")] = 2048,
-    heads: Annotated[int, typer.Option(help="How many heads, of 64 numbers each.")] = 8,
-    calibrate: Annotated[
-        bool, typer.Option(help="Measure this machine's cost table, and keep it.")
-    ] = False,
+    heads: Annotated[int, typer.Option(help="How many heads.")] = 8,
+    head_dim: Annotated[int, typer.Option(help="Size of a head.")] = 64,
     form: TextForm = None,
     output: Output = None,
 ) -> None:
-    """Time attention under a mask beside SDPA with a dense mask, or measure the cost table."""
+    """Time attention under a mask and SDPA with the same mask as a dense tensor."""
     wanted = text_or_json("bench", form, output)
-    if calibrate:
-        _calibrate()
-        return
     from maskwright import parse
-    from maskwright.engine.beside import beside_sdpa
+    from maskwright.engine.benchmark import compare_with_sdpa
 
     with flags_in_errors():
-        found = beside_sdpa(parse(expression), size, heads)
+        found = compare_with_sdpa(parse(expression), size, heads, head_dim)
     emit(json.dumps(found.as_dict(), indent=2) if wanted == "json" else str(found), output)
-
-
-def _calibrate() -> None:
-    from maskwright.engine.calibrate import machine, measure
-    from maskwright.engine.costs import write_costs
-
-    table = {}
-    for direction, costs in measure():
-        progress(f"measured: {direction}")
-        table[direction] = costs
-    typer.echo(f"kept in {write_costs(table, machine())}")
 
 
 @app.command(
@@ -176,7 +188,7 @@ def _calibrate() -> None:
     maskwright doctor --format json"""
 )
 def doctor(form: TextForm = None, output: Output = None) -> None:
-    """Tell which kernel, instructions and threads attention is computed by, and why."""
+    """Show the C kernel, threads and backend that attention uses; if the kernel is missing, the fix."""
     wanted = text_or_json("doctor", form, output)
     from maskwright import __version__
     from maskwright.engine.doctor import facts

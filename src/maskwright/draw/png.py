@@ -175,7 +175,9 @@ class _Panel:
 
     def _draw_outline(self, outline: Outline, left: float, top: float) -> None:
         x, y = left + outline.column * self.broad, top + outline.row * self.tall
-        self.sheet.frame(x, y, outline.columns * self.broad, outline.rows * self.tall)
+        size = (outline.columns * self.broad, outline.rows * self.tall)
+        thin = self.grid.thin_outlines
+        self.sheet.frame(x, y, *size, dashed=outline.dashed, thin=thin)
         if outline in self._listed():
             self.sheet.badge(str(self.named.index(outline) + 1), x, y)
 

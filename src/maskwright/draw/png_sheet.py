@@ -136,14 +136,29 @@ class Sheet:
             y += size * 1.5
         return y
 
-    def frame(self, x: float, y: float, width: float, height: float) -> None:
+    def frame(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        *,
+        dashed: bool = False,
+        thin: bool = False,
+    ) -> None:
         """A rectangle without a filling, set off from what is below it."""
         from matplotlib.patches import Rectangle
 
-        for colour, line, order in ((self.theme.ground, 4.0, 1), (self.theme.outline, 2.0, 2)):
+        wide = 1.0 if thin else 2.0
+        for colour, line, order in (
+            (self.theme.ground, 2 * wide, 1),
+            (self.theme.outline, wide, 2),
+        ):
             size = (width * self.scale, height * self.scale)
             shape = Rectangle((0, 0), *size, fill=False, edgecolor=colour, linewidth=line)
             shape.set_zorder(order)
+            if dashed and order == 2:
+                shape.set_linestyle((0, (3, 2)))
             self.artists.append((shape, shape.set_xy, x, y + height))
         self._grow(x + width, y + height)
 

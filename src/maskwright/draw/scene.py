@@ -37,13 +37,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Outline:
-    """A frame around some cells, in cells of the grid: a piece of a plan, a row being computed."""
+    """A rectangle around some cells, in cells of the grid: a tile, or a row being computed."""
 
     row: float
     column: float
     rows: float
     columns: float
     text: str = ""
+    dashed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class Grid:
 
     `block` is how many queries and keys a sign stands for, `start` the query row and key of the
     upper left, `extent` how many of both the grid spans. Labels are tokens, one a sign, or absent.
-    `texts` are numbers to write into the cells.
+    `texts` are numbers to write into the cells. Many outlines side by side are drawn thin.
     """
 
     kinds: npt.NDArray[np.uint8]
@@ -65,6 +66,7 @@ class Grid:
     start: tuple[int, int] = (0, 0)
     extent: tuple[int, int] = (0, 0)
     outlines: tuple[Outline, ...] = ()
+    thin_outlines: bool = False
     row_name: str = "query"
     column_name: str = "key"
 

@@ -303,13 +303,13 @@ def explain_backend(
         validate.check_options(options)
         params = autograd.make_params(tensors, shape, mask, options)
     backend = select_backend(params)
-    kind = loaded().isa or "blocks" if backend.name == "native" else "blocks"
+    kind = (loaded().isa if backend.name == "native" else None) or backend.name
     return BackendChoice(backend.name, backend.reason, estimate_work(params, kind, backward))
 
 
 def _shape_params(shapes: Any, mask: Any, options: AttentionOptions) -> AttentionParams:
     for name, shape in zip("qkv", shapes, strict=True):
-        if len(shape) != 4:
+        if len(shape) != 4 or min(shape) < 0:
             raise ArgumentError(
                 f"explain_backend: {name} has shape {shape}. Expected (batch, heads, length, head_dim)."
             )

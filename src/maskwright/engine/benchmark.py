@@ -66,6 +66,7 @@ def compare_with_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> 
     """
     read_whole(size, "bench: size", least=1)
     read_whole(heads, "bench: heads", least=1)
+    read_whole(head_dim, "bench: head_dim", least=1)
     bound = mask.on(size, heads=heads)
     batch = bound.frame.batch
     q, k, v = (torch.randn(batch, size, heads, head_dim).transpose(1, 2) for _ in range(3))

@@ -5,14 +5,33 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from maskwright.engine.dispatch import needs_no_mask_tensor
+
 if TYPE_CHECKING:
     from maskwright.engine.params import AttentionParams
 
-# Rows and keys of the smallest tile that a backend computes or skips as a whole.
-TILES: Final = {"avx512": (8, 32), "avx2": (6, 16), "baseline": (6, 8), "blocks": (128, 1)}
+# Rows and keys of the smallest tile that the C kernel, by its instruction set, or another backend
+# computes or skips as a whole.
+TILES: Final = {
+    "avx512": (8, 32),
+    "avx2": (6, 16),
+    "baseline": (6, 8),
+    "blocks": (128, 1),
+    "sdpa": (128, 128),
+    "flex": (128, 128),
+    "reference": (128, 128),
+}
 # Computed multiply-adds per nanosecond and thread, float32, head_dim 64, on the AMD EPYC of
 # benchmarks/results. An estimate for orders of magnitude, not a measurement of this machine.
-RATES: Final = {"avx512": 40.0, "avx2": 24.0, "baseline": 7.0, "blocks": 15.0}
+RATES: Final = {
+    "avx512": 40.0,
+    "avx2": 24.0,
+    "baseline": 7.0,
+    "blocks": 15.0,
+    "sdpa": 25.0,
+    "flex": 15.0,
+    "reference": 1.0,
+}
 BACKWARD_FACTOR: Final = 2.5  # five matrix products instead of two
 NANOSECONDS_PER_ROW: Final = 60.0
 
@@ -28,7 +47,7 @@ class WorkEstimate:
         tiles_visited: Number of tiles that are computed.
         cells_computed: Number of scores that are computed.
         cells_visible: Number of those that the mask leaves visible.
-        milliseconds: Estimated time of one thread.
+        milliseconds: Estimated time on one CPU thread.
 
     >>> import maskwright as mw
     >>> work = mw.explain_backend((1, 8, 1024, 64), mask=mw.window(back=127)).work
@@ -59,8 +78,18 @@ class WorkEstimate:
         return (
             f"{self.tiles_visited:,} of {self.tiles:,} tiles of {self.block_q} × {self.block_kv} "
             f"visited, {self.useful_share:.0%} of the computed scores are visible, "
-            f"about {self.milliseconds:.3g} ms on one thread"
+            f"about {format_time(self.milliseconds)} on one CPU thread"
         )
+
+
+def format_time(milliseconds: float) -> str:
+    """A time with its unit.
+
+    >>> format_time(0.1234), format_time(36_400)
+    ('0.123 ms', '36.4 s')
+    """
+    number, unit = (milliseconds, "ms") if milliseconds < 1000 else (milliseconds / 1000, "s")
+    return f"{number:.3g} {unit}" if number < 1000 else f"{number:,.0f} {unit}"
 
 
 def estimate_work(params: AttentionParams, kind: str, backward: bool = False) -> WorkEstimate:
@@ -68,7 +97,7 @@ def estimate_work(params: AttentionParams, kind: str, backward: bool = False) ->
 
     Args:
         params: The parameters of the call.
-        kind: The instruction set of the C kernel, or "blocks" for other backends.
+        kind: The instruction set of the C kernel, or the name of another backend.
         backward: Whether to estimate the backward pass instead of the forward pass.
 
     Returns:
@@ -81,7 +110,9 @@ def estimate_work(params: AttentionParams, kind: str, backward: bool = False) ->
     copies = shape.batch * shape.heads // planes if planes else 0
     counts = found.counts()
     tiles = sum(counts.values()) * copies
-    visited = (counts["partial"] + counts["full"]) * copies
+    # SDPA with a mask tensor, and the reference, compute all scores.
+    dense = kind == "reference" or (kind == "sdpa" and not needs_no_mask_tensor(bound))
+    visited = tiles if dense else (counts["partial"] + counts["full"]) * copies
     visible = bound.spans.cells() * copies
     computed = min(
         visited * block_q * block_kv, shape.batch * shape.heads * shape.q_len * shape.kv_len

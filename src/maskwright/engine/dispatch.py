@@ -100,8 +100,8 @@ def warn_without_kernel() -> None:
     warnings.warn(
         "maskwright computes attention without its C kernel, which is several times faster: "
         f"{kernel.reason}. Install GCC 12 or Clang 12 or newer and run: "
-        "pip install --force-reinstall --no-deps maskwright. `maskwright doctor` has the details; "
-        "MASKWRIGHT_ISA=none disables the kernel and this warning.",
+        "pip install --force-reinstall --no-deps --no-cache-dir maskwright. `maskwright doctor` has "
+        "the details; MASKWRIGHT_ISA=none disables the kernel and this warning.",
         UserWarning,
-        stacklevel=4,
+        stacklevel=5,  # the caller of `attention`
     )

@@ -14,7 +14,8 @@ from maskwright.core.recognize import recognize
 from maskwright.draw import png, svg
 from maskwright.draw.masks import describe, grid_of, scene_of
 from maskwright.draw.scene import Scene, legend_of
-from maskwright.engine.routes import native_line, plan_route
+from maskwright.engine.api import explain_backend
+from maskwright.engine.native.bindings import loaded
 from maskwright.errors import MaskError
 from maskwright.explore.answers import frame_data, grid_data
 from maskwright.explore.faults import ADVICE, too_large, wrong
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 MOST_CODE_CELLS: Final = 2**24  # of the arrays that frameworks are handed
 MOST_COST: Final = 2**22  # intervals
-MOST_PLAN: Final = 2**20
+MAX_ESTIMATE_INTERVALS: Final = 2**20
+HEAD_DIM: Final = 64  # of the estimate
 LONGEST_CODE: Final = 20_000
 BLOCK: Final = 128
 PICTURE_SIGNS: Final = 128
@@ -59,7 +61,7 @@ def answer_code(ask: AskCode) -> dict[str, Any]:
 
 
 def answer_cost(ask: AskCost) -> dict[str, Any]:
-    """How much memory the mask takes in each form, and how attention under it is computed."""
+    """The memory of the mask in each form, and the backend and work of attention under it."""
     bound = bind(ask.subject)
     on, frame = bound.on, bound.on.frame
     check_weight(bound.weight, MOST_COST)
@@ -74,7 +76,8 @@ def answer_cost(ask: AskCost) -> dict[str, Any]:
         "bias_bytes": 4 * math.prod(on.shape),
         "span_bytes": 16 * intervals + 8 * math.prod(on.shape[:3]),
         "intervals": intervals,
-        **_plan(on),
+        "head_dim": HEAD_DIM,
+        **_attention(on),
     }
 
 
@@ -148,24 +151,21 @@ def _target(on: BoundMask, target: Target) -> dict[str, Any]:
     }
 
 
-def _plan(on: BoundMask) -> dict[str, Any]:
-    """How attention is computed, where that can be planned in time."""
-    if on._reader.max_intervals() > MOST_PLAN:
-        much = f"Not planned: more than {MOST_PLAN:,} intervals. {ADVICE}"
-        return {
-            "plan": much,
-            "route": much,
-            **dict.fromkeys(("pieces", "computed", "useful")),
-        }
-    route = plan_route(on)
-    plan = route.plan
-    assert plan is not None
+def _attention(on: BoundMask) -> dict[str, Any]:
+    """The backend that computes attention under the mask, and an estimate of its work.
+
+    The estimate is None for masks with so many intervals that it would take seconds.
+    """
+    if on._reader.max_intervals() > MAX_ESTIMATE_INTERVALS:
+        return dict.fromkeys(("backend", "reason", "instruction_set", "work"))
+    frame = on.frame
+    q, k = ((frame.batch, frame.heads, n, HEAD_DIM) for n in (frame.q_len, frame.kv_len))
+    choice = explain_backend(q, k, mask=on)
     return {
-        "plan": str(plan),
-        "route": f"{native_line(on, 'forward')}\n{route.impl}: {route.kind}\n{route.why}",
-        "pieces": len(plan.pieces),
-        "computed": plan.computed,
-        "useful": plan.useful,
+        "backend": choice.backend,
+        "reason": choice.reason,
+        "instruction_set": loaded().isa if choice.backend == "native" else None,
+        "work": choice.work.as_dict(),
     }
 
 

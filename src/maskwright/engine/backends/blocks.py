@@ -202,9 +202,7 @@ class RowGrads(NamedTuple):
     lse: torch.Tensor
 
 
-def _fused_forward(
-    block: Block, params: AttentionParams
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _fused_forward(block: Block, params: AttentionParams) -> tuple[torch.Tensor, torch.Tensor]:
     """By PyTorch's fused CPU kernel, except for rows with non-finite operands or scores."""
     out, lse = _fused_kernel(block, params.scale)
     empty = ~block.visible.any(-1)

@@ -30,6 +30,6 @@ def forward(
         **lower(params.mask, "torch.sdpa", device=q.device),
         dropout_p=params.dropout_p,
         scale=params.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
+        enable_gqa=bool(q.shape[1] != k.shape[1]),  # a tensor under torch.jit.trace
     )
     return out, None

@@ -1,8 +1,7 @@
-// Cost: how much of the mask there is to compute, what it takes to hold it, and how it would run.
+// Cost: visible cells, tiles, memory of the mask, and the backend and work of attention under it.
 
 import { add, number, percent } from "../words.js";
 import { follow, make } from "./parts.js";
-import { scrollable } from "./matrix.js";
 import { bytes } from "./numbers.js";
 
 let following = null;
@@ -37,16 +36,7 @@ function drawn(cost, ctx) {
   ];
   if (cost.tiles) parts.push(tiles(cost.tiles, ctx));
   parts.push(memory(cost, ctx));
-  if (cost.computed) {
-    const says = ctx.t("cost.work.says", {
-      computed: number(cost.computed),
-      useful: number(cost.useful),
-      share: percent(cost.useful / cost.computed),
-    });
-    parts.push(section("cost.work", make("p", { class: "says", text: says })));
-  }
-  if (cost.route) parts.push(section("cost.route", text(cost.route, ctx.t("cost.route"))));
-  if (cost.plan) parts.push(section("cost.plan", text(cost.plan, ctx.t("cost.plan"))));
+  parts.push(attention(cost, ctx));
   return parts;
 }
 
@@ -121,12 +111,50 @@ function memory(cost, ctx) {
   );
 }
 
-function section(word, ...parts) {
-  return make("section", { class: "block" }, make("h3", { word }), ...parts);
+/** The backend of attention under this mask, and an estimate of its work. */
+function attention({ backend, reason, instruction_set: isa, work, head_dim: dim }, ctx) {
+  if (!work) return section("cost.attention", make("p", { class: "says", word: "cost.skipped" }));
+  const rows = [
+    ["cost.backend", isa ? `${backend} (${isa})` : backend, "en"],
+    ["cost.reason", reason, "en"],
+    [
+      "cost.visited",
+      ctx.t("cost.visited.says", {
+        visited: number(work.tiles_visited),
+        tiles: number(work.tiles),
+        share: percent(work.tiles ? work.tiles_visited / work.tiles : 0),
+        rows: work.block_q,
+        keys: work.block_kv,
+      }),
+    ],
+    [
+      "cost.computed",
+      ctx.t("cost.computed.says", {
+        computed: number(work.cells_computed),
+        visible: number(work.cells_visible),
+        share: percent(work.useful_share),
+      }),
+    ],
+    ["cost.time", ctx.t("cost.time.says", { time: duration(work.milliseconds), dim })],
+  ];
+  const list = make("dl", { class: "pairs" });
+  for (const [word, text, lang] of rows) {
+    const value = make("dd", { text });
+    if (lang) value.lang = lang;
+    list.append(make("dt", { word }), value);
+  }
+  return section("cost.attention", list);
 }
 
-function text(said, name) {
-  return scrollable(make("pre", { class: "code", lang: "en" }, make("code", { text: said })), name);
+/** Milliseconds with a unit: 0.123 ms, 36.4 s. */
+function duration(milliseconds) {
+  const [value, unit] = milliseconds < 1000 ? [milliseconds, "ms"] : [milliseconds / 1000, "s"];
+  const digits = value < 1000 ? { maximumSignificantDigits: 3 } : { maximumFractionDigits: 0 };
+  return `${number(value, digits)} ${unit}`;
+}
+
+function section(word, ...parts) {
+  return make("section", { class: "block" }, make("h3", { word }), ...parts);
 }
 
 export const panel = {
@@ -159,10 +187,16 @@ add({
     "cost.intervals": "Held as {intervals} intervals of keys.",
     "cost.ratio": "That is {ratio} times less than T × T booleans.",
     "cost.log": "The scale is logarithmic: equal steps are equal factors.",
-    "cost.work": "Work",
-    "cost.work.says": "{computed} cells would be computed, {useful} of them useful ({share}).",
-    "cost.route": "Route",
-    "cost.plan": "Plan",
+    "cost.attention": "Attention on this machine",
+    "cost.skipped": "No estimate: the mask has too many intervals at this size.",
+    "cost.backend": "Backend",
+    "cost.reason": "Reason",
+    "cost.visited": "Tiles visited",
+    "cost.visited.says": "{visited} of {tiles} ({share}), {rows} × {keys} cells each",
+    "cost.computed": "Scores computed",
+    "cost.computed.says": "{computed}, {visible} of them visible ({share})",
+    "cost.time": "Estimated time",
+    "cost.time.says": "{time} on one CPU thread (forward, float32, head_dim {dim})",
   },
   zh: {
     "cost.title": "开销",
@@ -183,9 +217,15 @@ add({
     "cost.intervals": "用 {intervals} 个键区间表示。",
     "cost.ratio": "只有 T × T 布尔值的 {ratio} 分之一。",
     "cost.log": "刻度为对数：每一格代表相同的倍数。",
-    "cost.work": "计算量",
-    "cost.work.says": "要计算 {computed} 格，其中有用的 {useful} 格（{share}）。",
-    "cost.route": "执行路线",
-    "cost.plan": "执行计划",
+    "cost.attention": "本机上的注意力计算",
+    "cost.skipped": "未作估计：在这个长度下，掩码的区间太多。",
+    "cost.backend": "后端",
+    "cost.reason": "原因",
+    "cost.visited": "访问的分块",
+    "cost.visited.says": "共 {tiles} 块，访问 {visited} 块（{share}），每块 {rows} × {keys} 格",
+    "cost.computed": "计算的分数",
+    "cost.computed.says": "{computed} 个，其中可见 {visible} 个（{share}）",
+    "cost.time": "估计时间",
+    "cost.time.says": "单个 CPU 线程 {time}（前向，float32，head_dim {dim}）",
   },
 });
