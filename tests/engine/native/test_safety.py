@@ -17,7 +17,7 @@ from maskwright.engine.native import library
 from maskwright.engine.native.layout import FLOAT32, Given, Strided
 from maskwright.engine.native.library import loaded, run
 from maskwright.engine.native.spans import held_spans
-from tests.engine.native.given import isa, needs_kernel
+from tests.engine.native.helpers import isa, needs_kernel
 
 __all__ = ["isa"]
 pytestmark = [needs_kernel, pytest.mark.usefixtures("isa")]

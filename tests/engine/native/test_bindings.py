@@ -12,7 +12,7 @@ import torch
 import maskwright as mw
 from maskwright.engine.native.layout import ATTENTION
 from maskwright.engine.native.library import loaded, use_isa
-from tests.engine.native.given import needs_kernel
+from tests.engine.native.helpers import needs_kernel
 
 pytestmark = needs_kernel
 
