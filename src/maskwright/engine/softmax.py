@@ -89,7 +89,7 @@ def merge(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
 
 def masked_scores(x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     """X @ y.mT in the visible cells, and 0 elsewhere; differentiable any number of times."""
-    return _functions()[0].apply(x, y, visible)  # type: ignore[no-any-return]
+    return _functions()[0].apply(x, y, visible)
 
 
 def masked_matmul(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ def masked_matmul(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> to
 
     Unlike a product with zeros, this also holds where `b` is NaN or infinite.
     """
-    return _functions()[1].apply(a, b, visible)  # type: ignore[no-any-return]
+    return _functions()[1].apply(a, b, visible)
 
 
 def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
