@@ -101,20 +101,27 @@ def masked_matmul(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> to
 
 
 def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    import torch
+
     a = a.masked_fill(~visible, 0.0)
     if not _is_symbolic(b) and bool(b.isfinite().all()):
         return a @ b
-    # Multiply the finite entries, then count the visible pairs that make an entry infinite or NaN.
+    # Multiply the finite entries, then find the visible pairs that make an entry infinite or NaN.
     kind = a.dtype
-    finite, positive, negative = b.isfinite(), b == math.inf, b == -math.inf
-    out = a @ b.masked_fill(~finite, 0.0)
+    out = a.masked_fill(~a.isfinite(), 0.0) @ b.masked_fill(~b.isfinite(), 0.0)
 
     def meets(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        """Whether some visible pair has an entry of `a` in `rows` and one of `b` in `columns`."""
         return (rows & visible).to(kind) @ columns.to(kind) > 0
 
-    up = meets(a > 0, positive) | meets(a < 0, negative)
-    down = meets(a > 0, negative) | meets(a < 0, positive)
-    undefined = meets(visible, b.isnan()) | meets(~(a != 0) | a.isnan(), positive | negative)
+    def products(of_a: float, sign: int) -> torch.Tensor:
+        """Whether some product is +inf (`of_a` is inf and `sign` 1), and the like."""
+        return meets(a == of_a, b * sign > 0) | meets(a * sign > 0, b == of_a)
+
+    up = products(math.inf, 1) | products(-math.inf, -1)
+    down = products(math.inf, -1) | products(-math.inf, 1)
+    undefined = meets(a.isnan(), torch.ones_like(b)) | meets(visible, b.isnan())
+    undefined = undefined | meets(a.isinf(), b == 0) | meets(a == 0, b.isinf())
     out = out + up.to(kind).masked_fill(up, math.inf)
     out = out - down.to(kind).masked_fill(down, math.inf)
     return out.masked_fill(undefined, math.nan)

@@ -1,0 +1,115 @@
+"""Tensors that are not plain memory on the CPU: computed right, or refused, never read blindly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor, Replicate
+from torch.testing._internal.two_tensor import TwoTensor
+
+import maskwright as mw
+from tests.engine.given import BACKENDS, Tensors, gradients, tensors
+
+CAUSAL = mw.causal()
+IMPLS = sorted({impl for impl, _ in BACKENDS})
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_another_default_device(impl: str) -> None:
+    given = tensors(dtype=torch.float32).learning()
+    right = mw.attention(*given, CAUSAL, impl=impl, return_lse=True)
+    grads = gradients(right[0].square(), given)
+    with torch.device("meta"):
+        found = mw.attention(*given, CAUSAL, impl=impl, return_lse=True)
+        again = gradients(found[0].square(), given)
+        torch.manual_seed(0)
+        dropped = mw.attention(*given, CAUSAL, impl=impl, dropout_p=0.5)
+    assert all(torch.equal(x, y) for x, y in zip((*found, *again), (*right, *grads), strict=True))
+    torch.manual_seed(0)
+    assert torch.equal(dropped, mw.attention(*given, CAUSAL, impl=impl, dropout_p=0.5))
+
+
+@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("place", range(3))
+def test_a_fake_tensor_among_real_ones(place: int, impl: str) -> None:
+    given = list(tensors(dtype=torch.float32))
+    given[place] = FakeTensorMode().from_tensor(given[place])
+    with pytest.raises(Exception, match="[Ff]ake"):
+        mw.attention(*given, CAUSAL, impl=impl)
+
+
+@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+def test_dtensor_is_refused(impl: str) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        given = [
+            DTensor.from_local(x, mesh, [Replicate()]) for x in tensors(dtype=torch.float32)
+        ]
+        with pytest.raises(mw.Unsupported, match="q is a DTensor.*to_local"):
+            mw.attention(*given, CAUSAL, impl=impl)
+        plain = [x.to_local() for x in given]
+        assert mw.attention(*plain, CAUSAL, impl=impl).isfinite().all()
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_wrapper_subclass_is_refused(place: int) -> None:
+    given: list[Any] = list(tensors(dtype=torch.float32))
+    given[place] = TwoTensor(given[place], given[place].clone())
+    with pytest.raises(mw.Unsupported, match=f"{'qkv'[place]} is a TwoTensor"):
+        mw.attention(*given, CAUSAL)
+
+
+class Named(torch.Tensor):
+    """A subclass without data of its own."""
+
+
+@pytest.mark.parametrize("kind", [Named, torch.nn.Parameter])
+def test_other_subclasses_are_computed(kind: Any) -> None:
+    given = tensors(dtype=torch.float32)
+    right = mw.attention(*given, CAUSAL)
+    wrapped = [x.as_subclass(Named) if kind is Named else kind(x) for x in given]
+    found = mw.attention(*wrapped, CAUSAL)
+    assert torch.equal(torch.Tensor(found.detach()), right)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_zero_tensors_of_autograd(impl: str) -> None:
+    q, k, v = tensors(dtype=torch.float32)
+    zero = torch._efficientzerotensor(v.shape)
+    assert zero._is_zerotensor()
+    out, lse = mw.attention(q, k, zero, CAUSAL, impl=impl, return_lse=True)
+    assert not out.any()
+    assert lse.isfinite().all()
+    found = mw.attention(zero, k, v, CAUSAL, impl=impl)
+    torch.testing.assert_close(found, mw.attention(torch.zeros_like(q), k, v, CAUSAL, impl=impl))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("place", range(3))
+def test_a_freed_storage_is_refused(place: int, impl: str) -> None:
+    given = tensors(dtype=torch.float32)
+    given[place].untyped_storage().resize_(0)
+    with pytest.raises(mw.Unsupported, match="empty storage"):
+        mw.attention(*given, CAUSAL, impl=impl)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_lazy_negation_is_resolved(impl: str) -> None:
+    q, k, v = tensors(dtype=torch.float32)
+    right = mw.attention(-q, -k, -v, CAUSAL, impl=impl)
+    given = Tensors(*(torch._neg_view(x) for x in (q, k, v)))
+    assert all(x.is_neg() for x in given)
+    assert torch.equal(mw.attention(*given, CAUSAL, impl=impl), right)
+
+
+def test_meta_tensors_have_shapes_only() -> None:
+    given = [x.to("meta") for x in tensors(dtype=torch.float32, value_dim=7)]
+    out, lse = mw.attention(*given, CAUSAL, return_lse=True)
+    assert (out.device.type, out.shape, lse.shape) == ("meta", (1, 2, 48, 7), (1, 2, 48))
