@@ -2,7 +2,7 @@
 
 Both build the same `AttentionParams` and ask the same `select_backend`. Two context variables
 extend `attention`: an override replaces it, as context parallelism does, and an observer sees
-every call, as tracing does. Both apply to the current thread and context only.
+all calls, as tracing does. Both apply to the current thread and context only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -49,6 +50,7 @@ class Observer(Protocol):
 
 _override: ContextVar[Override | None] = ContextVar("attention_override", default=None)
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("attention_observers", default=())
+_hooks_lock = Lock()
 _hooks = 0  # overrides and observers of all threads; torch.compile cannot read context variables
 
 
@@ -78,11 +80,13 @@ def observe_attention(observer: Observer) -> Iterator[None]:
 def _hook(variable: ContextVar[Any], value: Any) -> Iterator[None]:
     global _hooks
     token = variable.set(value)
-    _hooks += 1
+    with _hooks_lock:
+        _hooks += 1
     try:
         yield
     finally:
-        _hooks -= 1
+        with _hooks_lock:
+            _hooks -= 1
         variable.reset(token)
 
 

@@ -54,7 +54,7 @@ def compare_with_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> 
         mask: The mask.
         size: Number of queries and of keys.
         heads: Number of heads.
-        head_dim: Size of a head.
+        head_dim: Head dimension.
 
     Returns:
         The best times and their ratio.

@@ -1,7 +1,7 @@
-"""`top_blocks`: the blocks of keys that are worth reading, chosen from the queries and keys.
+"""`top_blocks`: block-sparse attention that selects key blocks by the scores of block means.
 
-Blocks are compared by the mean of their queries and the mean of their keys. What may be chosen is
-a matter of the mask alone, so it is worked out once for every mask and frame, and kept.
+A key block is scored by the mean of its keys and the mean of the queries. The candidates depend on
+the mask alone, so they are computed once per bound mask and cached.
 """
 
 from __future__ import annotations
@@ -34,21 +34,32 @@ def top_blocks(
     *,
     q_start: int | None = None,
 ) -> Mask:
-    """The mask `blocks(map, size) & within` of the `keep` best blocks of keys for `size` queries.
+    """The mask `blocks(map, size) & within` of the `keep` best key blocks for each query block.
 
-    q is (B, H, T, D), k is (B, Hk, S, D), where groups of query heads may share a key head. For
-    every batch row, head and block of queries, among the blocks of keys in which `within` (all, if
-    not given) lets one of these queries see something:
+    For each batch row, head and query block, among the key blocks with a visible cell in `within`:
 
-    1. Those at the positions of the queries themselves are kept: one, or two where the edges of
-       blocks do not meet.
-    2. Then the best are, until there are `keep`. A block's score is its mean key times the mean
-       query; the first of equal ones comes first, and NaN comes last.
-    3. A query that would now see nothing, though `within` lets it see something, adds the best
-       block that it may see. So the mask has no more empty rows than `within` has.
+    1. The key blocks at the positions of the queries themselves are kept: one, or two if the
+       block boundaries are not aligned.
+    2. The best others are added until there are `keep`. The score of a block is its mean key times
+       the mean query. Of equal scores the first block wins, and NaN is the lowest score.
+    3. A query that would become fully masked, although `within` leaves it a key, adds the best
+       block that is visible to it. So the mask has no more fully masked rows than `within` has.
 
-    The last query sits at the last key; pass the same `q_start` here and to `attention` for
-    another place. The choice has no gradient.
+    The selection has no gradient.
+
+    Args:
+        q: Queries (batch, heads, q_len, head_dim).
+        k: Keys (batch, kv_heads, kv_len, head_dim), where kv_heads divides heads.
+        size: Rows and keys per block.
+        keep: Number of key blocks per query block.
+        within: The mask to select from, unbound. All keys by default.
+        q_start: Position of the first query; pass the same to `attention`.
+
+    Returns:
+        An unbound mask.
+
+    Raises:
+        ArgumentError: An argument is invalid.
 
     >>> import torch, maskwright as mw
     >>> from maskwright.engine.block_selection import top_blocks
@@ -82,7 +93,7 @@ def top_blocks(
 
 
 def _check(q: Any, k: Any, within: Any) -> None:
-    """Refuse what can't be compared, in one sentence."""
+    """Raise for invalid arguments."""
     import torch
 
     for name, x in (("q", q), ("k", k)):
@@ -90,33 +101,31 @@ def _check(q: Any, k: Any, within: Any) -> None:
             given = f"{tuple(x.shape)}, {x.dtype}" if isinstance(x, torch.Tensor) else kind_of(x)
             raise ArgumentError(
                 f"top_blocks: {name} is {given}. "
-                "Give a floating-point tensor of shape (batch, heads, length, head_dim)."
+                "Expected a floating-point tensor of shape (batch, heads, length, head_dim)."
             )
     heads, shared = q.shape[1], k.shape[1]
     fits = heads == shared or (shared > 0 and heads % shared == 0)
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or not fits:
         raise ArgumentError(
-            f"top_blocks: q {tuple(q.shape)} and k {tuple(k.shape)} do not go together. Give the "
-            "same batch and head_dim, and q as many heads as k or a multiple of them."
+            f"top_blocks: q {tuple(q.shape)} and k {tuple(k.shape)} do not match. Pass the "
+            "same batch size and head_dim; the heads of q must be a multiple of those of k."
         )
     if q.device != k.device:
         raise ArgumentError(
             f"top_blocks: q is on {q.device} and k on {k.device}. Move both to one device."
         )
     if within is not None and not isinstance(within, Mask):
-        raise ArgumentError(
-            f"top_blocks: within is {kind_of(within)}. Give a mask that is not bound to a size yet."
-        )
+        raise ArgumentError(f"top_blocks: within is {kind_of(within)}. Pass an unbound mask.")
 
 
-# ── what the mask lets be chosen ──────────────────────────────────────────────────────────────
+# ── candidates ──────────────────────────────────────────────────────────────
 
 
 class Choice(NamedTuple):
-    """What may, and what must be chosen; all by (batch or 1, heads or 1, query block, key block).
+    """The key blocks that may and must be selected, (batch or 1, heads or 1, query and key block).
 
-    `line` numbers the (batch, head, query block) of rows which see nothing at their own positions,
-    and `seen` the blocks that they see; such rows have to be looked after.
+    `line` has the (batch, head, query block) of rows without a visible key in the blocks at their
+    own positions, and `seen` the blocks that are visible to them.
     """
 
     touched: BoolArray
@@ -178,7 +187,7 @@ def _lines(
     return (line[:, 0], line[:, 1], line[:, 2]), distinct
 
 
-# ── what is chosen ────────────────────────────────────────────────────────────────────────────
+# ── selection ────────────────────────────────────────────────────────────────────────────
 
 
 def _means(x: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
@@ -214,14 +223,14 @@ def _best(scores: torch.Tensor, choice: Choice, keep: int) -> torch.Tensor:
     ranked = scores.masked_fill(~touched, -torch.inf).masked_fill(own, torch.inf)
     keep = min(keep, scores.shape[3])
     least = ranked.topk(keep, sorted=False).values.amin(-1, True) if keep else ranked
-    # Of equals the first come first: which of them topk would take is not told.
+    # Of equal scores the first block wins: the order of topk is not specified.
     better, equal = ranked > least, ranked == least
-    room = keep - better.sum(-1, keepdim=True)
-    return ((better | (equal & (equal.cumsum(-1) <= room))) & touched) | own
+    left = keep - better.sum(-1, keepdim=True)
+    return ((better | (equal & (equal.cumsum(-1) <= left))) & touched) | own
 
 
 def _fill(chosen: torch.Tensor, scores: torch.Tensor, choice: Choice) -> None:
-    """Add the best block that it sees for every row which is left with nothing."""
+    """Add the best visible block for each row that would be fully masked."""
     import torch
 
     if not choice.seen.size:

@@ -43,7 +43,7 @@ def backend_module(name: str) -> Any:
 
 
 def select_backend(params: AttentionParams) -> Backend:
-    """The backend that computes a call.
+    """Select the backend of an attention call.
 
     An explicit `impl` is used or refused. With "auto", calls on the CPU go to the C kernel, and to
     blocks of rows where the kernel is missing or does not support the call. On other devices it is

@@ -90,7 +90,7 @@ def reference(
 
 
 def unsupported(params: AttentionParams) -> str | None:
-    """The reason why the reference, as a backend, cannot compute a call, or None."""
+    """The reason why the reference, as a backend, cannot compute this call, or None."""
     return f"has no dropout, and dropout_p is {params.dropout_p}" if params.dropout_p else None
 
 

@@ -36,7 +36,7 @@ Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def unsupported(params: AttentionParams) -> str | None:  # noqa: ARG001 - the interface of backends
-    """None: this backend computes every call."""
+    """None: this backend has no limits."""
     return None
 
 
@@ -121,7 +121,7 @@ class Block(NamedTuple):
 
     @property
     def bias(self) -> torch.Tensor | None:
-        """The additive mask, 0 or -inf; None where every key is visible to every row."""
+        """The additive mask, 0 or -inf; None if no cell is masked."""
         if bool(self.visible.all()):
             return None
         zeros = torch.zeros(self.visible.shape, dtype=self.q.dtype, device=self.q.device)

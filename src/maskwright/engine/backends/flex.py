@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def unsupported(params: AttentionParams) -> str | None:
-    """The reason why FlexAttention cannot compute a call, or None."""
+    """The reason why FlexAttention cannot compute this call, or None."""
     if params.dropout_p:
         return f"has no dropout, and dropout_p is {params.dropout_p}"
     if params.device == "cpu" and params.requires_grad:

@@ -34,7 +34,7 @@ DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
 
 def unsupported(params: AttentionParams) -> str | None:
-    """Returns the reason why the C kernel cannot compute a call, or None."""
+    """Returns the reason why the C kernel cannot compute this call, or None."""
     if params.device != "cpu":
         return f"runs on the CPU only, and the tensors are on {params.device}"
     if params.dtype not in DTYPES:

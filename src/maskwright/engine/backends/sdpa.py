@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def unsupported(params: AttentionParams) -> str | None:
-    """The reason why SDPA cannot compute a call, or None."""
+    """The reason why SDPA cannot compute this call, or None."""
     if params.return_lse:
         return "has no logsumexp, and return_lse is True"
     return None

@@ -1,1 +1,1 @@
-"""The CPU kernel in C: its sources (`src/`), its Python binding and the spans it reads."""
+"""The CPU C kernel: its sources (`src/`), its Python binding and the spans it reads."""
