@@ -201,7 +201,7 @@ WRONG = {
     "batch": (lambda: top_blocks(ONE.expand(2, 1, 4, 2), ONE), "same batch"),
     "dim": (lambda: top_blocks(ONE, torch.zeros(1, 1, 4, 3)), "head_dim"),
     "within": (lambda: top_blocks(ONE, ONE, within=ONE), "within is of type Tensor"),
-    "bound": (lambda: top_blocks(ONE, ONE, within=mw.causal().on(4)), "not bound"),
+    "bound": (lambda: top_blocks(ONE, ONE, within=mw.causal().on(4)), "unbound"),
     "device": (lambda: top_blocks(ONE, ONE.to("meta")), "one device"),
 }
 

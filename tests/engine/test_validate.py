@@ -156,3 +156,10 @@ def test_numbers_of_numpy_are_numbers() -> None:
     found = mw.attention(*BASE, mw.causal(), scale=np.float64(0.5), q_start=np.int64(1))
     torch.testing.assert_close(found, mw.attention(*BASE, mw.causal(), scale=0.5))
     mw.attention(*BASE, scale=1, dropout_p=0)
+
+
+def test_a_mask_remembers_few_frames() -> None:
+    mask = mw.window(back=2)
+    for length in range(1, 60):
+        mw.attention(*tensors(q_len=length), mask)
+    assert len(mask._bounds) <= 16
