@@ -1,5 +1,6 @@
 """`make bench`: all measurements, one after the other; `python -m benchmarks attention` for one.
 
+`python -m benchmarks compare --base COMMIT` compares the working tree with an earlier commit.
 `python -m benchmarks report` measures nothing: it writes docs/performance.md and its picture.
 """
 
@@ -10,16 +11,17 @@ from importlib import import_module
 from itertools import takewhile
 
 MEASURED = ("core", "targets", "attention", "variants", "prefill", "training", "explore")
-WITH_OPTIONS = ("attention", "variants", "prefill", "training")
+ON_REQUEST = ("compare", "report")  # run only where they are named
+WITH_OPTIONS = ("attention", "variants", "prefill", "training", "compare")
 
 
 def main(given: list[str]) -> int:
     """Run what is named, or all; options go to the one that takes them."""
-    names = list(takewhile(lambda word: word in (*MEASURED, "report"), given))
+    names = list(takewhile(lambda word: word in (*MEASURED, *ON_REQUEST), given))
     options = given[len(names) :]
     if options and not (len(names) == 1 and names[0] in WITH_OPTIONS):
         if options[0] in ("-h", "--help"):
-            print(f"python -m benchmarks [{' | '.join((*MEASURED, 'report'))}] [--help]")
+            print(f"python -m benchmarks [{' | '.join((*MEASURED, *ON_REQUEST))}] [--help]")
             return 0
         print(f"{options[0]}: name one measurement that takes it, of {', '.join(WITH_OPTIONS)}")
         return 2

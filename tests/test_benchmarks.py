@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import maskwright as mw  # noqa: E402
 from benchmarks import (  # noqa: E402
     attention,
     chart,
+    compare,
     figures,
     measure,
     prefill,
@@ -302,3 +304,90 @@ def test_the_picture_tells_every_ratio() -> None:
     assert figures.times(figures.ratio(one)) in text
     assert "flex" in text
     assert text.count("<rect") == 5
+
+
+COMPARED = ["--quick", "--lengths", "64", "--threads", "1", "--minimum-runs", "2"]
+
+
+def test_compare_writes_a_table_and_json(
+    results: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base_tree = ["--base-tree", str(compare.ROOT), "--minimum-seconds", "0", "--repeats", "0"]
+    monkeypatch.setattr(compare, "build_kernel", lambda tree: None)  # tests compile nothing
+    assert main(["compare", *COMPARED, *base_tree]) == 0
+    assert "geometric mean" in capsys.readouterr().out
+    found = json.loads((results / "compare.json").read_text())
+    assert "torch" in found["machine"]
+    assert found["base"] == found["new"]
+    assert set(found["base"]) == {"commit", "dirty"}
+    for version in ("base", "new"):
+        assert found["workers"][version]["package"].startswith(str(compare.ROOT / "src"))
+    assert [cell["direction"] for cell in found["cells"]] == ["forward", "forward + backward"]
+    for cell in found["cells"]:
+        assert (cell["pattern"], cell["q_len"], cell["dtype"]) == ("tiny", 64, "float32")
+        assert cell["ratio"] == cell["seconds"]["base"] / cell["seconds"]["new"] > 0
+        assert cell["rounds"] >= 2
+        assert cell["difference"] == 0
+        assert cell["agrees"]
+    assert found["summary"]["cells"] == 2
+    assert found["summary"]["minimum"] == min(cell["ratio"] for cell in found["cells"])
+
+
+@pytest.mark.parametrize("cell", compare.shapes(), ids=lambda cell: f"{cell.pattern} {cell.length}")
+def test_every_compared_mask_has_visible_keys(cell: compare.Cell) -> None:
+    mask = eval(cell.mask, dict(vars(mw)))
+    bound = mask.on(cell.q_len, cell.kv_len, cell.batch, cell.heads)
+    assert bound.count() >= cell.batch * cell.heads * cell.q_len
+
+
+def test_compared_cells_are_selected_by_options() -> None:
+    whole = compare.parse_options(["--base", "HEAD", "--threads", "1", "2"]).cells
+    assert len(set(whole)) == len(whole)
+    assert {cell.threads for cell in whole} == {1, 2}
+    assert {cell.dtype for cell in whole} == set(compare.DTYPES)
+    assert not any(cell.backward for cell in whole if cell.kv_len == 8_192 or cell.q_len == 1)
+    quick = compare.parse_options(["--base", "HEAD", "--quick"]).cells
+    assert 0 < len(quick) < len(whole) / 10
+    for wrong in ([], ["--base", "HEAD", "--dtypes", "int8"], ["--base", "HEAD", "--threads", "0"]):
+        with pytest.raises(SystemExit):
+            compare.parse_options(wrong)
+
+
+def measured(base: float, new: float, **changes: Any) -> compare.Measured:
+    seconds = {"base": base, "new": new}
+    return compare.Measured(
+        compare.shapes()[0], seconds, round_ratios=[base / new], first_ratio=base / new, **changes
+    )
+
+
+def test_slow_and_differing_cells_are_listed() -> None:
+    found = [measured(2.0, 1.0), measured(1.0, 2.0), measured(1.0, 1.0, difference=0.5)]
+    text = compare.report(found)
+    assert "geometric mean 1.000, minimum 0.500" in text
+    assert "cells below 0.93: 1" in text
+    assert "outputs differ by 5.0e-01" in text
+    failed = compare.Measured(compare.shapes()[0], failed={"new": "ValueError: no"})
+    assert "ValueError: no" in compare.report([failed])
+    assert failed.to_json()["failed"] == {"new": "ValueError: no"}
+
+
+def test_a_kernel_is_built_only_when_older_than_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = tmp_path / compare.NATIVE
+    (native / "src").mkdir(parents=True)
+    for path in (tmp_path / "setup.py", native / "src" / "module.c", native / "_kernel.abi3.so"):
+        path.write_text("")
+    built: list[Any] = []
+
+    def build(command: list[str], **_: Any) -> Any:
+        built.append(command)
+        return compare.subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(compare.subprocess, "run", build)
+    os.utime(native / "_kernel.abi3.so", (2e9, 2e9))
+    compare.build_kernel(tmp_path)
+    assert not built
+    os.utime(native / "src" / "module.c", (2.1e9, 2.1e9))
+    compare.build_kernel(tmp_path)
+    assert len(built) == 1

@@ -68,10 +68,10 @@ PLANNING = {  # over ranks
     *("__init__.py", "assign.py", "balance.py", "cutout.py", "distances.py", "exchange.py"),
     *("level.py", "predict.py", "shards.py", "work.py"),
 }
-NUMPY_ONLY = {  # of the engine
-    *("plan.py", "pieces.py", "cutting.py", "costs.py", "routes.py"),
-    *("problem.py", "runs.py", "ways.py", "rough.py", "taking.py", "dilation.py"),
-}
+LAZY_TORCH = (  # modules of the engine that import torch inside functions only
+    *("api", "cost", "dispatch", "dropout", "params", "reference", "softmax", "validate"),
+    *("backends/native", "native/*"),
+)
 
 
 def room_of(path: Path) -> str:
@@ -104,7 +104,7 @@ def test_imports_go_one_way(path: Path) -> None:
             free = top in sys.stdlib_module_names or top == "numpy"
             named = room in ("targets", "integrations")
             own = named and path.stem.split("_")[0] == top in FRAMEWORKS
-            if path.name in {"engine": NUMPY_ONLY, "parallel": PLANNING}.get(room, ()):
+            if room == "parallel" and path.name in PLANNING:
                 assert free, f"{room}/{path.name} may not import {name}"
             allowed = free or own or top in OUTSIDE.get(room, ())
             if room == "checks" and any(path.match(f"checks/{name}") for name in MODEL_CHECKS):
@@ -122,8 +122,6 @@ WRITES_DICT = re.compile(
 OWN_DICT = {
     *("core/expr.py", "core/bound.py"),
     "apps/ranks.py",  # of a torch module
-    *("engine/inputs.py", "engine/plan.py", "engine/flex.py"),
-    *("engine/native/spans.py", "engine/native/dilated.py"),
 }
 
 
@@ -131,6 +129,31 @@ OWN_DICT = {
 def test_derived_values_are_kept_in_the_cache(path: Path) -> None:
     if str(path.relative_to(SOURCE)) not in OWN_DICT:
         assert WRITES_DICT.findall(path.read_text()) == []
+
+
+def imports_at_module_level(path: Path) -> set[str]:
+    """The top-level packages that importing a file imports: not in functions, not for typing."""
+    found: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            pending += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            pending += ast.iter_child_nodes(node)
+    return found
+
+
+@pytest.mark.parametrize("module", LAZY_TORCH)
+def test_engine_modules_load_without_torch(module: str) -> None:
+    paths = sorted((SOURCE / "engine").glob(f"{module}.py"))
+    assert paths, f"engine/{module}.py does not exist"
+    for path in paths:
+        assert "torch" not in imports_at_module_level(path), f"{path.name} imports torch"
 
 
 def test_nothing_fast_imports_the_oracle() -> None:

@@ -155,7 +155,7 @@ class Unsupported(MaskError):  # noqa: N818 - it is a refusal, not a fault
     prefix(lengths=[3])
     """
 
-    def __init__(self, message: str, *, target: str = "", term: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, target: str = "", term: str = "") -> None:  # noqa: ARG002
+        # The message is stored by __new__; torch.compile cannot trace super().__init__ here.
         self.target = target
         self.term = term

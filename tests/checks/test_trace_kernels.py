@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 import maskwright as mw
 from maskwright.checks.trace import recording, trace
+from maskwright.engine.api import override_attention
 from tests.checks.attention_examples import (
     CAUSAL,
     INF,
@@ -294,7 +297,7 @@ def test_maskwright_attention() -> None:
     assert call.kernel == "maskwright"
     assert call.given is mask
     assert_sees(call, mask)
-    for impl in ("dense", "reference"):
+    for impl in ("blocks", "sdpa", "reference"):
         [call] = trace(mw.attention, q, k, v, mask, impl=impl)
         assert call.kernel == "maskwright"
     [call] = trace(sdpa, q, k, v, attn_mask=mask)
@@ -308,3 +311,69 @@ def test_maskwright_attention() -> None:
     assert_sees(call, mask)
     [call] = trace(layer, x, x, x, attn_mask=mask, need_weights=True)
     assert_sees(call, mask)
+
+
+def test_no_mask_differs_from_a_mask_of_everything() -> None:
+    q, k, v = tensors()
+    [call] = trace(mw.attention, q, k, v)
+    assert (call.convention, call.masks, call.mask) == ("none", {}, mw.everything())
+    [call] = trace(mw.attention, q, k, v, mw.everything())
+    assert (call.convention, list(call.masks)) == ("a mask", ["mask"])
+
+
+def test_q_start_and_bound_masks() -> None:
+    q, k, v = tensors(T, T + 3)
+    for given in ({"mask": CAUSAL, "q_start": 0}, {"mask": CAUSAL.on(T, T + 3, q_start=0)}):
+        [call] = trace(mw.attention, q, k, v, **given)
+        assert call.mask_text == "causal() from q_start=0"
+        assert_sees(call, CAUSAL, q_start=0)
+
+
+def test_gradients_and_nested_recordings() -> None:
+    q, k, v = (x.requires_grad_() for x in tensors())
+    mask = CAUSAL & PADDING
+    expected = torch.autograd.grad(mw.attention(q, k, v, mask).sum(), (q, k, v))
+    with recording(mw.attention, outputs=True) as outer, recording(mw.attention) as inner:
+        out = mw.attention(q, k, v, mask)
+        found = torch.autograd.grad(out.sum(), (q, k, v))
+    for recorder in (outer, inner):
+        [call] = recorder.calls
+        assert (call.kernel, call.given) == ("maskwright", mask)
+    assert torch.equal(outer.outputs[0], out)
+    for grad, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(grad, right)
+    mw.attention(q, k, v, mask)
+    assert len(outer.calls) == len(inner.calls) == 1
+
+
+def test_other_threads_are_not_recorded() -> None:
+    q, k, v = tensors()
+    with ThreadPoolExecutor(1) as other, recording(mw.attention) as recorder:
+        plain = other.submit(mw.attention, q, k, v, PADDING).result()
+        # A copied context carries the observer into the other thread, where it records nothing.
+        copied = other.submit(copy_context().run, mw.attention, q, k, v, PADDING).result()
+        mw.attention(q, k, v, CAUSAL)
+        assert other.submit(trace, mw.attention, q, k, v, PADDING).result()[0].given is PADDING
+    [call] = recorder.calls
+    assert call.given is CAUSAL
+    expected = mw.attention(q, k, v, PADDING)
+    assert torch.equal(plain, expected)
+    assert torch.equal(copied, expected)
+
+
+def test_an_override_applies_to_its_own_thread() -> None:
+    q, k, v = tensors()
+    expected = mw.attention(q, k, v, CAUSAL)
+    seen = []
+
+    def override(q: Any, k: Any, v: Any, mask: Any, options: Any) -> str:
+        seen.append((mask, options))
+        return "replaced"
+
+    with ThreadPoolExecutor(1) as other, override_attention(override):
+        assert mw.attention(q, k, v, CAUSAL, impl="blocks") == "replaced"
+        elsewhere = other.submit(mw.attention, q, k, v, CAUSAL)
+        assert torch.equal(elsewhere.result(), expected)
+    [(mask, options)] = seen
+    assert (mask, options.impl) == (CAUSAL, "blocks")
+    assert torch.equal(mw.attention(q, k, v, CAUSAL), expected)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.engine.api import attention
-from maskwright.engine.reference import reference
 from maskwright.engine.block_selection import top_blocks
+from maskwright.engine.reference import reference
 from tests.strategies import bind, cases
 
 TRUTH = st.booleans()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +14,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import maskwright as mw
 import maskwright.integrations.torch
+from maskwright.core import mask_registry
 from tests.engine.given import MASKS, T, Tensors, gradients, sizes_of, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -170,15 +175,15 @@ def test_what_is_no_mask_is_refused() -> None:
         run(tensors(), mw.causal().on(3))
 
 
-def test_ways_of_torchs_own_are_for_eager_code() -> None:
+def test_other_backends_run_eagerly() -> None:
     given, mask = tensors(), mw.window(back=3)
-    run = torch.compile(attend, backend="aot_eager")  # falls back to eager code
-    for impl in ("dense", "reference"):
+    run = torch.compile(attend, backend="aot_eager")  # with a graph break
+    for impl in ("sdpa", "reference"):
         torch.testing.assert_close(run(given, mask, impl=impl), attend(given, mask))
     torch._dynamo.reset()
     whole, _ = compiled(attend)
-    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="is not for compiled code"):
-        whole(given, mask, impl="dense")
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="not available in a compiled"):
+        whole(given, mask, impl="sdpa")
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
@@ -187,31 +192,97 @@ def test_the_operator_keeps_torchs_rules(name: str, dropout_p: float) -> None:
     sizes = sizes_of(name)
     given = tensors(**sizes, kv_heads=sizes["heads"] // 2, value_dim=3, q_len=T).learning()
     mask, seed = MASKS[name], torch.tensor(7) if dropout_p else None
-    torch.library.opcheck(
-        torch.ops.maskwright.attend, (*given, mask._handle, None, 0.5, dropout_p, seed)
-    )
+    options = {"q_start": None, "scale": 0.5, "dropout_p": dropout_p, "impl": "auto"}
+    torch.library.opcheck(torch.ops.maskwright.attend, (*given, seed, mask._handle), options)
 
 
 class Layer(torch.nn.Module):
-    def __init__(self, mask: Any) -> None:
+    def __init__(self, mask: Any, impl: str = "auto") -> None:
         super().__init__()
-        self.mask = mask
+        self.mask, self.impl = mask, impl
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
-        return mw.attention(q, k, v, self.mask)
+        return mw.attention(q, k, v, self.mask, impl=self.impl)
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_an_exported_program_finds_its_mask_by_number(strict: bool) -> None:
+def test_export_is_refused(strict: bool) -> None:
+    """A saved program would look for its mask in another process."""
     given, layer = tensors(), Layer(mw.window(back=3) & mw.chunks(8))
-    program = torch.export.export(layer, tuple(given), strict=strict).module()
-    assert torch.equal(program(*given), layer(*given))
+    kinds = (mw.Unsupported, torch._dynamo.exc.TorchDynamoException)
+    with pytest.raises(kinds, match='impl="sdpa"'):
+        torch.export.export(layer, tuple(given), strict=strict)
 
 
-def test_a_mask_that_is_gone_is_told_of() -> None:
-    number = mw.window(back=3)._handle
-    with pytest.raises(mw.ArgumentError, match=rf"handle {number}\b.*Keep a reference"):
-        torch.ops.maskwright.attend(*tensors(), number, None, 1.0, 0.0, None)
+def test_export_with_the_mask_as_a_constant(tmp_path: Path) -> None:
+    given, layer = tensors(), Layer(mw.window(back=3) & mw.chunks(8), impl="sdpa")
+    program = torch.export.export(layer, tuple(given), strict=False)
+    path = tmp_path / "program.pt2"
+    torch.export.save(program, path)
+    code = (
+        "import sys, torch; q, k, v, right = torch.load(sys.argv[2])\n"
+        "program = torch.export.load(sys.argv[1]).module()\n"
+        "torch.testing.assert_close(program(q, k, v), right)"
+    )
+    torch.save((*given, layer(*given)), tmp_path / "tensors.pt")
+    run = [sys.executable, "-c", code, str(path), str(tmp_path / "tensors.pt")]
+    assert subprocess.run(run).returncode == 0
+
+
+def test_a_mask_that_is_gone() -> None:
+    handle = mw.window(back=3)._handle
+    options = {"q_start": None, "scale": 1.0, "dropout_p": 0.0, "impl": "auto"}
+    with pytest.raises(mw.ArgumentError, match="Keep a reference to the mask"):
+        torch.ops.maskwright.attend(*tensors(), None, handle, **options)
+
+
+def test_handles_of_two_processes_differ() -> None:
+    code = "import maskwright as mw; print(mw.causal()._handle)"
+    run = [sys.executable, "-c", code]
+    done = [subprocess.run(run, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert done[0].stdout != done[1].stdout
+
+
+def test_make_fx_records_the_operator() -> None:
+    given, mask = tensors(), mw.window(back=3)
+    graph = make_fx(lambda *x: mw.attention(*x, mask))(*given)
+    assert torch.equal(graph(*given), mw.attention(*given, mask))
+    others = tensors(seed=1)
+    assert torch.equal(graph(*others), mw.attention(*others, mask))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_jit_trace_is_refused() -> None:
+    given, mask = tensors(), mw.window(back=3)
+    with pytest.raises(mw.Unsupported, match=r"torch\.jit\.trace"):
+        torch.jit.trace(lambda *x: mw.attention(*x, mask), tuple(given))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of inductor
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_memory_of_a_long_training_loop_is_bounded(backend: str) -> None:
+    """A new padding mask per step, dropped before the backward pass."""
+    steps = 2000 if backend == "aot_eager" else 200
+
+    def loss(given: Tensors, mask: Any) -> Any:
+        return mw.attention(*given, mask).square().sum()
+
+    run = torch.compile(loss, backend=backend, fullgraph=True)
+    given = tensors(batch=2, q_len=16, dtype=torch.float32).learning()
+    masks: list[Any] = []
+    alive: list[int] = []
+    for step in range(steps):
+        mask = mw.causal() & mw.padding(lengths=[1 + step % 16, 16])
+        masks.append(weakref.ref(mask))
+        total = run(given, mask)
+        del mask
+        gc.collect() if step % 500 == 0 else None
+        total.backward()  # looks the mask up again
+        del total
+        alive.append(len(mask_registry._held))
+    gc.collect()
+    assert max(alive) <= 2 * mask_registry.MIN_PRUNE
+    assert sum(ref() is not None for ref in masks) <= 2 * mask_registry.MIN_PRUNE
 
 
 @pytest.mark.parametrize("where", ["meta", "fake"])
@@ -235,7 +306,7 @@ def test_who_compiles_nothing_does_not_load_the_compiler() -> None:
     code = (
         "import sys, torch, maskwright as mw; q = torch.ones(1, 1, 4, 2, requires_grad=True)\n"
         "mw.attention(q, q, q, mw.causal()).sum().backward()\n"
-        "mw.attention(q, q, q, mw.causal(), impl='dense')\n"
+        "mw.attention(q, q, q, mw.causal(), impl='sdpa')\n"
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

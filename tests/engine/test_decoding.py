@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import maskwright as mw
-from maskwright.engine.plan import plan_of
+from maskwright.engine.softmax import merge
 from tests.engine.given import NAN, tensors
 
 T = 40
@@ -114,8 +114,7 @@ def test_parts_merge_by_their_logsumexp(dtype: torch.dtype) -> None:
         mw.attention(q, k[:, :, part], v[:, :, part], return_lse=True)
         for part in (slice(0, 13), slice(13, 30))
     ]
-    lse = torch.logaddexp(halves[0][1], halves[1][1])
-    out = sum(own * (own_lse - lse).exp().unsqueeze(-1) for own, own_lse in halves)
+    out, lse = merge(*halves)
     torch.testing.assert_close(lse, whole_lse, atol=1e-2, rtol=1e-2)
     torch.testing.assert_close(out.to(dtype), whole, atol=2e-2, rtol=2e-2)
 
@@ -131,14 +130,14 @@ def test_a_step_is_one_row_however_long_the_cache(
     bound = mask.on(2**17)
     if read:
         assert bound.spans
-    pieces = set()
+    intervals = set()
     for n in (2**15, 2**16, 2**17 - 1):
         step = bound.step(n, kv_len=n + 1)
-        plan = plan_of(step)
-        pieces.add((len(plan.pieces), step.spans.intervals()))
-        assert plan.useful == (cells or n + 1)
-        assert plan.computed <= (4 * cells if cells else n + 1)
-    assert len(pieces) == 1
+        work = mw.explain_backend((1, 1, 1, 64), (1, 1, n + 1, 64), mask=step).work
+        intervals.add(step.spans.intervals())
+        assert work.cells_visible == (cells or n + 1)
+        assert work.tiles_visited * work.block_kv <= (cells or n + 1) + 3 * work.block_kv
+    assert len(intervals) == 1
 
 
 def test_a_step_reads_one_row_of_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -211,23 +213,37 @@ def test_flex_is_compiled_once_for_masks_of_one_shape(graphs: Any) -> None:
 
 
 MISSING = """
-import warnings, torch, maskwright as mw
-from maskwright.engine.native import bindings
-bindings.loaded.cache_clear()
-bindings.find_library = lambda: None
+import json, warnings, torch, maskwright as mw
 x = torch.ones(1, 1, 4, 2)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(3):
         mw.attention(x, x, x, mw.causal())
-print([(w.category.__name__, str(w.message)) for w in caught])
+print(json.dumps([(w.category.__name__, str(w.message)) for w in caught]))
 """
 
 
+def test_a_disabled_kernel_is_not_reported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MISSING],
+        env={**os.environ, "MASKWRIGHT_ISA": "none"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == []
+
+
 def test_a_missing_kernel_is_reported_once() -> None:
-    run = [sys.executable, "-c", MISSING]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    ((kind, message),) = eval(done.stdout)
+    environment = {k: v for k, v in os.environ.items() if k != "MASKWRIGHT_ISA"}
+    done = subprocess.run(
+        [sys.executable, "-c", MISSING],
+        env={**environment, "MASKWRIGHT_KERNEL": "missing.so"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ((kind, message),) = json.loads(done.stdout)
     assert kind == "UserWarning"
     assert "C kernel" in message
     assert "pip install" in message

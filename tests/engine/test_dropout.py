@@ -1,4 +1,4 @@
-"""Dropout: each weight is dropped or divided by what is left, as drawn by torch's seed."""
+"""Dropout: a weight is dropped, or multiplied by 1 / (1 - p), as drawn from torch's seed."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import torch
 
 import maskwright as mw
 from maskwright.engine.reference import reference
-from tests.engine.given import COSTS, MASKS, T, planned_by, sizes_of, tensors
+from tests.engine.given import BACKENDS, MASKS, T, sizes_of, tensors
 
 
-def weights_of(bound: mw.BoundMask, dropout_p: float, dtype: torch.dtype, seed: int) -> Any:
-    """The weights as dropout left them, read off by giving each key a value of its own."""
+def weights_of(
+    bound: mw.BoundMask, dropout_p: float, dtype: torch.dtype, seed: int, impl: str = "auto"
+) -> Any:
+    """The weights after dropout, which are the output for values that are unit vectors."""
     batch, heads = max(bound.shape[0], 1), max(bound.shape[1], 2)
     q, k, _ = tensors(batch=batch, heads=heads, dtype=dtype)
     each = torch.eye(T, dtype=dtype).expand(batch, heads, T, T)
     torch.manual_seed(seed)
-    found = mw.attention(q, k, each, bound, dropout_p=dropout_p)
+    found = mw.attention(q, k, each, bound, dropout_p=dropout_p, impl=impl)
     return found, reference(q, k, each, bound).weights.to(dtype)
 
 
-@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize(("impl", "dtype"), BACKENDS)
 @pytest.mark.parametrize("name", MASKS)
-def test_a_weight_is_dropped_or_made_up_for(name: str, costs: str) -> None:
-    with planned_by(costs):
-        found, weights = weights_of(MASKS[name].on(T, **sizes_of(name)), 0.25, torch.float64, 3)
+def test_a_weight_is_dropped_or_scaled(name: str, impl: str, dtype: torch.dtype) -> None:
+    found, weights = weights_of(MASKS[name].on(T, **sizes_of(name)), 0.25, dtype, 3, impl)
     kept = found != 0
     torch.testing.assert_close(found, torch.where(kept, weights / 0.75, 0.0))
     seen = weights > 0
@@ -34,17 +35,15 @@ def test_a_weight_is_dropped_or_made_up_for(name: str, costs: str) -> None:
         assert abs(float((seen & ~kept).sum() / seen.sum()) - 0.25) < 0.06
 
 
-@pytest.mark.parametrize("costs", ["own", "calls"])
 @pytest.mark.parametrize("dropout_p", [0.001, 0.1, 0.9])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_share_of_dropped_weights(dropout_p: float, dtype: torch.dtype, costs: str) -> None:
+@pytest.mark.parametrize(("impl", "dtype"), BACKENDS)
+def test_the_share_of_dropped_weights(dropout_p: float, impl: str, dtype: torch.dtype) -> None:
     dropped = cells = 0
-    with planned_by(costs):
-        bound = mw.window(back=20).on(T)
-        for seed in range(20):
-            found, weights = weights_of(bound, dropout_p, dtype, seed)
-            cells += int((weights > 0).sum())
-            dropped += int(((weights > 0) & (found == 0)).sum())
+    bound = mw.window(back=20).on(T)
+    for seed in range(20):
+        found, weights = weights_of(bound, dropout_p, dtype, seed, impl)
+        cells += int((weights > 0).sum())
+        dropped += int(((weights > 0) & (found == 0)).sum())
     error = abs(dropped / cells - dropout_p)
     assert error < 5 * (dropout_p * (1 - dropout_p) / cells) ** 0.5
 
@@ -57,33 +56,31 @@ def test_the_mean_is_attention_without_dropout() -> None:
 
 
 def test_weights_are_dropped_one_by_one() -> None:
-    """No two heads, sequences, rows or strips drop alike."""
-    with planned_by("calls"):
-        bound = (mw.chunks(8)).on(T, batch=2, heads=2)
-        q, k, _ = tensors(batch=2)
-        torch.manual_seed(0)
-        each = torch.eye(T, dtype=q.dtype).expand(2, 2, T, T)
-        kept = mw.attention(q, k, each, bound, dropout_p=0.5) != 0
+    """No two heads, sequences or blocks of rows have the same dropout mask."""
+    bound = (mw.chunks(8)).on(T, batch=2, heads=2)
+    q, k, _ = tensors(batch=2)
+    torch.manual_seed(0)
+    each = torch.eye(T, dtype=q.dtype).expand(2, 2, T, T)
+    kept = mw.attention(q, k, each, bound, dropout_p=0.5) != 0
     rows = torch.stack([kept[..., i * 8 : i * 8 + 8, i * 8 : i * 8 + 8] for i in range(6)])
     blocks = rows.flatten(0, 2).flatten(1)
     assert len({tuple(block.tolist()) for block in blocks}) == len(blocks)
 
 
-@pytest.mark.parametrize("costs", COSTS)
-def test_the_seed_decides(costs: str) -> None:
-    given = tensors()
+@pytest.mark.parametrize(("impl", "dtype"), BACKENDS)
+def test_the_seed_decides(impl: str, dtype: torch.dtype) -> None:
+    given = tensors(dtype=dtype)
 
     def run(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
-        out: torch.Tensor = mw.attention(*given, MASKS["window"].on(T), dropout_p=0.5)
+        out: torch.Tensor = mw.attention(*given, MASKS["window"].on(T), dropout_p=0.5, impl=impl)
         return out
 
-    with planned_by(costs):
-        assert torch.equal(run(1), run(1))
-        assert not torch.equal(run(1), run(2))
-        torch.manual_seed(1)
-        first, second = (mw.attention(*given, mw.causal(), dropout_p=0.5) for _ in range(2))
-        assert not torch.equal(first, second)
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+    torch.manual_seed(1)
+    first, second = (mw.attention(*given, mw.causal(), dropout_p=0.5) for _ in range(2))
+    assert not torch.equal(first, second)
 
 
 def test_halves_are_as_exact_as_without_dropout() -> None:

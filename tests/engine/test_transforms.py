@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def test_the_whole_jacobian(name: str) -> None:
 
 
 @pytest.mark.parametrize("randomness", ["same", "different", "error"])
-def test_vmap_decides_whether_all_drop_alike(randomness: str) -> None:
+def test_vmap_decides_whether_dropout_masks_differ(randomness: str) -> None:
     one = tensors()
     given = [x.expand(3, *x.shape) for x in one]
     run = torch.vmap(lambda *x: attend(*x, mw.causal(), dropout_p=0.5), randomness=randomness)
@@ -90,13 +91,42 @@ def test_vmap_decides_whether_all_drop_alike(randomness: str) -> None:
     assert torch.equal(out[1], out[2]) == (randomness == "same")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of forward mode
-def test_forward_mode_is_refused() -> None:
-    q, k, v = tensors()
-    with pytest.raises(NotImplementedError):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("grad", [False, True])
+def test_forward_mode_is_refused(dtype: torch.dtype, grad: bool) -> None:
+    q, k, v = tensors(dtype=dtype)
+    with pytest.raises(mw.Unsupported, match='impl="reference"'):
         torch.func.jvp(lambda x: attend(x, k, v, mw.causal()), (q,), (q,))
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError):
-        attend(torch.autograd.forward_ad.make_dual(q, q), k, v, mw.causal())
+    dual = torch.autograd.forward_ad
+    with dual.dual_level(), torch.set_grad_enabled(grad):
+        for n in range(3):
+            given = [dual.make_dual(x, x) if n == i else x for i, x in enumerate((q, k, v))]
+            with pytest.raises(mw.Unsupported, match='impl="reference"'):
+                attend(*given, mw.causal())
+        attend(q, k, v, mw.causal())  # without a tangent there is nothing to refuse
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+def test_forward_mode_of_the_reference() -> None:
+    q, k, v = tensors(q_len=5)
+    run = functools.partial(attend, mask=mw.window(back=2), impl="reference")
+    _, tangent = torch.func.jvp(lambda x: run(x, k, v), (q,), (torch.ones_like(q),))
+    step = 1e-6
+    difference = (run(q + step, k, v) - run(q - step, k, v)) / (2 * step)
+    torch.testing.assert_close(tangent, difference, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("impl", ["auto", "blocks"])
+@pytest.mark.parametrize("name", VARIED)
+def test_vmap_over_an_empty_dimension(name: str, impl: str) -> None:
+    q, k, v = (torch.zeros(0, *x.shape, dtype=torch.float32) for x in tensors(batch=2))
+    out, lse = torch.vmap(lambda *x: attend(*x, VARIED[name], return_lse=True, impl=impl))(q, k, v)
+    assert out.shape == q.shape
+    assert lse.shape == q.shape[:-1]
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    total = torch.vmap(lambda *x: attend(*x, VARIED[name], impl=impl))(*leaves).sum()
+    assert [g.shape for g in torch.autograd.grad(total, leaves)] == [q.shape] * 3
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])

@@ -257,7 +257,7 @@ WRONG = {
     "values": (lambda: OWN(Y, Y, Y, FLOATS - 1, attn_mask=mw.causal()), "0 and -inf"),
     "whole numbers": (lambda: OWN(Y, Y, Y, PAD.long(), attn_mask=mw.causal()), "0 and -inf"),
     "lengths": (lambda: OWN(Y, Y, Y, attn_mask=mw.causal().on(4)), "bound to 4 queries"),
-    "batch": (lambda: OWN(Y, Y[:1], Y[:1], attn_mask=mw.causal()), "batches"),
+    "batch": (lambda: OWN(Y, Y[:1], Y[:1], attn_mask=mw.causal()), "batch sizes"),
     "carry": (lambda: carry(PAD), "of type Tensor"),
     "view": (lambda: carry(mw.causal()).view(1, 1), "torch.Tensor.view was given a carried mask"),
 }

@@ -22,6 +22,7 @@ from maskwright.core.atoms import everything, graph, window
 from maskwright.core.extras import needed_by
 from maskwright.core.text import parse
 from maskwright.draw.picture import picture
+from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import ArgumentError
 from maskwright.models.attention import MultiHeadAttention
 from maskwright.models.blocks import bound_mask, start_small
@@ -100,16 +101,16 @@ class Member(nn.Module):
         return logits
 
     def weights(self, ids: torch.Tensor) -> torch.Tensor:
-        """How the first layer shares out its attention, over its heads: (B, T) → (B, T, T)."""
+        """Softmax weights of the first layer, averaged over heads: (B, T) → (B, T, T)."""
         first, x = self.looks[0], self.norms[0](self.nodes(ids))
         q, k = (
             layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)  # (B, H, T, head_size)
             for layer in (first.query, first.key)
         )
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5  # (B, H, T, T)
-        seen = torch.from_numpy(self.mask.on(ids.shape[1]).dense()).to(ids.device)
-        shares: torch.Tensor = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-        return shares.nan_to_num().mean(1)  # a node that sees nothing shares nothing
+        visible = torch.from_numpy(self.mask.on(ids.shape[1]).dense()).to(ids.device)
+        weights: torch.Tensor = masked_softmax(scores, visible)[0]
+        return weights.mean(1)
 
 
 class Members(nn.Module):

@@ -131,6 +131,8 @@ def read_number(value: object, what: str) -> int:
 
 def read_whole(value: object, what: str, *, least: int) -> int:
     """One whole number, at least `least`. `what` ends in a name, so that messages say name=value."""
+    if type(value) is int and least <= value <= LARGEST_NUMBER:
+        return value
     number = read_number(value, what)
     if number < least:
         raise ArgumentError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -13,7 +12,7 @@ from maskwright.core.arrays import read_number, read_whole
 from maskwright.core.coverage import covered_cells, read_index, read_stretch
 from maskwright.core.evaluate import RowReader, View
 from maskwright.core.expr import MISSING, Cache, Cell, Mask, answer_torch
-from maskwright.core.frame import MOST_BYTES
+from maskwright.core.frame import MOST_BYTES, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, cut
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.compare import Comparison
-    from maskwright.core.frame import Frame
     from maskwright.core.why import Why
 
 ValueT = TypeVar("ValueT")
@@ -71,8 +69,8 @@ class BoundMask:
         if part is None:
             part = View(frame, 0, frame.q_len, 0, frame.kv_len)
         else:
-            start = frame.q_start + part.row
-            own = replace(frame, q_len=part.rows, kv_len=part.key_stop, q_start=start)
+            rows, start = part.row_stop - part.row, frame.q_start + part.row
+            own = Frame(rows, part.key_stop, frame.batch, frame.heads, start, frame.k_start)
         handle = next(HANDLES)
         self.__dict__.update(mask=mask, _home=frame, _part=part, _frame=own)
         self.__dict__.update(_known_planes=planes, _handle=handle, _cache=Cache())

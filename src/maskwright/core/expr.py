@@ -160,13 +160,6 @@ class Mask(ABC):
     _depth = 1  # nesting depth of the expression
     _nodes = 1  # number of atoms and operators
     _dims_known = True  # False if the batch and head counts depend on the frame
-    if TYPE_CHECKING:
-
-        @property
-        def _dims(self) -> tuple[BroadcastDims, ...]:
-            """Batch and head counts of the mask's data."""
-    else:
-        _dims = ()  # a property of atoms with data, an attribute of composites
 
     def __new__(cls: type[MaskT], *_: object, **__: object) -> MaskT:
         """Enters the new mask into the registry."""
@@ -400,6 +393,11 @@ class Mask(ABC):
         """Maximum distance between a row's first and last key; None if it is unlimited."""
         return None
 
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        """Batch and head counts of the mask's data."""
+        return ()
+
     def _fit(self, frame: Frame) -> None:  # noqa: B027 - most atoms fit every frame
         """Raises FrameError if the mask's data does not fit the frame."""
 
@@ -454,18 +452,16 @@ class KeyOnly(Atom):
 class Composite(Mask):
     """Base class of masks that are composed of others."""
 
-    _dims: tuple[BroadcastDims, ...]
+    _members: tuple[Mask, ...]  # what _parts() returns
 
     def __post_init__(self) -> None:
         depth, nodes, known = 0, 1, True
-        dims: tuple[BroadcastDims, ...] = ()
         parts = self._parts()
         for part in parts:
-            depth = max(depth, part._depth)
+            depth = part._depth if part._depth > depth else depth
             nodes += part._nodes
-            dims += part._dims
             known = known and part._dims_known
-        self.__dict__.update(_depth=depth + 1, _nodes=nodes, _dims=dims, _dims_known=known)
+        self.__dict__.update(_depth=depth + 1, _nodes=nodes, _dims_known=known, _members=parts)
         if depth >= MAX_DEPTH:
             raise ArgumentError(
                 f"The expression is nested deeper than {MAX_DEPTH} operators. "
@@ -482,14 +478,21 @@ class Composite(Mask):
                 "Make it smaller, or pass an array to dense(...)."
             )
 
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        dims: list[BroadcastDims] = []
+        for part in self._members:
+            dims += part._dims
+        return tuple(dims)
+
     def _fit(self, frame: Frame) -> None:
-        for part in self._parts():
+        for part in self._members:
             part._fit(frame)
 
     def _planes(self, frame: Frame) -> tuple[int, int]:
         batch, heads = merge_dims(self._dims)
         if not self._dims_known:
-            for part in self._parts():
+            for part in self._members:
                 b, h = part._planes(frame)
                 batch, heads = (b if b != 1 else batch), (h if h != 1 else heads)
         return batch, heads
@@ -626,13 +629,6 @@ class PerAxis(Composite):
     axis: Literal["batch", "head"]
     masks: tuple[Mask, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        count = len(self.masks)
-        batch, heads = (1, count) if self.axis == "head" else (count, 1)
-        own = BroadcastDims(f"{self.name}([{count} masks])", batch, heads)
-        self.__dict__["_dims"] = (own, *self._dims)
-
     @property
     def name(self) -> str:
         """The function that constructs this mask: by_head or by_batch."""
@@ -642,6 +638,12 @@ class PerAxis(Composite):
         """The mask of this batch row or head."""
         index = head if self.axis == "head" else batch
         return self.masks[0 if len(self.masks) == 1 else index]
+
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        count = len(self.masks)
+        batch, heads = (1, count) if self.axis == "head" else (count, 1)
+        return BroadcastDims(f"{self.name}([{count} masks])", batch, heads), *super()._dims
 
     def _spans(self, view: View) -> Spans:
         if len(self.masks) == 1:

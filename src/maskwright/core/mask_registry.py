@@ -7,6 +7,7 @@ another object, such as a tensor saved for the backward pass, is alive.
 
 from __future__ import annotations
 
+import secrets
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -24,7 +25,9 @@ MIN_PRUNE: Final = 64  # held masks below which no owner is checked
 
 # The constructors of masks write to these two directly: a function call per node would be
 # a large part of the time that it takes to build an expression.
-HANDLES: Final = count(1)
+# The first handle is random, so that a graph that was saved by another process finds no mask here
+# instead of another one.
+HANDLES: Final = count(secrets.randbits(40) << 20)
 MASKS: Final[WeakValueDictionary[int, Mask | BoundMask]] = WeakValueDictionary()
 
 

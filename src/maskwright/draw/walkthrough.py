@@ -20,6 +20,7 @@ from maskwright.core.grid import title_of
 from maskwright.draw.numbers import matrix_grid
 from maskwright.draw.scene import Scene, legend_of
 from maskwright.draw.words import SAYS, TITLES
+from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def walkthrough(
     masked = np.where(seen, steps[-1].values, fill)
     formula = f"hidden → {_fill_text(fill)}"
     steps.append(Step("masked", formula, ("T", "T"), masked, names, names, ~seen))
-    weights = softmax(masked)
+    weights, _ = masked_softmax(masked)
     steps.append(Step("weights", "softmax, row by row", ("T", "T"), weights, names, names, ~seen))
     if scores is None:
         values = next(step.values for step in steps if step.name == "v")
@@ -298,7 +299,7 @@ def generation(
         if scaled.get("scaled", True):
             score = score / math.sqrt(max(q.shape[1], 1))
         hidden = np.where(seen[at, : at + 1], score, scaled.get("fill", -math.inf))
-        alone = softmax(hidden[None])[0] @ v[: at + 1]
+        alone = masked_softmax(hidden)[0] @ v[: at + 1]
         output = whole["output"].values[at]
         same = bool(np.abs(alone - output).max(initial=0.0) <= ALIKE)
         rows.append(Row(at, token, whole["weights"].values[at], output, alone, same))
@@ -328,18 +329,9 @@ def scaling(
         q, k = drawn.standard_normal((rows, size)), drawn.standard_normal((rows, keys, size))
         scores = np.einsum("rd,rkd->rk", q, k)
         divided = scores / math.sqrt(size)
-        sharp, soft = (float(softmax(s).max(1).mean()) for s in (scores, divided))
+        sharp, soft = (float(masked_softmax(s)[0].max(1).mean()) for s in (scores, divided))
         found.append(Scaled(size, float(scores.var()), float(divided.var()), sharp, soft))
     return tuple(found)
-
-
-def softmax(scores: Array) -> Array:
-    """Weights along the last axis; a row of nothing but -inf gives zeros."""
-    top = scores.max(axis=-1, keepdims=True, initial=-math.inf)
-    powers = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
-    total = powers.sum(axis=-1, keepdims=True)
-    weights: Array = np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)
-    return weights
 
 
 def plain(number: float) -> float | str:

@@ -146,7 +146,7 @@ def attention(
     autograd = _autograd()
     q, k, v = autograd.autocast(q, k, v)
     observers: tuple[Observer, ...] = ()
-    if _hooks or not autograd.is_compiling():
+    if _hooks or not autograd.torch.compiler.is_compiling():
         override, observers = _override.get(), _observers.get()
         if override is not None:
             return override(q, k, v, mask, options)
@@ -189,7 +189,8 @@ def _attention_numpy(tensors: Any, mask: Any, options: AttentionOptions) -> Any:
 
 
 def _numpy_params(tensors: Any, mask: Any, options: AttentionOptions) -> AttentionParams:
-    shape = validate.check_arrays(*tensors, options.enable_gqa)
+    q, k, v = tensors
+    shape = validate.check_arrays(q, k, v, options.enable_gqa)
     validate.check_options(options)
     if options.impl not in ("auto", "native"):
         raise Unsupported(
@@ -202,7 +203,7 @@ def _numpy_params(tensors: Any, mask: Any, options: AttentionOptions) -> Attenti
         bound,
         shape,
         validate.default_scale(shape.head_dim) if options.scale is None else float(options.scale),
-        tensors[0].dtype.name,
+        q.dtype.name,
         dropout_p=options.dropout_p,
         seed=int(np.random.randint(2**62)) if options.dropout_p else 0,
         impl=options.impl,
@@ -298,10 +299,10 @@ def explain_backend(
         )
     else:
         autograd = _autograd()
-        tensors = autograd.autocast(q, k, v)
-        shape = validate.check_tensors(*tensors, enable_gqa)
+        q, k, v = autograd.autocast(q, k, v)
+        shape = validate.check_tensors(q, k, v, enable_gqa)
         validate.check_options(options)
-        params = autograd.make_params(tensors, shape, mask, options)
+        params = autograd.make_params((q, k, v), shape, mask, options)
     backend = select_backend(params)
     kind = (loaded().isa if backend.name == "native" else None) or backend.name
     return BackendChoice(backend.name, backend.reason, estimate_work(params, kind, backward))
@@ -313,7 +314,8 @@ def _shape_params(shapes: Any, mask: Any, options: AttentionOptions) -> Attentio
             raise ArgumentError(
                 f"explain_backend: {name} has shape {shape}. Expected (batch, heads, length, head_dim)."
             )
-    validate.check_shapes(*shapes, options.enable_gqa)
+    q, k, v = shapes
+    validate.check_shapes(q, k, v, options.enable_gqa)
     validate.check_options(options)
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _), (*_, v_head_dim) = shapes
     return AttentionParams(

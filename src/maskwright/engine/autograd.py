@@ -77,19 +77,15 @@ def make_params(
     )
 
 
-def is_compiling() -> bool:
-    """Whether torch.compile or torch.export traces this code."""
-    return bool(torch.compiler.is_compiling())
-
-
 def attend_tensors(
     tensors: Tensors, shape: AttentionShape, mask: Any, options: AttentionOptions
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute a checked call: eagerly, or as a node of a graph."""
     if options.impl in ("auto", *HAS_BACKWARD):
         if is_traced(*tensors):
-            return record(tensors, mask, options)
-    elif is_compiling() and not torch.compiler.is_exporting():
+            out, lse = record(tensors, mask, options)
+            return out, lse
+    elif torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         raise ArgumentError(
             f'attention: impl="{options.impl}" is not available in a compiled graph. '
             'Leave impl out, or pass impl="blocks".'
@@ -139,7 +135,7 @@ def _forward(
     q, k, v = tensors
     if q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor():
         tensors = tuple(_materialized(x) for x in tensors)
-    check_storage(*tensors)  # here, where functorch's wrappers are off
+    check_storage(*tensors)
     return backend.forward(params, *tensors)  # type: ignore[no-any-return]
 
 
@@ -260,7 +256,7 @@ def _vmap(function: Any, count: int, in_dims: Any, args: Any) -> tuple[torch.Ten
 # ── in graphs ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def record(tensors: Tensors, mask: Any, options: AttentionOptions) -> Tensors:
+def record(tensors: Tensors, mask: Any, options: AttentionOptions) -> Any:
     """Attention as a node of a graph: of torch.compile, make_fx, or another dispatch mode."""
     if torch.compiler.is_exporting():
         raise Unsupported(
@@ -268,12 +264,12 @@ def record(tensors: Tensors, mask: Any, options: AttentionOptions) -> Tensors:
             'Pass impl="sdpa", which exports the mask as a constant tensor.',
             target="torch.export",
         )
-    q, k, v = tensors
+    q, k, _ = tensors
     held = EVERYTHING if mask is None else mask
     if not isinstance(held, (Mask, BoundMask)) or not torch.compiler.is_compiling():
         bind(held, (*q.shape[:3], k.shape[2]), options.q_start)  # raises for invalid masks
     scale = default_scale(q.shape[-1]) if options.scale is None else float(options.scale)
-    return attend(  # type: ignore[no-any-return]
+    return attend(
         *tensors,
         torch.randint(2**62, (), device="cpu") if options.dropout_p else None,
         held._handle,
@@ -325,7 +321,8 @@ def attend_backward(
 
 def _params_in_graph(tensors: Tensors, mask: Any, settings: dict[str, Any]) -> AttentionParams:
     q, k, v = tensors
-    shape = AttentionShape(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
+    batch, heads, q_len, head_dim = q.shape
+    shape = AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
     bound = bind(mask, (shape.batch, shape.heads, shape.q_len, shape.kv_len), settings["q_start"])
     dtype = DTYPES.get(q.dtype) or str(q.dtype).removeprefix("torch.")
     impl = settings["impl"]

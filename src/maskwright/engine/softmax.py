@@ -39,10 +39,11 @@ def masked_softmax(scores: Any, visible: Any = None) -> tuple[Any, Any]:
         return _masked_softmax_numpy(scores, visible)
     if visible is not None:
         scores = scores.masked_fill(~visible, -math.inf)
-    empty = (scores == -math.inf).all(-1, keepdim=True)
-    lse = scores.masked_fill(empty, 0.0).logsumexp(-1, keepdim=True)
-    weights = (scores - lse).exp()
-    return weights, lse.masked_fill(empty, -math.inf).squeeze(-1)
+    masked = scores == -math.inf
+    empty = masked.all(-1, keepdim=True)
+    scores = scores.masked_fill(empty, 0.0)
+    weights = scores.softmax(-1).masked_fill(masked, 0.0)
+    return weights, scores.logsumexp(-1).masked_fill(empty.squeeze(-1), -math.inf)
 
 
 def _masked_softmax_numpy(scores: Any, visible: Any) -> tuple[Any, Any]:
@@ -88,7 +89,7 @@ def merge(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
 
 def masked_scores(x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     """X @ y.mT in the visible cells, and 0 elsewhere; differentiable any number of times."""
-    return _functions()[0].apply(x, y, visible)  # type: ignore[no-any-return]
+    return _functions()[0].apply(x, y, visible)
 
 
 def masked_matmul(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
@@ -96,7 +97,7 @@ def masked_matmul(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> to
 
     Unlike a product with zeros, this also holds where `b` is NaN or infinite.
     """
-    return _functions()[1].apply(a, b, visible)  # type: ignore[no-any-return]
+    return _functions()[1].apply(a, b, visible)
 
 
 def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
@@ -127,6 +128,15 @@ def _is_symbolic(x: torch.Tensor) -> bool:
     return bool(torch._C._are_functorch_transforms_active() or x.is_meta or is_fake(x))
 
 
+def _product_rule(product: Any, operands: Any, da: Any, db: Any) -> Any:
+    """The tangent of a product of two operands, of which either may have no tangent."""
+    a, b, visible = operands
+    if da is None:
+        return product.apply(a, db, visible)
+    first = product.apply(da, b, visible)
+    return first if db is None else first + product.apply(a, db, visible)
+
+
 _CLASSES: list[tuple[Any, Any]] = []
 
 
@@ -146,6 +156,11 @@ def _functions() -> tuple[Any, Any]:
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
             ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def jvp(ctx: Any, dx: Any, dy: Any, _: Any) -> Any:
+            return _product_rule(MaskedScores, ctx.saved_tensors, dx, dy)
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
@@ -163,6 +178,11 @@ def _functions() -> tuple[Any, Any]:
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
             ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def jvp(ctx: Any, da: Any, db: Any, _: Any) -> Any:
+            return _product_rule(MaskedMatmul, ctx.saved_tensors, da, db)
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:

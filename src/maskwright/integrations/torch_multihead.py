@@ -13,7 +13,8 @@ from torch import nn
 from maskwright.core.arrays import kind_of
 from maskwright.core.atoms import dense, padding
 from maskwright.engine.api import attention
-from maskwright.engine.validate import bind, check_tensors
+from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
+from maskwright.engine.validate import bind, check_tensors, default_scale
 from maskwright.errors import ArgumentError
 from maskwright.integrations.torch_calls import carried_by, carry
 
@@ -218,15 +219,11 @@ def _widened(bound: BoundMask, more: int) -> BoundMask:
 def _weigh(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: AnyMask, dropout: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention with its weights, (batch, heads, queries, keys): zeros in a row that sees nothing."""
-    check_tensors(q, k, v, enable_gqa=False)
+    """Attention with its weights, (batch, heads, queries, keys), which are 0 in masked cells."""
+    shape = check_tensors(q, k, v, enable_gqa=False)
     bound = bind(mask, (*q.shape[:3], k.shape[2]), None)
-    seen = torch.from_numpy(bound.dense()).to(q.device)
-    # What no query sees may hold anything, even NaN, and an empty row's softmax would be NaN.
-    unread = ~seen.any(-2).unsqueeze(-1)
-    k, v = k.masked_fill(unread, 0.0), v.masked_fill(unread, 0.0)
-    empty = ~seen.any(-1, keepdim=True)
-    scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
-    weights = scores.masked_fill(~(seen | empty), -math.inf).softmax(-1).masked_fill(empty, 0.0)
+    visible = torch.from_numpy(bound.dense()).to(q.device)
+    scores = masked_scores(q, k, visible) * default_scale(shape.head_dim)
+    weights, _ = masked_softmax(scores, visible)
     weights = F.dropout(weights, dropout)
-    return weights @ v, weights
+    return masked_matmul(weights, v, visible), weights

@@ -20,6 +20,7 @@ why: they raise an error, or go on by themselves as if nothing had been asked of
 
 from __future__ import annotations
 
+import math
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -391,25 +392,27 @@ def _by_scores(layer: Layer, sight: Sight) -> torch.Tensor:
 def _weights(
     scores: torch.Tensor, layer: Layer, mask: torch.Tensor | None, rows: slice
 ) -> torch.Tensor:
-    """The softmax of some rows' scores, under all that the layer asks for."""
+    """Softmax weights of some rows, with soft cap, bias, mask and sinks."""
     import torch
+
+    from maskwright.engine.softmax import masked_softmax
 
     if layer.cap is not None:
         scores = torch.tanh(scores / layer.cap) * layer.cap
     if layer.bias is not None:
         scores = scores + layer.bias[..., rows if layer.bias.shape[-2] > 1 else slice(None), :]
-    seen = mask if mask is not None and mask.dtype == torch.bool else None
-    if seen is not None:
-        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
-    elif mask is not None:
+    visible = mask if mask is not None and mask.dtype == torch.bool else None
+    if mask is not None and visible is None:
         scores = scores + mask
-    if layer.sinks is not None:
-        sink = layer.sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-        scores = torch.cat([scores, sink.to(scores.dtype)], dim=-1)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
-    if layer.sinks is not None:
-        weights = weights[..., :-1]
-    return weights if seen is None else weights.masked_fill(~seen, 0.0)
+    if layer.sinks is None:
+        weights, _ = masked_softmax(scores.float(), visible)
+        return weights
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -math.inf)
+    sinks = layer.sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
+    weights, _ = masked_softmax(scores.float())
+    return weights[..., :-1]
 
 
 def _seen_or_bias(layer: Layer, sight: Sight, rows: slice) -> torch.Tensor | None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from maskwright.engine.api import attention
+from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -37,14 +38,14 @@ class Head(nn.Module):
         self.value = nn.Linear(width, head_size, bias=False)
 
     def forward(self, x: torch.Tensor, mask: Mask) -> torch.Tensor:
-        """Each token takes of the values of those that it may see."""
-        tokens = x.shape[1]
-        q, k, v = self.query(x), self.key(x), self.value(x)  # (B, T, head_size), each
+        """Weighted sum of the visible values."""
+        q, k, v = self.query(x), self.key(x), self.value(x)  # (B, T, head_size) each
+        bound = mask.on(x.shape[1], batch=x.shape[0])
+        visible = torch.from_numpy(bound.dense()[:, 0])  # (B or 1, T, T)
         scores = q @ k.transpose(-2, -1) / math.sqrt(k.shape[-1])  # (B, T, T)
-        seen = torch.from_numpy(mask.on(tokens, batch=x.shape[0]).dense()[:, 0])  # (B or 1, T, T)
-        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(dim=-1).masked_fill(~seen, 0.0)  # a row that sees nothing is 0
-        return weights @ v  # (B, T, head_size)
+        weights, _ = masked_softmax(scores, visible)  # (B, T, T), 0 in a fully masked row
+        out: torch.Tensor = weights @ v  # (B, T, head_size)
+        return out
 
 
 class Heads(nn.Module):

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn.functional import logsigmoid
 
+from maskwright.engine.softmax import masked_softmax
+
 
 class Pointer(nn.Module):
     """Mixes the chances of all words with those of the words that stand in the source.
@@ -43,8 +45,7 @@ class Pointer(nn.Module):
         `seen` (B, S) is True where the source has a real token.
         """
         scores = self.query(x) @ self.key(memory).transpose(-2, -1) / math.sqrt(x.shape[-1])
-        scores = scores.masked_fill(~seen[:, None], torch.finfo(scores.dtype).min)
-        weights = scores.softmax(-1).masked_fill(~seen[:, None], 0.0)  # (B, T, S)
+        weights, _ = masked_softmax(scores, seen[:, None])  # (B, T, S)
         at = source[:, None].expand_as(weights)
         copied = torch.zeros_like(logits).scatter_add(-1, at, weights)  # (B, T, vocabulary)
         gate = self.gate(x)  # (B, T, 1)

@@ -1,8 +1,8 @@
-"""`context_parallel_attention`: attention under any mask, the sequence shared out over ranks.
+"""`context_parallel_attention`: attention under any mask, with the sequence sharded over ranks.
 
-Each rank has some rows of q, k and v. It sends others the keys and values that their rows see, and
-computes its rows over its own keys meanwhile; then over the keys that came in; and joins the two by
-their logsumexp. Gradients of foreign keys go back the way that the keys came.
+Each rank holds some rows of q, k and v. It sends to the other ranks the keys and values that their
+queries attend to. Meanwhile it computes attention over its own keys, then over the keys that it
+received, and merges both by their logsumexp. The gradients of received keys return to their ranks.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from maskwright.core.extras import needed_by
 with needed_by("maskwright.parallel.context"):
     import torch
     import torch.distributed as dist
+    from torch.autograd.function import once_differentiable
 
 from maskwright.core.arrays import read_choice
 from maskwright.core.bound import BoundMask
-from maskwright.engine.execute import Terms
-from maskwright.engine.validate import bind, check_numbers, check_tensors
-from maskwright.engine.op import usual_scale
+from maskwright.engine.params import AttentionOptions, Saved
+from maskwright.engine.softmax import merge
+from maskwright.engine.validate import bind, check_options, check_storage, check_tensors
 from maskwright.errors import ArgumentError, FrameError, MaskError
 from maskwright.parallel.balance import balance
-from maskwright.parallel.exchange import Task, digest_of, exchange_of
-from maskwright.parallel.parts import Known, merged, part, part_back, unpacked
+from maskwright.parallel.exchange import digest_of, exchange_of
+from maskwright.parallel.partial import RankCall, pack_kv, select_partial_attention, unpack_kv
 from maskwright.parallel.ring import Ring
 from maskwright.parallel.wire import agree, group_of, swap
 
@@ -46,20 +47,38 @@ def context_parallel_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     exchange: str = "auto",
+    impl: str = "auto",
     return_lse: bool = False,
 ) -> Any:
-    """This rank's rows of attention under a mask of the whole sequence.
+    """Attention of this rank's queries over the whole sequence, under a mask of it.
 
-    `mask` is bound to the whole sequence, or `layout` says how long that is. A rank's q, k and v
-    hold the rows that `layout.positions(rank)` names, in that order; without a layout it is
-    `balance(mask, ranks)`. `mesh` is a DeviceMesh of one dimension, or a process group.
+    All ranks must call it together. Ranks whose masks differ raise an error before anything is
+    exchanged.
 
-    By `exchange="ranges"` each rank is sent just the keys that its rows see, all at once; by "ring"
-    all keys go round, so that a rank holds no more than its neighbour's besides its own. "auto"
-    takes the ring where nearly everybody needs nearly everything.
+    Args:
+        q: Queries of this rank (batch, heads, rows, head_dim): the rows that
+            `layout.positions(rank)` lists, in that order.
+        k: Keys of the same rows (batch, kv_heads, rows, head_dim).
+        v: Values of the same rows (batch, kv_heads, rows, v_head_dim).
+        mask: The mask of the whole sequence. It must be bound if `layout` is None.
+        mesh: A DeviceMesh of one dimension, or a process group.
+        layout: The shards of the sequence, `balance(mask, ranks)` by default.
+        scale: Factor of the scores, 1 / sqrt(head_dim) by default.
+        enable_gqa: Allow fewer KV heads than query heads.
+        exchange: "ranges" sends each rank the keys that its queries attend to, at once. "ring"
+            passes all keys around, so that a rank holds three shards of keys at most. "auto"
+            selects the ring if nearly every rank needs nearly all keys.
+        impl: The backend of each rank: "native", "blocks", or "auto" to select one.
+        return_lse: Return the logsumexp of the scores of each row, too.
 
-    All ranks must call it together. Differing masks are refused on every rank before anything is
-    sent. Both results are differentiable.
+    Returns:
+        The output (batch, heads, rows, v_head_dim) in the dtype of q. With `return_lse` a tuple
+        with the logsumexp (batch, heads, rows). Both are differentiable once.
+
+    Raises:
+        ArgumentError: An argument is invalid, on this rank or on another one.
+        FrameError: The mask or the layout does not match the sizes of q and k.
+        Unsupported: The backend named by `impl` does not support the call.
 
     >>> import torch, maskwright as mw
     >>> q = torch.zeros(1, 1, 4, 2)
@@ -71,72 +90,76 @@ Start the processes by torchrun and call torch.distributed.init_process_group().
     group = _joined(mesh)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     problem: MaskError | None = None
-    digest, task, rings = b"", None, False
+    digest, call, is_ring = b"", None, False
     try:
         check_tensors(q, k, v, enable_gqa)
-        check_numbers(scale, 0.0)
+        check_storage(q, k, v)
+        options = AttentionOptions(scale, enable_gqa=enable_gqa, impl=impl, return_lse=return_lse)
+        check_options(options)
         bound, shards = _whole(mask, layout, q, ranks)
         _check_rows(q, k, shards, rank)
-        factor = usual_scale(q.shape[-1]) if scale is None else float(scale)
-        way = read_choice(exchange, "context_parallel_attention: exchange", EXCHANGES)
+        kind = read_choice(exchange, "context_parallel_attention: exchange", EXCHANGES)
+        attention = select_partial_attention(bound, (q, k, v), options)
         plan = exchange_of(bound, shards, rank)
-        rings = way == "ring" or (way == "auto" and plan.rings)
-        task = Task(plan, group, Terms(factor))
-        shape = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], str(q.dtype), factor, rings)
-        digest = _with(digest_of(bound, shards), shape)
+        is_ring = kind == "ring" or (kind == "auto" and plan.rings)
+        call = RankCall(plan, group, attention)
+        sizes = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3])
+        digest = _with(
+            digest_of(bound, shards), (*sizes, str(q.dtype), attention.params.scale, is_ring)
+        )
     except MaskError as error:
-        problem = error  # told to all, who would wait for this rank else
+        problem = error  # reported to all ranks, which would wait for this one otherwise
     agree(digest, problem, group, q.device)
-    out, lse = (Ring if rings else Ranges).apply(q, k, v, task)
+    out, lse = (Ring if is_ring else Ranges).apply(q, k, v, call)
     return (out, lse) if return_lse else out
 
 
 class Ranges(torch.autograd.Function):
-    """A rank's rows: output in q's dtype and logsumexp, both differentiable once."""
+    """Attention of a rank's queries: output and logsumexp, both differentiable once."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, task: Task
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: RankCall
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute them."""
-        plan, group = task.exchange, task.group
+        """Output in the dtype of q, and the logsumexp."""
+        plan, group = call.exchange, call.group
         sent = torch.from_numpy(plan.sent)
-        packed = torch.cat((k, v), -1).permute(2, 0, 1, 3)  # (keys, B, Hk, D + Dv)
-        coming = None
+        packed = pack_kv(k, v)
+        transfer = None
         if not plan.quiet:
-            coming = swap(packed[sent], plan.out_counts, plan.in_counts, group)
-        first = part(plan.own, q, k, v, task.terms)
-        came = packed[:0] if coming is None else coming.wait()
-        kept = came[torch.from_numpy(plan.sorting)]
-        second = part(plan.foreign, q, *unpacked(kept, k), task.terms)
-        out, lse = merged(first, second)
-        ctx.task = task
-        ctx.save_for_backward(q, k, v, kept, out, lse)
+            transfer = swap(packed[sent], plan.out_counts, plan.in_counts, group)
+        own = call.attention.forward(plan.own, q, k, v)
+        received = packed[:0] if transfer is None else transfer.wait()
+        received = received[torch.from_numpy(plan.sorting)]
+        keys, values = unpack_kv(received, k.shape[-1])
+        out, lse = merge(own, call.attention.forward(plan.foreign, q, keys, values))
+        ctx.call = call
+        ctx.save_for_backward(q, k, v, received, out, lse)
         ctx.set_materialize_grads(False)
         return out.to(q.dtype), lse
 
     @staticmethod
+    @once_differentiable
     def backward(
-        ctx: Any, grad: torch.Tensor | None, grad_lse: torch.Tensor | None
+        ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of q, k and v; those of foreign keys are sent back first."""
-        q, k, v, kept, out, lse = ctx.saved_tensors
-        plan, group = ctx.task.exchange, ctx.task.group
-        grad = torch.zeros_like(out) if grad is None else grad
-        given = Known(q, grad, grad_lse, out, lse, ctx.task.terms)
-        dq, dk, dv = part_back(plan.foreign, *unpacked(kept, k), given)
-        going = None
+        """Gradients of q, k and v; those of received keys are computed and sent back first."""
+        q, k, v, received, out, lse = ctx.saved_tensors
+        plan, group, attention = ctx.call.exchange, ctx.call.group, ctx.call.attention
+        grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+        saved = Saved(q, *unpack_kv(received, k.shape[-1]), out, lse)
+        foreign_dq, dk, dv = attention.backward(plan.foreign, saved, grad_out, grad_lse)
+        transfer = None
         if not plan.quiet:
-            back = torch.cat((dk, dv), -1).permute(2, 0, 1, 3)
-            back = back[torch.from_numpy(plan.unsorting)]
-            going = swap(back, plan.in_counts, plan.out_counts, group)
-        more, dk, dv = part_back(plan.own, k, v, given)
-        dq = dq + more
-        if going is not None:
-            theirs, sent = going.wait(), torch.from_numpy(plan.sent).to(dk.device)
-            for own, came in zip((dk, dv), unpacked(theirs, k), strict=True):
-                own.index_add_(2, sent, came)
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
+            grads = pack_kv(dk, dv)[torch.from_numpy(plan.unsorting)]
+            transfer = swap(grads, plan.in_counts, plan.out_counts, group)
+        saved = saved._replace(k=k, v=v)
+        dq, dk, dv = attention.backward(plan.own, saved, grad_out, grad_lse)
+        if transfer is not None:
+            returned, sent = transfer.wait(), torch.from_numpy(plan.sent).to(dk.device)
+            for grad, more in zip((dk, dv), unpack_kv(returned, k.shape[-1]), strict=True):
+                grad.index_add_(2, sent, more)
+        return (foreign_dq + dq).to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
 
 
 def _joined(mesh: Any) -> Any:

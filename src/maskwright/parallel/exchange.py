@@ -1,11 +1,11 @@
-"""What one rank does under a mask: whom it sends which keys, what it gets, and the parts it computes."""
+"""The exchange of keys between ranks under a mask: which keys each rank sends and receives."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -60,15 +60,6 @@ class Exchange:
         back = np.empty_like(self.sorting)
         back[self.sorting] = np.arange(self.sorting.size)
         return back
-
-
-@dataclass(frozen=True)
-class Task:
-    """What torch passes through its autograd functions without looking inside."""
-
-    exchange: Exchange
-    group: Any  # a process group
-    terms: Any  # of the engine: scale, and no dropout
 
 
 def exchange_of(bound: BoundMask, layout: Shards, rank: int) -> Exchange:

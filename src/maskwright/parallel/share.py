@@ -6,7 +6,7 @@
     share.mean(losses_of(logits, share.take(labels))).backward()
     share.sum_gradients(model)
 
-What may enter here: tokens in and out of the ranks' order. Attention itself stands in `context`.
+Attention itself is in `context`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ with needed_by("maskwright.parallel.share"):
     import torch.distributed as dist
 
 from maskwright.core.bound import BoundMask
-from maskwright.engine.api import TAKEN
+from maskwright.engine.api import override_attention
 from maskwright.errors import FrameError, Unsupported
 from maskwright.parallel.context import context_parallel_attention
 from maskwright.parallel.silence import silence_named
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.expr import Mask
+    from maskwright.engine.params import AttentionOptions
     from maskwright.parallel.shards import Shards
 
 
@@ -112,46 +113,57 @@ class Share:
 
     @contextmanager
     def attention(self, mask: Mask | BoundMask | None = None) -> Iterator[None]:
-        """Inside, `maskwright.attention` is given shares and computes this rank's.
+        """Within the context, `maskwright.attention` is `context_parallel_attention`.
 
-        So models run as they are. `mask` is the mask of the whole sequence, in place of what a
-        model gives; without it, the model's own expression is taken to be about the whole.
+        Models run unmodified on this rank's tokens. The context applies to the current thread: on
+        GPUs, activation checkpointing recomputes the forward pass in another thread, without it.
+
+        Args:
+            mask: The mask of the whole sequence, in place of the one that the model passes. By
+                default the model's own mask expression is bound to the whole sequence.
         """
+        whole_mask = mask
 
-        def taken(
-            q: torch.Tensor,
-            k: torch.Tensor,
-            v: torch.Tensor,
-            given: Mask | BoundMask | None,
-            *,
-            scale: float | None,
-            dropout_p: float,
-            enable_gqa: bool,
-            q_start: int | None,  # noqa: ARG001 - a rank's rows have no first position
-            return_lse: bool,
+        def override(
+            q: Any, k: Any, v: Any, mask: Mask | BoundMask | None, options: AttentionOptions
         ) -> Any:
-            if dropout_p:
-                raise Unsupported(
-                    f"attention over ranks has no dropout, and dropout_p is {dropout_p}. "
-                    "Build the model with a dropout of 0.",
-                    target="context_parallel_attention",
-                )
-            used = mask
-            if used is None:
-                used = given.mask if isinstance(given, BoundMask) else given
+            _check_supported(options)
+            if whole_mask is not None:
+                mask = whole_mask
+            elif isinstance(mask, BoundMask):
+                _check_q_start(mask.frame.q_start)
+                mask = mask.mask
             return context_parallel_attention(
-                *(q, k, v, used, self.group),
+                *(q, k, v, mask, self.group),
                 layout=self.layout,
-                scale=scale,
-                enable_gqa=enable_gqa,
-                return_lse=return_lse,
+                scale=options.scale,
+                enable_gqa=options.enable_gqa,
+                impl=options.impl,
+                return_lse=options.return_lse,
             )
 
-        TAKEN.append(taken)
-        try:
+        with override_attention(override):
             yield
-        finally:
-            TAKEN.remove(taken)
+
+
+def _check_supported(options: AttentionOptions) -> None:
+    if options.dropout_p:
+        raise Unsupported(
+            f"context_parallel_attention has no dropout, and dropout_p is {options.dropout_p}. "
+            "Build the model with a dropout of 0.",
+            target="context_parallel_attention",
+        )
+    _check_q_start(options.q_start)
+
+
+def _check_q_start(q_start: int | None) -> None:
+    """The layout has the positions of this rank's queries; 0 is that of the whole sequence."""
+    if q_start:
+        raise Unsupported(
+            f"context_parallel_attention: q_start is {q_start}, but queries and keys have the "
+            "positions of the layout. Leave q_start out.",
+            target="context_parallel_attention",
+        )
 
 
 class Joined(torch.autograd.Function):

@@ -1,6 +1,6 @@
-"""Recording: a model runs, and every attention call that it makes is kept.
+"""Recording of the attention calls that a model makes.
 
-Hooks are none: nn's fused layers are not taken where there are some.
+No forward hooks are registered: they disable nn's fused fast path.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 
 from maskwright.checks.tracing.watch import Watch
 from maskwright.core.arrays import kind_of
+from maskwright.engine.api import observe_attention
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def recording(model: Any, *, outputs: bool = False, modules: bool = False) -> It
         for place, attribute, value in watch.replacements():
             stack.callback(setattr, place, attribute, getattr(place, attribute))
             setattr(place, attribute, value)
+        stack.enter_context(observe_attention(watch.observe))
         stack.enter_context(_eagerly())
         stack.enter_context(watch.dispatch)
         stack.enter_context(watch.functions)

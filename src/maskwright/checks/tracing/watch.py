@@ -1,8 +1,8 @@
 """The watch: every attention call on the way, whatever it is written in, becomes a draft.
 
-Kernels of torch's are met by a function mode, attention that is written by hand by a dispatch mode,
-maskwright's own where it is computed. What is met runs as it would have; its mask is read aside,
-with both modes off.
+A function mode finds PyTorch's attention functions, a dispatch mode finds attention made of matrix
+products and a softmax, and an observer finds `maskwright.attention`. Every call runs unchanged; its
+mask is read with both modes disabled.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from maskwright.checks.tracing.frames import Draft, Frame, steps_of
 from maskwright.checks.tracing.kernels import by_flex, by_lengths, by_native, by_sdpa
 from maskwright.checks.tracing.stage import Stage
 from maskwright.checks.tracing.tensors import is_real, kept, shape_of
-from maskwright.engine import attention as engine
-from maskwright.engine.validate import bind
+from maskwright.engine.validate import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from maskwright.checks.tracing.calls import Shape
     from maskwright.checks.tracing.nodes import Found
     from maskwright.checks.tracing.record import Recorder
+    from maskwright.engine.params import AttentionParams
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
@@ -114,7 +114,6 @@ class Watch:
             (nn.Module, "__call__", self.stage.calling),
             (torch.overrides, "has_torch_function", self.stage.asked),
             (F, "has_torch_function", self.stage.asked_once),
-            (engine, "_eagerly", self._engine),
         ]
         return [(place, name, wrap(getattr(place, name))) for place, name, wrap in wrapped]
 
@@ -271,24 +270,22 @@ class Watch:
                 self._draft("flex", shapes, cells, masks, convention, out[0], cross)
         return out
 
-    def _engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Attention of maskwright's own, whose mask is known."""
-
-        def attend(q: Any, k: Any, v: Any, mask: Any, q_start: Any, *rest: Any) -> Any:
-            if self.stage.is_elsewhere() or self.stage.is_off():
-                return original(q, k, v, mask, q_start, *rest)
-            with self.stage.aside():
-                out = original(q, k, v, mask, q_start, *rest)
-                bound = bind(mask, (*q.shape[:3], k.shape[2]), q_start)
-                cells = torch.from_numpy(bound.dense())
-                shapes = [tuple(x.shape) for x in (q, k, v, out[0])]
-                masks = {} if mask is None else {"mask": mask}
-                convention = "none" if mask is None else "a mask"
-                cross = self._crosses(q, k)
-                self._draft("maskwright", shapes, cells, masks, convention, out[0], cross)
-            return out
-
-        return attend
+    def observe(
+        self, params: AttentionParams, tensors: tuple[Any, ...], compute: Callable[[], Any]
+    ) -> Any:
+        """Compute a call of `maskwright.attention` and record it."""
+        if self.stage.is_elsewhere() or self.stage.is_off():  # a context may run in another thread
+            return compute()
+        with self.stage.aside():
+            out, lse = compute()
+            cells = torch.from_numpy(params.mask.dense())
+            shapes = [tuple(x.shape) for x in (*tensors, out)]
+            mask = params.mask.mask
+            masks = {} if mask is EVERYTHING else {"mask": mask}
+            convention = "none" if mask is EVERYTHING else "a mask"
+            cross = self._crosses(*tensors[:2])
+            self._draft("maskwright", shapes, cells, masks, convention, out, cross)
+        return out, lse
 
     def _by_hand(self, found: Found) -> None:
         cells = found.cells

@@ -117,7 +117,7 @@ class Block(NamedTuple):
     @property
     def is_fusible(self) -> bool:
         """Whether PyTorch's fused CPU kernel takes these operands."""
-        return self.q.device.type == "cpu" and 0 < self.q.shape[3] == self.v.shape[3]
+        return bool(self.q.device.type == "cpu" and 0 < self.q.shape[3] == self.v.shape[3])
 
     @property
     def bias(self) -> torch.Tensor | None:
@@ -155,9 +155,9 @@ def _blocks(
             index = np.repeat(ranges.starts - before, lengths) + np.arange(lengths.sum())
             keys = torch.from_numpy(index).to(k.device)
             own = (k.index_select(2, keys), v.index_select(2, keys))
-        rows = q[:, :, ranges.rows]
+        rows, own_k, own_v = (_contiguous(x, dtype) for x in (q[:, :, ranges.rows], *own))
         visible = torch.from_numpy(_visible(bound, ranges)).to(q.device)
-        yield Block(ranges.rows, keys, *(_contiguous(x, dtype) for x in (rows, *own)), visible)
+        yield Block(ranges.rows, keys, rows, own_k, own_v, visible)
 
 
 def _key_ranges(bound: BoundMask, height: int) -> list[KeyRanges]:

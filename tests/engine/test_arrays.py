@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import maskwright as mw
-from tests.engine.native.given import needs_kernel
+from tests.engine.native.helpers import needs_kernel
 
 pytestmark = needs_kernel
 

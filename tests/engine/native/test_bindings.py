@@ -1,0 +1,315 @@
+"""Loading the kernel, the layout of its arguments, its error codes, and its threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+from maskwright.engine.native import bindings
+from maskwright.engine.native.bindings import KernelArgs, loaded, run, use_isa
+from maskwright.engine.native.spans import span_buffers
+from tests.engine.native.helpers import needs_kernel
+
+pytestmark = needs_kernel
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+PRINT_ISA = """
+from maskwright.engine.native.bindings import loaded
+print(loaded().isa, loaded().library is not None)
+"""
+
+
+@pytest.mark.parametrize("isa", loaded().isas)
+def test_an_environment_variable_selects_the_instruction_set(isa: str) -> None:
+    assert python(PRINT_ISA, MASKWRIGHT_ISA=isa).stdout.split() == [isa, "True"]
+
+
+def test_none_disables_the_kernel() -> None:
+    assert python(PRINT_ISA, MASKWRIGHT_ISA="none").stdout.split() == ["None", "False"]
+
+
+def test_an_unknown_instruction_set_is_an_error() -> None:
+    error = python(PRINT_ISA, MASKWRIGHT_ISA="mmx").stderr
+    assert "mmx" in error
+    assert all(name in error for name in (*loaded().isas, "none", "MASKWRIGHT_ISA"))
+    with pytest.raises(mw.ArgumentError, match="mmx"):
+        use_isa("mmx")
+
+
+def test_the_best_instruction_set_is_the_default() -> None:
+    assert loaded().isa == os.environ.get("MASKWRIGHT_ISA", loaded().isas[0])
+    assert loaded().isas[-1] == "baseline"
+
+
+def test_a_missing_file_and_a_broken_file_are_reasons(tmp_path: Any) -> None:
+    code = "from maskwright.engine.native.bindings import loaded; print(loaded().reason)"
+    missing = python(code, MASKWRIGHT_KERNEL=str(tmp_path / "none.so")).stdout
+    assert "not built" in missing
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"not a library")
+    assert "broken.so cannot be loaded" in python(code, MASKWRIGHT_KERNEL=str(broken)).stdout
+
+
+def test_python_and_c_agree_on_every_field() -> None:
+    fields = bindings._library_fields(loaded().library)
+    assert fields[:-1] == list(bindings.leaf_fields(KernelArgs))
+    assert fields[-1] == ("", 0, ctypes.sizeof(KernelArgs))
+    assert ("dropout.k_stride", KernelArgs.dropout.offset + 40, 8) in fields
+
+
+def test_two_swapped_fields_are_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name, _ in KernelArgs._fields_]
+    first, second = names.index("q_len"), names.index("kv_len")
+    fields = list(KernelArgs._fields_)
+    fields[first], fields[second] = fields[second], fields[first]
+    swapped = type("KernelArgs", (ctypes.Structure,), {"_fields_": fields})
+    monkeypatch.setattr(bindings, "KernelArgs", swapped)
+    monkeypatch.setattr(bindings, "_declare", lambda library: library)
+    monkeypatch.setattr(bindings, "_library_fields", lambda _: bindings_fields)
+    bindings_fields = [*bindings.leaf_fields(KernelArgs), ("", 0, ctypes.sizeof(KernelArgs))]
+    kernel = loaded.__wrapped__()
+    assert kernel.library is None
+    assert "another version" in kernel.reason
+
+
+# -- arguments --------------------------------------------------------------------------------
+
+
+class Call:
+    """Valid arguments of both passes, and the arrays behind them."""
+
+    def __init__(self) -> None:
+        self.bound = mw.causal().on(4, heads=2)
+        self.spans = span_buffers(self.bound.spans)
+        self.arrays = [np.ones((1, 2, 4, 8), np.float32) for _ in range(8)]
+        self.lse = np.zeros((1, 2, 4), np.float32)
+        q, k, v, out, dout, dq, dk, dv = (
+            (x.ctypes.data, *(step // 4 for step in x.strides)) for x in self.arrays
+        )
+        rows = (self.lse.ctypes.data, 8, 4, 1)
+        sizes = (1, 2, 2, 4, 4, 8, 8, bindings.FLOAT32, 1, 1.0)
+        dropout = (0, 0.0, 0, 1, 0, 1)
+        self.args = KernelArgs(
+            *sizes, self.spans.args, dropout, q, k, v, out, rows, dout, dq, dk, dv, (0, 0, 0, 0)
+        )
+
+
+INVALID = [
+    ("batch", 0, "batch"),
+    ("q_len", 0, "q_len"),
+    ("kv_len", -1, "kv_len"),
+    ("heads", 0, "heads"),
+    ("kv_heads", 0, "kv_heads"),
+    ("heads", 3, "kv_heads"),
+    ("head_dim", 0, "head_dim"),
+    ("head_dim", 257, "head_dim"),
+    ("v_head_dim", 0, "v_head_dim"),
+    ("v_head_dim", 257, "v_head_dim"),
+    ("dtype", -1, "dtype"),
+    ("dtype", 3, "dtype"),
+    ("threads", 0, "threads"),
+    ("spans.batch", 2, "spans.batch"),
+    ("spans.heads", 3, "spans.heads"),
+    ("spans.offsets", None, "spans.offsets"),
+    ("spans.starts", None, "spans.starts"),
+    ("spans.stops", None, "spans.stops"),
+    ("dropout.p", 1.0, "dropout.p"),
+    ("dropout.p", -0.1, "dropout.p"),
+    ("dropout.p", float("nan"), "dropout.p"),
+    ("dropout.k_stride", 0, "dropout"),
+    ("dropout.q_offset", -1, "dropout"),
+    ("lse.data", None, "lse"),
+    *((f"{name}.data", None, f"{name}.data") for name in ("q", "k", "v", "out")),
+    *((f"{name}.dim_stride", 2, f"{name}.dim_stride") for name in ("q", "k", "v", "out")),
+]
+INVALID_BACKWARD = [
+    *((f"{name}.data", None, f"{name}.data") for name in ("dout", "dq", "dk", "dv")),
+    *((f"{name}.dim_stride", 2, f"{name}.dim_stride") for name in ("dout", "dq", "dk", "dv")),
+]
+
+
+def set_field(args: KernelArgs, name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        args = getattr(args, part)
+    setattr(args, last, value)
+
+
+@pytest.mark.parametrize(("field", "value", "named"), [*INVALID, *INVALID_BACKWARD])
+def test_every_invalid_argument_is_named(field: str, value: Any, named: str) -> None:
+    call = Call()
+    set_field(call.args, field, value)
+    passes = ("backward",) if (field, value, named) in INVALID_BACKWARD else ("forward", "backward")
+    for name in passes:
+        with pytest.raises(RuntimeError, match=named):
+            run(name, call.args)
+    assert not any((array != 1).any() for array in call.arrays)  # nothing is written
+
+
+def test_every_error_code_has_its_own_text() -> None:
+    texts = []
+    for code in range(16, 64):
+        if (text := loaded().library.maskwright_error(code)) is None:
+            break
+        texts.append(text)
+    assert len(texts) == len(set(texts)) == 18
+    assert loaded().library.maskwright_error(0) is None
+
+
+def test_valid_arguments_and_unknown_codes() -> None:
+    call = Call()
+    run("forward", call.args)
+    run("backward", call.args)
+    with pytest.raises(RuntimeError, match="error code 999"):
+        bindings._raise(loaded().library, "forward", 999)
+
+
+def test_too_little_memory() -> None:
+    """In a process whose address space is limited, a large call fails cleanly."""
+    code = """
+import resource, numpy as np
+from maskwright.engine.native.bindings import KernelArgs, run
+import sys; sys.path.insert(0, ".")
+from tests.engine.native.test_bindings import Call
+call = Call()
+call.args.q_len = call.args.kv_len = 2**40
+resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
+for name in ("forward", "backward"):
+    try:
+        run(name, call.args)
+    except MemoryError as error:
+        print(name in str(error))
+"""
+    done = python(code)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+# -- interrupts, threads and forks ------------------------------------------------------------
+
+LONG_CALL = """
+import sys, numpy as np, maskwright as mw
+from maskwright.engine.backends import native
+from maskwright.engine.params import AttentionParams, AttentionShape
+rows, keys = {rows}, {keys}
+x = np.ones((1, 1, keys, 64), np.float32)
+bound = mw.everything().on(rows, keys)
+params = AttentionParams(bound, AttentionShape(1, 1, 1, rows, keys, 64, 64), 1.0)
+print("started", flush=True)
+while True:
+    native.forward_numpy(params, x[:, :, :rows], x, x)
+"""
+LONG_BACKWARD = """
+import torch, maskwright as mw
+from maskwright.engine.backends import native
+from maskwright.engine.params import AttentionParams, AttentionShape, Saved
+n = 60_000
+x = torch.ones(1, 1, n, 64)
+params = AttentionParams(mw.everything().on(n), AttentionShape(1, 1, 1, n, n, 64, 64), 1.0)
+print("started", flush=True)
+native.backward(params, Saved(x, x, x, x, torch.zeros(1, 1, n)), x, None)
+"""
+SCRIPTS = {
+    "forward": LONG_CALL.format(rows=100_000, keys=100_000),
+    "decode": LONG_CALL.format(rows=4, keys=1_000_000),
+    "backward": LONG_BACKWARD,
+}
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_one_long_head_can_be_interrupted(script: str, threads: str) -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": threads}
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPTS[script]],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "started"
+        time.sleep(0.5)
+        assert process.poll() is None
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+    assert time.monotonic() - begin < 3.0
+    assert "KeyboardInterrupt" in error
+    assert process.returncode != 0
+
+
+def test_a_signal_handler_that_returns_does_not_stop_the_call() -> None:
+    code = """
+import os, signal, threading, numpy as np
+seen = []
+signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+import maskwright as mw
+from maskwright.engine.backends import native
+from maskwright.engine.params import AttentionParams, AttentionShape
+n = 12_000
+x = np.ones((1, 1, n, 64), np.float32)
+params = AttentionParams(mw.everything().on(n), AttentionShape(1, 1, 1, n, n, 64, 64), 1.0)
+threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+out, _ = native.forward_numpy(params, x, x, x)
+print(np.allclose(out, 1.0), len(seen))
+"""
+    assert python(code, OMP_NUM_THREADS="1").stdout.split() == ["True", "1"]
+
+
+FORK = """
+import os, torch, maskwright as mw
+from maskwright.engine.backends import native
+from maskwright.engine.native import bindings
+from maskwright.engine.params import AttentionParams, AttentionShape
+torch.set_num_threads(2)
+q = torch.randn(1, 4, 500, 16)
+params = AttentionParams(mw.causal().on(500), AttentionShape(1, 4, 4, 500, 500, 16, 16), 0.25)
+before, _ = native.forward(params, q, q, q)
+borrows = bindings.loaded().borrows_threads
+child = os.fork()
+if not child:
+    bindings._searched_threads = False
+    bindings.borrow_threads()  # must not enable the pool of the parent
+    after, _ = native.forward(params, q, q, q)
+    os._exit(0 if torch.equal(before, after) and not bindings.loaded().borrows_threads else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert bindings.loaded().borrows_threads == borrows
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_forked_child_computes_with_threads_of_its_own() -> None:
+    done = python(FORK)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_are_borrowed_from_pytorch_on_first_use() -> None:
+    code = """
+import maskwright as mw, torch
+from maskwright.engine.native.bindings import loaded
+before = loaded().borrows_threads
+q = torch.ones(1, 1, 4, 2)
+mw.attention(q, q, q)
+print(before, loaded().borrows_threads)
+"""
+    expected = ["False", str("linux" in sys.platform)]
+    assert python(code).stdout.split() == expected

@@ -1,0 +1,55 @@
+"""The memory of both passes does not grow with the number of threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.native.helpers import needs_kernel
+
+pytestmark = [
+    needs_kernel,
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs VmHWM"),
+    pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="sanitizers need memory of their own"),
+]
+
+MEASURE = """
+import re, sys, torch, maskwright as mw
+from maskwright.engine.backends import native
+from maskwright.engine.params import AttentionParams, AttentionShape, Saved
+
+def peak():
+    status = open("/proc/self/status").read()
+    return int(re.search(r"VmHWM:\\s+(\\d+)", status)[1]) * 1024
+
+length, heads, dim = 65_536, 8, 64
+torch.set_num_threads(32)
+small = torch.ones(1, heads, 300, dim)
+def both(mask, x):
+    shape = AttentionShape(1, heads, heads, x[0].shape[2], x[0].shape[2], dim, dim)
+    params = AttentionParams(mask, shape, 0.125, str(x[0].dtype).removeprefix("torch."))
+    out, lse = native.forward(params, *x)
+    grads = native.backward(params, Saved(*x, out, lse), x[0], None)
+both(mw.window(back=15).on(300), [small] * 3)
+bound = mw.window(back=15).on(length)
+bound.spans
+dtype = getattr(torch, sys.argv[1])
+x = [torch.ones(1, heads, length, dim, dtype=dtype) for _ in range(3)]
+tensors = 4 * x[0].numel() * x[0].element_size()
+before = peak() + x[0].numel() * x[0].element_size()  # out is not counted
+both(bound, x)
+print((peak() - before) / tensors)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_peak_memory_with_32_threads(dtype: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, dtype], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) <= 2.5
