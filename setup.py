@@ -77,7 +77,7 @@ def report_missing_kernel(reason: str, folder: Path) -> None:
     print(f"WARNING: {message}", file=sys.stderr)
     if not sys.stderr.isatty():
         try:
-            with open("/dev/tty", "w") as terminal:
+            with Path("/dev/tty").open("w") as terminal:
                 terminal.write(f"\nWARNING: {message}\n")
         except OSError:  # no controlling terminal
             pass

@@ -197,14 +197,14 @@ def _tooltips(box: Box) -> Iterator[str]:
 
 
 def _outlines(box: Box, ink: Ink) -> Iterator[str]:
-    width = 1 if box.grid.thin_outlines else 2
+    stroke = 1 if box.grid.thin_outlines else 2
     for outline in box.grid.outlines:
         title = f"<title>{escape(outline.text)}</title>" if outline.text else ""
         dashes = ' stroke-dasharray="3 2"' if outline.dashed else ""
         yield (
             f'<rect x="{short(outline.column * box.wide)}" y="{short(outline.row * box.tall)}"'
             f' width="{short(outline.columns * box.wide)}"'
-            f' height="{short(outline.rows * box.tall)}" rx="2" fill="none" stroke-width="{width}"'
+            f' height="{short(outline.rows * box.tall)}" rx="2" fill="none" stroke-width="{stroke}"'
             f"{dashes} {ink.of('frame')}>{title}</rect>"
         )
     for outline in box.inside:

@@ -67,11 +67,21 @@ class WorkEstimate:
 
     @property
     def useful_share(self) -> float:
-        """The share of computed scores that are visible; 1 where nothing is computed."""
+        """The share of computed scores that are visible; 1 where nothing is computed.
+
+        >>> import maskwright as mw
+        >>> mw.explain_backend((1, 1, 256, 64), mask=mw.causal(), impl="flex").work.useful_share
+        0.6692708333333334
+        """
         return self.cells_visible / self.cells_computed if self.cells_computed else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data, for JSON.
+
+        >>> import maskwright as mw
+        >>> mw.explain_backend((1, 1, 256, 64), mask=mw.causal(), impl="flex").work.as_dict()["tiles"]
+        4
+        """
         return {**asdict(self), "useful_share": self.useful_share}
 
     def __str__(self) -> str:
