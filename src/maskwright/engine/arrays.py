@@ -102,7 +102,8 @@ def _check_way(impl: str, dropout_p: float) -> None:
 
 def check_native(q: torch.Tensor, v: torch.Tensor, dropout_p: float) -> None:
     """Refuse what the kernel can't compute, where it was asked for by name."""
-    shape = AttentionShape(*q.shape[:2], v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3])
+    batch, heads, rows, dim = q.shape
+    shape = AttentionShape(batch, heads, v.shape[1], rows, v.shape[2], dim, v.shape[3])
     params = AttentionParams(None, shape, 1.0, str(q.dtype).removeprefix("torch."), q.device.type)  # type: ignore[arg-type]
     problem = native.unsupported(params)
     if dropout_p:

@@ -32,9 +32,7 @@ def test_the_buffers_are_cached_with_the_mask() -> None:
         ([0, 1, 2], [0, 0], [1, 5]),
     ],
 )
-def test_invalid_spans_are_refused(
-    offsets: list[int], starts: list[int], stops: list[int]
-) -> None:
+def test_invalid_spans_are_refused(offsets: list[int], starts: list[int], stops: list[int]) -> None:
     flat = Flat(*(np.array(x, np.int64) for x in (offsets, starts, stops)))
     with pytest.raises(ValueError, match="invalid spans"):
         span_buffers(Spans((1, 1, 2), 4, flat=flat))
@@ -60,7 +58,12 @@ def test_dilation(mask: mw.Mask, step: int) -> None:
     assert {part.step for part in submasks(mask.on(24))} == {step}
 
 
-@given(step=st.integers(2, 6), phase=st.integers(0, 3), rows=st.integers(1, 30), back=st.integers(0, 30))
+@given(
+    step=st.integers(2, 6),
+    phase=st.integers(0, 3),
+    rows=st.integers(1, 30),
+    back=st.integers(0, 30),
+)
 def test_submasks_are_the_whole_mask(step: int, phase: int, rows: int, back: int) -> None:
     bound = (mw.window(back=back) & mw.stride(step, phase=phase % step)).on(rows, 30)
     dense = np.zeros((rows, 30), np.bool_)

@@ -45,7 +45,9 @@ def unsupported(params: AttentionParams) -> str | None:
         return f"it supports {', '.join(DTYPES)}, and the tensors are {params.dtype}"
     dims = (params.shape.head_dim, params.shape.v_head_dim)
     if not all(1 <= dim <= MAX_HEAD_DIM for dim in dims):
-        return f"it supports head dims of 1 to {MAX_HEAD_DIM}, and those are {dims[0]} and {dims[1]}"
+        return (
+            f"it supports head dims of 1 to {MAX_HEAD_DIM}, and those are {dims[0]} and {dims[1]}"
+        )
     if loaded().library is None:
         return f"its C kernel is not available: {loaded().reason}"
     return None

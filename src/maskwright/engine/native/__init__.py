@@ -1,1 +1,1 @@
-"""The CPU kernel in C: its sources (`src/`), its Python binding and the spans it reads."""
+"""The C kernel for the CPU: its sources (`src/`), its Python binding and the spans it reads."""

@@ -124,7 +124,8 @@ def leaf_fields(
     >>> next(leaf_fields(KernelArgs))
     ('batch', 0, 8)
     """
-    for name, kind in structure._fields_:  # type: ignore[misc]
+    fields: tuple[tuple[str, Any], ...] = tuple(structure._fields_)  # type: ignore[arg-type]
+    for name, kind in fields:
         offset = base + getattr(structure, name).offset
         if issubclass(kind, ctypes.Structure):
             yield from leaf_fields(kind, f"{prefix}{name}.", offset)
