@@ -82,13 +82,13 @@ def test_masked_products_are_differentiable_twice() -> None:
         for shape in ((3, 4), (4, 2), (3, 2), (4, 2))
     )
     visible = torch.rand(3, 4) < 0.6
-    for function, given in ((masked_matmul, (a, b)), (masked_scores, (x, y))):
+    for function, operands in ((masked_matmul, (a, b)), (masked_scores, (x, y))):
 
         def run(*z: torch.Tensor, function: Any = function) -> Any:
             return function(*z, visible)
 
-        assert torch.autograd.gradcheck(run, given, check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(run, given)
+        assert torch.autograd.gradcheck(run, operands, check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(run, operands)
 
 
 @pytest.mark.parametrize("split", [0, 1, 3, 6])

@@ -38,7 +38,7 @@ def test_another_default_device(impl: str) -> None:
 def test_a_fake_tensor_among_real_ones(place: int, impl: str) -> None:
     given = list(tensors(dtype=torch.float32))
     given[place] = FakeTensorMode().from_tensor(given[place])
-    with pytest.raises(Exception, match="[Ff]ake"):
+    with pytest.raises(Exception, match=r"[Ff]ake"):
         mw.attention(*given, CAUSAL, impl=impl)
 
 
@@ -47,10 +47,8 @@ def test_dtensor_is_refused(impl: str) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
-        given = [
-            DTensor.from_local(x, mesh, [Replicate()]) for x in tensors(dtype=torch.float32)
-        ]
-        with pytest.raises(mw.Unsupported, match="q is a DTensor.*to_local"):
+        given = [DTensor.from_local(x, mesh, [Replicate()]) for x in tensors(dtype=torch.float32)]
+        with pytest.raises(mw.Unsupported, match=r"q is a DTensor.*to_local"):
             mw.attention(*given, CAUSAL, impl=impl)
         plain = [x.to_local() for x in given]
         assert mw.attention(*plain, CAUSAL, impl=impl).isfinite().all()

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.engine.backends.native import run, span_buffers
 from maskwright.engine.native import bindings
-from maskwright.engine.native.bindings import KernelArgs, loaded, run, use_isa
-from maskwright.engine.native.spans import span_buffers
+from maskwright.engine.native.bindings import KernelArgs, loaded, use_isa
 from tests.engine.native.helpers import needs_kernel
 
 pytestmark = needs_kernel
@@ -180,14 +180,15 @@ def test_valid_arguments_and_unknown_codes() -> None:
     run("forward", call.args)
     run("backward", call.args)
     with pytest.raises(RuntimeError, match="error code 999"):
-        bindings._raise(loaded().library, "forward", 999)
+        bindings.raise_error("forward", 999)
 
 
 def test_too_little_memory() -> None:
     """In a process whose address space is limited, a large call fails cleanly."""
     code = """
 import resource, numpy as np
-from maskwright.engine.native.bindings import KernelArgs, run
+from maskwright.engine.backends.native import run
+from maskwright.engine.native.bindings import KernelArgs
 import sys; sys.path.insert(0, ".")
 from tests.engine.native.test_bindings import Call
 call = Call()
@@ -287,7 +288,7 @@ before, _ = native.forward(params, q, q, q)
 borrows = bindings.loaded().borrows_threads
 child = os.fork()
 if not child:
-    bindings._searched_threads = False
+    bindings.borrow_threads.cache_clear()
     bindings.borrow_threads()  # must not enable the pool of the parent
     after, _ = native.forward(params, q, q, q)
     os._exit(0 if torch.equal(before, after) and not bindings.loaded().borrows_threads else 1)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from maskwright.engine.native.bindings import FLOAT32, KernelArgs, run
-from maskwright.engine.native.spans import span_buffers
+from maskwright.engine.backends.native import run, span_buffers
+from maskwright.engine.native.bindings import FLOAT32, KernelArgs
 from tests.engine.native.helpers import isa, needs_kernel
 
 __all__ = ["isa"]

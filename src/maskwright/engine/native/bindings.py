@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from maskwright.errors import ArgumentError
 
@@ -124,7 +124,8 @@ def leaf_fields(
     >>> next(leaf_fields(KernelArgs))
     ('batch', 0, 8)
     """
-    for name, kind in structure._fields_:  # type: ignore[misc]
+    fields: tuple[tuple[str, Any], ...] = tuple(structure._fields_)  # type: ignore[arg-type]
+    for name, kind in fields:
         offset = base + getattr(structure, name).offset
         if issubclass(kind, ctypes.Structure):
             yield from leaf_fields(kind, f"{prefix}{name}.", offset)
@@ -202,28 +203,20 @@ def loaded() -> Kernel:
     return kernel
 
 
-def run(name: str, args: KernelArgs) -> None:
-    """Runs one pass. The caller keeps everything alive that `args` points to.
+def raise_error(name: str, code: int) -> NoReturn:
+    """Raises the exception of a return code that is not 0.
 
     Args:
         name: "forward" or "backward".
-        args: The arguments.
+        code: The code that the kernel returned.
 
     Raises:
-        MemoryError: If scratch memory cannot be allocated.
-        RuntimeError: If an argument is invalid, which is an internal error.
+        MemoryError: If scratch memory could not be allocated.
         KeyboardInterrupt: If a signal handler raised it during the call. Any other exception of a
             signal handler is raised likewise.
+        RuntimeError: If an argument was invalid, which is an internal error.
     """
     library = loaded().library
-    code = (
-        library.maskwright_forward(args) if name == "forward" else library.maskwright_backward(args)
-    )
-    if code != OK:
-        _raise(library, name, code)
-
-
-def _raise(library: Any, name: str, code: int) -> None:
     if code == ERR_INTERRUPTED:
         ctypes.PyDLL(library._name).maskwright_reraise()
         raise KeyboardInterrupt
@@ -237,18 +230,12 @@ def _raise(library: Any, name: str, code: int) -> None:
     raise RuntimeError(f"Internal error of the {name} kernel: {detail}.")
 
 
-_searched_threads = False
-
-
+@lru_cache(maxsize=1)
 def borrow_threads() -> None:
     """Runs the kernel on the threads of PyTorch's OpenMP library, once PyTorch is loaded.
 
     The first call searches for that library; later calls do nothing.
     """
-    global _searched_threads
-    if _searched_threads:
-        return
-    _searched_threads = True
     if loaded().library is not None:
         loaded().library.maskwright_borrow_threads(_find_gomp_parallel())
 

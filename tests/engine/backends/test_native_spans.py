@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.core.line import Flat
 from maskwright.core.spans import Spans
-from maskwright.engine.native.spans import span_buffers, submasks
+from maskwright.engine.backends.native import span_buffers, submasks
 
 
 def test_the_buffers_are_cached_with_the_mask() -> None:
