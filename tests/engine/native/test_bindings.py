@@ -76,6 +76,22 @@ def test_python_and_c_agree_on_every_field() -> None:
     assert ("dropout.k_stride", KernelArgs.dropout.offset + 40, 8) in fields
 
 
+def test_packed_arguments_are_the_structure() -> None:
+    values = [
+        float(i) if name in ("scale", "dropout.p") else i
+        for i, (name, *_) in enumerate(bindings.leaf_fields(KernelArgs))
+    ]
+    args = KernelArgs.from_buffer_copy(bindings.pack_args(*values))
+    assert (args.threads, args.scale, args.dropout.seed, args.dlse.row_stride) == (
+        8,
+        9.0,
+        15,
+        len(values) - 1,
+    )
+    forward_only = [name for name, *_ in bindings.leaf_fields(KernelArgs)].index("dout.data")
+    assert len(values) - forward_only == len(bindings.NO_BACKWARD)
+
+
 def test_two_swapped_fields_are_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [name for name, _ in KernelArgs._fields_]
     first, second = names.index("q_len"), names.index("kv_len")
@@ -161,7 +177,7 @@ def test_every_invalid_argument_is_named(field: str, value: Any, named: str) -> 
     passes = ("backward",) if (field, value, named) in INVALID_BACKWARD else ("forward", "backward")
     for name in passes:
         with pytest.raises(RuntimeError, match=named):
-            run(name, call.args)
+            run(name, bytes(call.args))
     assert not any((array != 1).any() for array in call.arrays)  # nothing is written
 
 
@@ -177,8 +193,8 @@ def test_every_error_code_has_its_own_text() -> None:
 
 def test_valid_arguments_and_unknown_codes() -> None:
     call = Call()
-    run("forward", call.args)
-    run("backward", call.args)
+    run("forward", bytes(call.args))
+    run("backward", bytes(call.args))
     with pytest.raises(RuntimeError, match="error code 999"):
         bindings.raise_error("forward", 999)
 
@@ -196,7 +212,7 @@ call.args.q_len = call.args.kv_len = 2**40
 resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
 for name in ("forward", "backward"):
     try:
-        run(name, call.args)
+        run(name, bytes(call.args))
     except MemoryError as error:
         print(name in str(error))
 """

@@ -73,8 +73,8 @@ def both_passes(
         *(pointer(x) for x in (q, k, v, out.array, lse.array)),
         *(pointer(x.array) for x in grads),
     )
-    run("forward", args)
-    run("backward", args)
+    run("forward", bytes(args))
+    run("backward", bytes(args))
     return [x.array for x in (out, lse, *grads[1:])]
 
 

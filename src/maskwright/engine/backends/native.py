@@ -19,9 +19,10 @@ from maskwright.engine.native.bindings import (
     FLOAT16,
     FLOAT32,
     MAX_HEAD_DIM,
-    KernelArgs,
+    NO_BACKWARD,
     borrow_threads,
     loaded,
+    pack_args,
     raise_error,
     thread_count,
 )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from maskwright.core.spans import Spans
     from maskwright.engine.params import AttentionParams, Saved
 
+SEED_BITS = 2**64 - 1
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
 
@@ -99,7 +101,7 @@ def _forward_part(
         q, out, lse = q[:, :, part.rows], out[:, :, part.rows], lse[:, :, part.rows]
         k, v = k[:, :, part.keys], v[:, :, part.keys]
     batch, heads, kv_heads, _, _, head_dim, v_head_dim = params.shape
-    args = KernelArgs(
+    args = pack_args(
         batch,
         heads,
         kv_heads,
@@ -110,13 +112,20 @@ def _forward_part(
         DTYPES[params.dtype],
         threads,
         params.scale,
-        part.spans.args,
-        (params.seed, params.dropout_p, part.row, part.step, part.key, part.step),
-        (q.data_ptr(), *q.stride()),
-        (k.data_ptr(), *k.stride()),
-        (v.data_ptr(), *v.stride()),
-        (out.data_ptr(), *out.stride()),
-        (lse.data_ptr(), *lse.stride()),
+        *part.spans.args,
+        *(params.seed & SEED_BITS, params.dropout_p),
+        *(part.row, part.step, part.key, part.step),
+        q.data_ptr(),
+        *q.stride(),
+        k.data_ptr(),
+        *k.stride(),
+        v.data_ptr(),
+        *v.stride(),
+        out.data_ptr(),
+        *out.stride(),
+        lse.data_ptr(),
+        *lse.stride(),
+        *NO_BACKWARD,
     )
     run("forward", args)
 
@@ -141,10 +150,9 @@ def backward(
     import torch
 
     borrow_threads()
-    q, k, v, out, grad_out = (_dense_rows(x) for x in (*saved[:4], grad_out))
-    dq, dk, dv = (
-        torch.empty_like(x, device="cpu", memory_format=torch.preserve_format) for x in (q, k, v)
-    )
+    q, k, v = _dense_rows(saved.q), _dense_rows(saved.k), _dense_rows(saved.v)
+    out, grad_out = _dense_rows(saved.out), _dense_rows(grad_out)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if 0 in params.shape:
         return dq.zero_(), dk.zero_(), dv.zero_()
     if grad_lse is not None:
@@ -174,7 +182,7 @@ def _backward_part(
         key_tensors = tuple(x[:, :, part.keys] for x in key_tensors)
     (q, out, lse, dout, dq, dlse), (k, v, dk, dv) = row_tensors, key_tensors
     batch, heads, kv_heads, _, _, head_dim, v_head_dim = params.shape
-    args = KernelArgs(
+    args = pack_args(
         batch,
         heads,
         kv_heads,
@@ -185,28 +193,38 @@ def _backward_part(
         DTYPES[params.dtype],
         threads,
         params.scale,
-        part.spans.args,
-        (params.seed, params.dropout_p, part.row, part.step, part.key, part.step),
-        (q.data_ptr(), *q.stride()),
-        (k.data_ptr(), *k.stride()),
-        (v.data_ptr(), *v.stride()),
-        (out.data_ptr(), *out.stride()),
-        (lse.data_ptr(), *lse.stride()),
-        (dout.data_ptr(), *dout.stride()),
-        (dq.data_ptr(), *dq.stride()),
-        (dk.data_ptr(), *dk.stride()),
-        (dv.data_ptr(), *dv.stride()),
-        (0, 0, 0, 0) if dlse is None else (dlse.data_ptr(), *dlse.stride()),
+        *part.spans.args,
+        *(params.seed & SEED_BITS, params.dropout_p),
+        *(part.row, part.step, part.key, part.step),
+        q.data_ptr(),
+        *q.stride(),
+        k.data_ptr(),
+        *k.stride(),
+        v.data_ptr(),
+        *v.stride(),
+        out.data_ptr(),
+        *out.stride(),
+        lse.data_ptr(),
+        *lse.stride(),
+        dout.data_ptr(),
+        *dout.stride(),
+        dq.data_ptr(),
+        *dq.stride(),
+        dk.data_ptr(),
+        *dk.stride(),
+        dv.data_ptr(),
+        *dv.stride(),
+        *((0, 0, 0, 0) if dlse is None else (dlse.data_ptr(), *dlse.stride())),
     )
     run("backward", args)
 
 
-def run(name: str, args: KernelArgs) -> None:
+def run(name: str, args: bytes) -> None:
     """Runs one pass. The caller keeps everything alive that `args` points to.
 
     Args:
         name: "forward" or "backward".
-        args: The arguments.
+        args: The arguments, a packed `KernelArgs`.
 
     Raises:
         MemoryError: If scratch memory cannot be allocated.
@@ -250,7 +268,7 @@ def forward_numpy(
     q, k, v = (_native_array(x) for x in (q, k, v))
     for part in submasks(params.mask):
         rows, keys = part.rows, part.keys
-        args = KernelArgs(
+        args = pack_args(
             batch,
             heads,
             kv_heads,
@@ -261,13 +279,15 @@ def forward_numpy(
             DTYPES[params.dtype],
             thread_count(),
             params.scale,
-            part.spans.args,
-            (params.seed, params.dropout_p, part.row, part.step, part.key, part.step),
-            _pointer(q[:, :, rows]),
-            _pointer(k[:, :, keys]),
-            _pointer(v[:, :, keys]),
-            _pointer(out[:, :, rows]),
-            _pointer(lse[:, :, rows]),
+            *part.spans.args,
+            *(params.seed & SEED_BITS, params.dropout_p),
+            *(part.row, part.step, part.key, part.step),
+            *_pointer(q[:, :, rows]),
+            *_pointer(k[:, :, keys]),
+            *_pointer(v[:, :, keys]),
+            *_pointer(out[:, :, rows]),
+            *_pointer(lse[:, :, rows]),
+            *NO_BACKWARD,
         )
         run("forward", args)
     return out, lse

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from maskwright.errors import ArgumentError
@@ -86,8 +87,8 @@ class Dropout(ctypes.Structure):
 class KernelArgs(ctypes.Structure):
     """The arguments of one kernel call; `KernelArgs` in src/kernel_args.h.
 
-    Fields that are structures may be given as tuples. The fields from `dout` on are for the backward
-    pass.
+    It defines the layout and is checked against C. Calls are packed with `pack_args`, which is much
+    faster than filling a structure. The fields from `dout` on are for the backward pass.
     """
 
     _fields_ = (
@@ -131,6 +132,24 @@ def leaf_fields(
             yield from leaf_fields(kind, f"{prefix}{name}.", offset)
         else:
             yield f"{prefix}{name}", offset, ctypes.sizeof(kind)
+
+
+_FORMATS: Final = {c_int64: "q", c_uint64: "Q", c_double: "d", c_void_p: "Q"}
+
+
+def _leaf_formats(structure: type[ctypes.Structure]) -> str:
+    """The format of every field, as in the module struct."""
+    fields: tuple[tuple[str, Any], ...] = tuple(structure._fields_)  # type: ignore[arg-type]
+    return "".join(_FORMATS.get(kind) or _leaf_formats(kind) for _, kind in fields)
+
+
+_ARGS: Final = Struct("=" + _leaf_formats(KernelArgs))
+
+pack_args: Final = _ARGS.pack
+"""Returns the values of all fields of `KernelArgs`, in order, as the bytes of the structure."""
+
+NO_BACKWARD: Final = (0,) * 24
+"""The fields from `dout` on in a forward call."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +292,7 @@ def thread_count() -> int:
 
 def _declare(library: Any) -> Any:
     """Declares the argument and return types of the library's functions."""
-    args, field = ctypes.POINTER(KernelArgs), ctypes.POINTER(c_int64)
+    args, field = c_char_p, ctypes.POINTER(c_int64)
     for name, argtypes, restype in (
         ("maskwright_field", [c_int64, field, field], c_char_p),
         ("maskwright_error", [c_int64], c_char_p),

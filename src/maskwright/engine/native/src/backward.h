@@ -11,8 +11,8 @@
  * (next_kv_block), so the sum does not depend on the number of threads. Items are started in that
  * order too, so an item never waits for one that has not been started.
  *
- * In the products a masked cell is a factor of 0. A row of q or dO, or a key, that holds NaN or Inf
- * is left out of them and added cell by cell, so that it reaches visible cells only. */
+ * In the products a masked cell is a factor of 0. Rows of q and dO, and keys, that hold NaN or Inf
+ * are left out of them and added cell by cell, so that they reach visible cells only. */
 #ifndef MASKWRIGHT_BACKWARD_H
 #define MASKWRIGHT_BACKWARD_H
 
@@ -115,51 +115,61 @@ static size_t backward_scratch(const KernelArgs *args) {
 
 /* -- rows ------------------------------------------------------------------------------------ */
 
-/* The query row and head of row n of a unit. Padding rows have none. */
+/* The rows of a row block: all of one GQA group, from row `first` of it on. The rows from `count`
+ * on are padding. */
 typedef struct {
-    int64_t row, head;
-    const int64_t *offsets;
-    int exists;
-} UnitRow;
+    GqaGroup group;
+    int64_t first, count;
+} BlockRows;
 
-INLINE UnitRow unit_row(const KernelArgs *args, const BackwardUnit *u, int64_t n) {
-    int64_t each = padded_group_rows(args), index = n % each;
-    GqaGroup g = gqa_group(args, u->batch * args->kv_heads + u->kv_head, n / each);
-    return (UnitRow){index / g.heads, g.first_head + index % g.heads, g.offsets,
-                     index < args->q_len * g.heads};
+INLINE BlockRows block_rows(const KernelArgs *args, const BackwardUnit *u, int64_t block) {
+    int64_t each = padded_group_rows(args) / BWD_BLOCK_M;
+    BlockRows b = {gqa_group(args, u->batch * args->kv_heads + u->kv_head, block / each),
+                   block % each * BWD_BLOCK_M, 0};
+    b.count = min_i64(BWD_BLOCK_M, args->q_len * b.group.heads - b.first);
+    return b;
 }
 
-/* Read row n: q, dO, lse and delta. Masked rows are not read and have no intervals: padding, no
- * visible key, or visible scores that are all -inf. */
-static void prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n) {
+INLINE int64_t query_row(const BlockRows *b, int64_t r) { return (b->first + r) / b->group.heads; }
+INLINE int64_t query_head(const BlockRows *b, int64_t r) {
+    return b->group.first_head + (b->first + r) % b->group.heads;
+}
+
+/* Rows that take no part: padding, no visible key, or visible scores that are all -inf. They are
+ * not read, and have no intervals. */
+static void clear_rows(BackwardUnit *u, int64_t n, int64_t count) {
+    memset(u->q + n * u->d, 0, (size_t)(count * u->d) * 4);
+    memset(u->dout + n * u->dv, 0, (size_t)(count * u->dv) * 4);
+    memset(u->lse + n, 0, (size_t)count * 4);
+    memset(u->delta + n, 0, (size_t)count * 4);
+    memset(u->span + n, 0, (size_t)count * 8);
+    memset(u->span_stop + n, 0, (size_t)count * 8);
+}
+
+/* Read q, dO, lse and delta of row n, which is query `row` of a GQA group. */
+static void prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
+                        const int64_t *offsets, int64_t head, int64_t row) {
     float *q = u->q + n * u->d, *dout = u->dout + n * u->dv, out[MAX_HEAD_DIM];
-    UnitRow at = unit_row(args, u, n);
-    memset(u->dq + n * u->d, 0, (size_t)u->d * 4);
-    u->row_flags[n] = 0;
     float lse = -INFINITY;
-    if (at.exists && at.offsets[at.row] < at.offsets[at.row + 1])
-        lse = *row_element(&args->lse, u->batch, at.head, at.row);
+    if (offsets[row] < offsets[row + 1]) lse = *row_element(&args->lse, u->batch, head, row);
     if (lse == -INFINITY) {
-        memset(q, 0, (size_t)u->d * 4);
-        memset(dout, 0, (size_t)u->dv * 4);
-        u->lse[n] = u->delta[n] = 0.0f;
-        u->span[n] = u->span_stop[n] = 0;
+        clear_rows(u, n, 1);
         return;
     }
-    u->span[n] = at.offsets[at.row];
-    u->span_stop[n] = at.offsets[at.row + 1];
-    read_padded(q, tensor_row(&args->q, args->dtype, u->batch, at.head, at.row), args->dtype,
+    u->span[n] = offsets[row];
+    u->span_stop[n] = offsets[row + 1];
+    read_padded(q, tensor_row(&args->q, args->dtype, u->batch, head, row), args->dtype,
                 args->head_dim, u->d);
-    read_padded(dout, tensor_row(&args->dout, args->dtype, u->batch, at.head, at.row),
-                args->dtype, args->v_head_dim, u->dv);
-    read_floats(out, tensor_row(&args->out, args->dtype, u->batch, at.head, at.row), args->dtype,
+    read_padded(dout, tensor_row(&args->dout, args->dtype, u->batch, head, row), args->dtype,
+                args->v_head_dim, u->dv);
+    read_floats(out, tensor_row(&args->out, args->dtype, u->batch, head, row), args->dtype,
                 args->v_head_dim);
     vec sum = {0};
     int64_t d = 0;
     for (; d + W <= args->v_head_dim; d += W) sum += load(dout + d) * load(out + d);
     float delta = reduce_sum(sum);
     for (; d < args->v_head_dim; d++) delta += dout[d] * out[d];
-    if (args->dlse.data) delta -= *row_element(&args->dlse, u->batch, at.head, at.row);
+    if (args->dlse.data) delta -= *row_element(&args->dlse, u->batch, head, row);
     u->delta[n] = delta;
     u->lse[n] = lse == INFINITY ? NAN : (float)(lse * LOG2E);
     u->row_flags[n] = (uint8_t)(has_nonfinite(q, u->d) || has_nonfinite(dout, u->dv));
@@ -180,10 +190,16 @@ static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t fi
                              int64_t last_block) {
     for (int64_t block = first_block; block < last_block; block++) {
         uint64_t *tiles = u->tiles + block * u->tile_words;
+        const BlockRows b = block_rows(args, u, block);
+        const int64_t first = block * BWD_BLOCK_M;
         memset(tiles, 0, (size_t)u->tile_words * 8);
+        memset(u->dq + first * u->d, 0, (size_t)(BWD_BLOCK_M * u->d) * 4);
+        memset(u->row_flags + first, 0, BWD_BLOCK_M);
         u->block_flags[block] = 0;
-        for (int64_t n = block * BWD_BLOCK_M; n < (block + 1) * BWD_BLOCK_M; n++) {
-            prepare_row(args, u, n);
+        clear_rows(u, first + b.count, BWD_BLOCK_M - b.count);
+        for (int64_t r = 0; r < b.count; r++) {
+            const int64_t n = first + r;
+            prepare_row(args, u, n, b.group.offsets, query_head(&b, r), query_row(&b, r));
             u->block_flags[block] |= u->row_flags[n];
             for (int64_t i = u->span[n]; i < u->span_stop[n]; i++)
                 set_bits(tiles, args->spans.starts[i] / BWD_BLOCK_N,
@@ -196,11 +212,12 @@ static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t fi
 
 static void backward_write_dq(const KernelArgs *args, const BackwardUnit *u, int64_t first_block,
                               int64_t last_block) {
-    for (int64_t n = first_block * BWD_BLOCK_M; n < last_block * BWD_BLOCK_M; n++) {
-        UnitRow at = unit_row(args, u, n);
-        if (at.exists)
-            write_row(&args->dq, args->dtype, u->batch, at.head, at.row, u->dq + n * u->d,
-                      (float)args->scale, args->head_dim);
+    for (int64_t block = first_block; block < last_block; block++) {
+        const BlockRows b = block_rows(args, u, block);
+        for (int64_t r = 0; r < b.count; r++)
+            write_row(&args->dq, args->dtype, u->batch, query_head(&b, r), query_row(&b, r),
+                      u->dq + (block * BWD_BLOCK_M + r) * u->d, (float)args->scale,
+                      args->head_dim);
     }
 }
 
@@ -239,7 +256,7 @@ INLINE void compute_ds(BackwardScratch *s, int64_t row, int panel, float *p, flo
     const BackwardUnit *u = s->unit;
     const KernelArgs *args = s->args;
     const int partial = !s->mask.full && panel_bits(s->mask.every, panel) != PANEL_BITS;
-    const float *rows[MR];
+    const float *rows[MR], *lse = u->lse + row, *deltas = u->delta + row;
     vec acc[MR][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++) rows[r] = u->q + (row + r) * u->d;
@@ -248,7 +265,7 @@ INLINE void compute_ds(BackwardScratch *s, int64_t row, int panel, float *p, flo
     for (int r = 0; r < MR; r += 2) {
         vec x[2 * NV];
 #pragma GCC unroll 8
-        for (int n = 0; n < 2 * NV; n++) x[n] = acc[r + n / NV][n % NV] - u->lse[row + r + n / NV];
+        for (int n = 0; n < 2 * NV; n++) x[n] = acc[r + n / NV][n % NV] - lse[r + n / NV];
         exp2_vec(x, 2 * NV);
 #pragma GCC unroll 8
         for (int n = 0; n < 2 * NV; n++) store(p + (r + n / NV) * BWD_BLOCK_N + n % NV * W, x[n]);
@@ -258,7 +275,7 @@ INLINE void compute_ds(BackwardScratch *s, int64_t row, int panel, float *p, flo
     gemm_panel_split(rows, s->v_panels + panel * NR * args->v_head_dim, args->v_head_dim, acc);
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++) {
-        float delta = u->delta[row + r];
+        float delta = deltas[r];
         uint32_t bits = partial ? (uint32_t)panel_bits(s->mask.row[r], panel) : 0;
         uint32_t keep = dropout ? (uint32_t)panel_bits(s->keep[r], panel) : 0;
 #pragma GCC unroll 4
@@ -314,6 +331,12 @@ INLINE int wait_for_turn(const BackwardUnit *u, int64_t row_block, int64_t kv_bl
     }
 }
 
+/* dQ += dS K for MR rows. */
+static NOINLINE void gemm_ds_k(const float *ds, Operand k, const float *ones, float *dq,
+                               int64_t width) {
+    gemm_pv(MR, NV, BWD_BLOCK_N, ds, k, ones, dq, width);
+}
+
 /* y += a * x */
 static void axpy(float a, const float *x, int64_t n, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
@@ -334,7 +357,7 @@ INLINE void add_dq(BackwardScratch *s, int64_t row, int group, const float *ds) 
                     axpy(ds[r * BWD_BLOCK_N + j], s->k_rows + j * u->d, u->d,
                          u->dq + (row + r) * u->d);
     }
-    gemm_pv(MR, NV, BWD_BLOCK_N, ds, &k, ones, u->dq + row * u->d, u->d);
+    gemm_ds_k(ds, k, ones, u->dq + row * u->d, u->d);
 }
 
 /* dK and dV of the flagged rows of a row block: visible cells only. */
@@ -372,10 +395,20 @@ static void add_dk_dv(BackwardScratch *s, int64_t row) {
         const Operand dout = {u->dout + row * u->dv, u->dv, used, count};
         const Operand q = {u->q + row * u->d, u->d, used, count};
         for (int64_t k = panel * NR; k < (panel + 1) * NR; k += KR) {
-            gemm_ptb(s->p + k, &dout, s->dv + k * u->dv);
-            gemm_ptb(s->ds + k, &q, s->dk + k * u->d);
+            gemm_ptb(s->p + k, dout, s->dv + k * u->dv);
+            gemm_ptb(s->ds + k, q, s->dk + k * u->d);
         }
     }
+}
+
+/* Keep bits of a row group, whose first row is row r of the row block. */
+static void draw_tile_bits(BackwardScratch *s, int64_t row_block, int64_t first, int64_t start) {
+    const BlockRows b = block_rows(s->args, s->unit, row_block);
+    for (int r = 0; r < MR; r++)
+        for (int w = 0; w < BWD_WORDS; w++)
+            if (s->mask.full || s->mask.any[w])
+                s->keep[r][w] = keep_bits(&s->dropout, query_row(&b, first + r),
+                                          query_head(&b, first + r), start + w * 64);
 }
 
 /* One tile: the rows from `row` on and the keys from `start` on. Returns 0 if cancelled. */
@@ -392,12 +425,7 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
         for (int r = 0; flagged && r < MR; r++)
             for (int w = 0; w < BWD_WORDS; w++)
                 s->visible[g][r][w] = s->mask.full ? ~(uint64_t)0 : s->mask.row[r][w];
-        for (int r = 0; dropout && r < MR; r++) {
-            UnitRow at = unit_row(s->args, u, first + r);
-            for (int w = 0; w < BWD_WORDS; w++)
-                if (s->mask.full || s->mask.any[w])
-                    s->keep[r][w] = keep_bits(&s->dropout, at.row, at.head, start + w * 64);
-        }
+        if (dropout) draw_tile_bits(s, row_block, g * MR, start);
         for (int panel = 0; panel < BWD_PANELS; panel++) {
             if (!s->mask.full && !panel_bits(s->mask.any, panel)) continue;
             s->panels[g] |= (uint32_t)1 << panel;

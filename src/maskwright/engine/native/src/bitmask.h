@@ -18,7 +18,7 @@ typedef struct {
     uint64_t row[MR][BLOCK_WORDS];
     uint64_t any[BLOCK_WORDS];   /* some row attends to the key */
     uint64_t every[BLOCK_WORDS]; /* every row does */
-    int full;                    /* every row attends to every key; then there are no bits */
+    int full;                    /* all cells are visible; then there are no bits */
     int64_t next;                /* first visible key after the block, or NO_KEY */
 } BitMask;
 

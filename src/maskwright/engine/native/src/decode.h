@@ -41,7 +41,7 @@ static size_t decode_scratch(const KernelArgs *args) {
     return sizeof(DecodeScratch) + sizeof(float) * (size_t)floats;
 }
 
-/* acc of every row, then m and l of every row. */
+/* acc of all rows, then m and l of all rows. */
 static int64_t decode_partial_floats(const KernelArgs *args) {
     return round_up(MAX_DECODE_ROWS * (v_width(args) + 2), 16);
 }
@@ -54,7 +54,6 @@ INLINE DecodeRow decode_row(float *partial, int64_t width, int64_t n) {
 /* Prefetch a row of K or V. With other heads in between, the hardware prefetcher does not help. */
 INLINE void prefetch_row(const KernelArgs *args, const GqaGroup *group, const Tensor *t,
                          int64_t dim, int64_t key) {
-    if (key >= args->kv_len) return;
     const char *row = tensor_row(t, args->dtype, group->batch, group->kv_head, key);
     int64_t bytes = dim * dtype_size(args->dtype);
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
@@ -73,8 +72,9 @@ INLINE vec decode_scores(const KernelArgs *args, const GqaGroup *group, const fl
             rows[i] = converted[i];
         }
     }
-    for (int i = 0; i < W; i++)
-        prefetch_row(args, group, &args->k, args->head_dim, key + 2 * W + i);
+    if (key + 3 * W <= args->kv_len)
+        for (int i = 0; i < W; i++)
+            prefetch_row(args, group, &args->k, args->head_dim, key + 2 * W + i);
     vec acc[W];
 #pragma GCC unroll 16
     for (int i = 0; i < W; i++) acc[i] = (vec){0};
@@ -119,7 +119,8 @@ INLINE Operand decode_values(const KernelArgs *args, const GqaGroup *group, int6
                          args->v.row_stride, s->runs, count};
     for (int n = 0; n < count; n++)
         for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key++) {
-            prefetch_row(args, group, &args->v, args->v_head_dim, start + key + 12);
+            if (start + key + 12 < args->kv_len)
+                prefetch_row(args, group, &args->v, args->v_head_dim, start + key + 12);
             read_padded(s->v + key * width,
                         tensor_row(&args->v, args->dtype, group->batch, group->kv_head,
                                    start + key),
@@ -172,7 +173,7 @@ static void decode_step(const KernelArgs *args, const GqaGroup *group, const flo
     *row->l = *row->l * alpha + reduce_sum(sum);
     *row->m = now;
     Operand v = decode_values(args, group, start, count, s);
-    gemm_pv(1, 8, BLOCK_N, s->p, &v, &alpha, row->acc, width);
+    gemm_pv(1, MAX_NV, BLOCK_N, s->p, v, &alpha, row->acc, width);
 }
 
 /* All rows of a GQA group over the keys first_key ... last_key - 1. */

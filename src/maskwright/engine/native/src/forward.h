@@ -155,9 +155,20 @@ static void check_inf_scores(RowGroup *g, const ForwardScratch *s, const float *
     }
 }
 
+/* acc = acc * alpha + P V, for MR rows and for one. */
+static NOINLINE void gemm_p_v(const float *p, Operand v, const float *alpha, float *acc,
+                              int64_t width) {
+    gemm_pv(MR, NV, BLOCK_N, p, v, alpha, acc, width);
+}
+
+static NOINLINE void gemm_p_v_row(const float *p, Operand v, const float *alpha, float *acc,
+                                  int64_t width) {
+    gemm_pv(1, NV, BLOCK_N, p, v, alpha, acc, width);
+}
+
 /* One key block for one row group. With `exact`, masked cells do not enter acc at all. */
 INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
-                         ForwardScratch *s, const int dropout, int exact) {
+                         ForwardScratch *s, const int dropout, const int exact) {
     const KernelArgs *args = c->args;
     const PackedKV *kv = c->kv;
     short list[PANELS];
@@ -175,13 +186,12 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
     Operand v = {kv->v + start * kv->v_stride, kv->v_stride, s->runs, 0};
     if (!exact) {
         v.count = visible_runs(&s->mask, BLOCK_N, s->runs);
-        gemm_pv(MR, NV, BLOCK_N, s->p, &v, alpha, acc, c->width);
+        gemm_p_v(s->p, v, alpha, acc, c->width);
     } else {
         for (int r = 0; r < MR; r++) {
             v.count = s->mask.full ? visible_runs(&s->mask, BLOCK_N, s->runs)
                                    : bit_runs(s->mask.row[r], s->runs);
-            gemm_pv(1, NV, BLOCK_N, s->p + r * BLOCK_N, &v, alpha + r, acc + r * c->width,
-                    c->width);
+            gemm_p_v_row(s->p + r * BLOCK_N, v, alpha + r, acc + r * c->width, c->width);
         }
     }
     g->next_key = s->mask.next == NO_KEY ? NO_KEY : s->mask.next / c->align * c->align;
@@ -192,12 +202,17 @@ static void forward_step_fast(const ForwardCall *c, RowGroup *g, int64_t first_r
     forward_step(c, g, first_row, acc, s, 0, 0);
 }
 
-static void forward_step_any(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
-                             ForwardScratch *s, int exact) {
+static void forward_step_dropout(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
+                                 ForwardScratch *s) {
+    forward_step(c, g, first_row, acc, s, 1, 0);
+}
+
+static NOINLINE void forward_step_exact(const ForwardCall *c, RowGroup *g, int64_t first_row,
+                                        float *acc, ForwardScratch *s) {
     if (c->args->dropout.p > 0)
-        forward_step(c, g, first_row, acc, s, 1, exact);
+        forward_step(c, g, first_row, acc, s, 1, 1);
     else
-        forward_step(c, g, first_row, acc, s, 0, exact);
+        forward_step(c, g, first_row, acc, s, 0, 1);
 }
 
 /* Start a row group at row `first` of the GQA group; beyond `count` rows it repeats the first. A
@@ -237,7 +252,7 @@ static void finish_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_
     if (has_nonfinite(acc, count * c->width) || has_nonfinite(g->l, count)) {
         memset(acc, 0, sizeof(float) * (size_t)(MR * c->width));
         init_rows(c, g, first, count, converted);
-        while (g->next_key != NO_KEY && !cancelled()) forward_step_any(c, g, first, acc, s, 1);
+        while (g->next_key != NO_KEY && !cancelled()) forward_step_exact(c, g, first, acc, s);
     }
     for (int r = 0; r < count; r++) {
         int64_t n = first + r;
@@ -268,7 +283,7 @@ static void forward(const KernelArgs *args, const GqaGroup *group, const PackedK
                 active = 1;
                 float *own = acc + g * MR * c.width;
                 if (dropout)
-                    forward_step_any(&c, &s->groups[g], block + g * MR, own, s, 0);
+                    forward_step_dropout(&c, &s->groups[g], block + g * MR, own, s);
                 else
                     forward_step_fast(&c, &s->groups[g], block + g * MR, own, s);
             }

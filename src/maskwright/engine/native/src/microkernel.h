@@ -60,17 +60,16 @@ typedef struct {
 /* out[r] = out[r] * alpha[r] + sum over keys j of p[r][j] * rows[j], for `height` rows of p and
  * `nv` vectors of columns. The block's sum is accumulated separately: short sums round less. */
 INLINE void gemm_pv_tile(const int height, const int nv, const int64_t p_stride, const float *p,
-                         const Operand *b, int64_t column, const float *alpha, float *out,
+                         const Operand b, int64_t column, const float *alpha, float *out,
                          int64_t out_stride) {
     vec acc[MR][MAX_NV];
 #pragma GCC unroll 16
     for (int r = 0; r < height; r++)
 #pragma GCC unroll 8
         for (int n = 0; n < nv; n++) acc[r][n] = (vec){0};
-    for (int i = 0; i < b->count; i++) {
-        const float *row = b->data + column + b->runs[i].start * b->stride;
-        const int64_t stride = b->stride, stop = b->runs[i].stop;
-        for (int64_t j = b->runs[i].start; j < stop; j++, row += stride) {
+    for (int i = 0; i < b.count; i++) {
+        const float *row = b.data + column + b.runs[i].start * b.stride;
+        for (int64_t j = b.runs[i].start; j < b.runs[i].stop; j++, row += b.stride) {
             vec x[MAX_NV];
 #pragma GCC unroll 8
             for (int n = 0; n < nv; n++) x[n] = load(row + n * W);
@@ -93,7 +92,7 @@ INLINE void gemm_pv_tile(const int height, const int nv, const int64_t p_stride,
 
 /* The same for all columns, `nv` vectors at a time, then one. `width` is a multiple of W. */
 INLINE void gemm_pv(const int height, const int nv, const int64_t p_stride, const float *p,
-                    const Operand *b, const float *alpha, float *out, int64_t width) {
+                    const Operand b, const float *alpha, float *out, int64_t width) {
     int64_t c = 0;
     for (; c + nv * W <= width; c += nv * W)
         gemm_pv_tile(height, nv, p_stride, p, b, c, alpha, out, width);
@@ -102,18 +101,18 @@ INLINE void gemm_pv(const int height, const int nv, const int64_t p_stride, cons
 
 /* out[k] += sum over rows r of p[r][k] * rows[r], for the KR keys from p on and `nv` vectors of
  * columns: the transposed product of dK and dV. */
-INLINE void gemm_ptb_tile(const int nv, const float *p, const Operand *b, int64_t column,
+INLINE void gemm_ptb_tile(const int nv, const float *p, const Operand b, int64_t column,
                           float *out) {
     vec acc[KR][3];
 #pragma GCC unroll 4
     for (int k = 0; k < KR; k++)
 #pragma GCC unroll 3
         for (int n = 0; n < nv; n++) acc[k][n] = (vec){0};
-    for (int i = 0; i < b->count; i++) {
-        for (int64_t r = b->runs[i].start; r < b->runs[i].stop; r++) {
+    for (int i = 0; i < b.count; i++) {
+        for (int64_t r = b.runs[i].start; r < b.runs[i].stop; r++) {
             vec x[3];
 #pragma GCC unroll 3
-            for (int n = 0; n < nv; n++) x[n] = load(b->data + column + r * b->stride + n * W);
+            for (int n = 0; n < nv; n++) x[n] = load(b.data + column + r * b.stride + n * W);
 #pragma GCC unroll 4
             for (int k = 0; k < KR; k++) {
                 vec weight = broadcast(p[r * BWD_BLOCK_N + k]);
@@ -126,14 +125,14 @@ INLINE void gemm_ptb_tile(const int nv, const float *p, const Operand *b, int64_
     for (int k = 0; k < KR; k++)
 #pragma GCC unroll 3
         for (int n = 0; n < nv; n++) {
-            float *to = out + column + k * b->stride + n * W;
+            float *to = out + column + k * b.stride + n * W;
             store(to, load(to) + acc[k][n]);
         }
 }
 
 /* All columns; out has the stride of b. */
-static void gemm_ptb(const float *p, const Operand *b, float *out) {
-    int64_t c = 0, vectors = b->stride / W;
+static void gemm_ptb(const float *p, const Operand b, float *out) {
+    int64_t c = 0, vectors = b.stride / W;
     for (; vectors >= 5 || vectors == 3; vectors -= 3, c += 3 * W) gemm_ptb_tile(3, p, b, c, out);
     for (; vectors >= 2; vectors -= 2, c += 2 * W) gemm_ptb_tile(2, p, b, c, out);
     if (vectors) gemm_ptb_tile(1, p, b, c, out);

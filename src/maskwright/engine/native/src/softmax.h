@@ -18,7 +18,7 @@ INLINE float max_with_inf(float m_before, float l_before, int block_has_nan) {
     return isnan(m_before) || nan_before || block_has_nan ? NAN : INFINITY;
 }
 
-/* Natural logsumexp of a row. */
+/* The row's natural logsumexp. */
 INLINE float logsumexp(float m, float l) {
     if (l == 0.0f) return -INFINITY;
     if (m == INFINITY) return INFINITY;

@@ -19,6 +19,7 @@ typedef uint64_t u64vec __attribute__((vector_size(4 * W), may_alias));
 typedef vec unaligned_vec __attribute__((aligned(4)));
 
 #define INLINE static inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 
 INLINE vec load(const float *p) { return *(const unaligned_vec *)p; }
 INLINE void store(float *p, vec x) { *(unaligned_vec *)p = x; }

@@ -42,7 +42,7 @@ int takes_whole_units(const KernelArgs *args, int64_t threads, size_t unit_size)
 int64_t wave_units(const KernelArgs *args, int64_t threads, size_t unit_size,
                    int64_t items_per_unit);
 
-/* The keys that some row of a unit attends to: a bit per key, and room to compute them. */
+/* The keys that some row of a unit attends to: a bit per key, followed by scratch. */
 size_t visible_size(const KernelArgs *args);
 void find_visible(const KernelArgs *args, int64_t unit, uint64_t *visible);
 
