@@ -42,7 +42,7 @@ DOORS: list[tuple[Callable[[], Any], str, str]] = [
     (later("audit"), "torch", "maskwright.checks.audit"),
     (later("trace"), "torch", "maskwright.checks.trace"),
     (later("influence"), "torch", "maskwright.checks.probes.influence"),
-    (later("explain_route"), "torch", "maskwright.engine.attention"),
+    (lambda: mw.attention(None, None, None), "torch", "maskwright.engine.autograd"),
     (lambda: mw.top_blocks(None, None, size=2, keep=1), "torch", ""),
     (lambda: mw.picture(mw.causal().on(2), form="png"), "matplotlib", ""),
     (imported("maskwright.models"), "torch", "maskwright.models"),

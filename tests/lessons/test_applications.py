@@ -35,7 +35,7 @@ PAIRS = {
     ],
     "dialogue": [(f"my name is {name}", f"hello {name}, how are you?") for name in NAMES.split()],
 }
-STEPS = {"translation": 12, "summarisation": 12, "dialogue": 8, "image": 8}
+STEPS = {"translation": 12, "summarisation": 12, "dialogue": 8, "image": 12}
 
 
 def make(app: App, folder: Path) -> Any:
