@@ -5,11 +5,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python scripts/install.py --constraint constraints.txt
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit("What is pinned for development needs Python 3.11 or newer (maskwright itself 3.10). Pass PYTHON=...") if sys.version_info < (3, 11) else None'
 export PYTHONDONTWRITEBYTECODE :=  # else each of the many processes that tests start compiles everything anew
-# Two workers of one thread each: most tests are too small for more.
-TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# Two workers of one thread each: most tests are too small for more. A run fails if it skips more
+# tests than this, as it would without Chromium or one of the frameworks.
+MAX_SKIPPED ?= 12
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+TEST := MASKWRIGHT_MAX_SKIPPED=$(if $(CI),$(MAX_SKIPPED),1000) OMP_NUM_THREADS=1 $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-zoo bench docs pictures format clean
+.PHONY: help setup tour test test-engine test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-zoo bench docs pictures format clean
 
 help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +67,12 @@ test: $(VENV)/.peers ## Run all tests but TensorFlow's (some minutes on two core
 
 test-all: $(VENV)/.peers ## Run all tests with every case, where make test takes some of many alike
 	MASKWRIGHT_ALL_CASES=1 $(TEST)
+
+# Without the C kernel, as on a machine without a compiler; then with more threads than cores.
+test-engine: $(VENV)/.peers ## Run the engine's tests without the C kernel, and with 4 threads
+	MASKWRIGHT_ISA=none MASKWRIGHT_MAX_SKIPPED=2 OMP_NUM_THREADS=1 $(PYTEST) tests/engine \
+	    --ignore=tests/engine/native --ignore=tests/engine/test_arrays.py --ignore-glob='*/test_native*.py'
+	MASKWRIGHT_MAX_SKIPPED=0 OMP_NUM_THREADS=4 $(PYTEST) tests/engine
 
 test-tf: $(VENV)-tf/.ready ## Run TensorFlow's tests, in an environment of its own
 	$(VENV)-tf/bin/python -m pytest tests/tensorflow tests/lessons/test_frameworks.py

@@ -139,7 +139,7 @@ class TruthError(MaskError, TypeError):
     >>> import maskwright as mw
     >>> mw.causal() and mw.window(back=3)
     Traceback (most recent call last):
-    maskwright.errors.TruthError: A mask is a set of cells, neither true nor false. \
+    maskwright.errors.TruthError: The truth value of a mask is ambiguous. \
 Write & for `and`, | for `or`, ~ for `not`.
     """
 

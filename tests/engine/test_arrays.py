@@ -57,12 +57,12 @@ X = np.ones((1, 2, 3, 4), np.float32)
     ("given", "options", "error", "message"),
     [
         ((X, X, [1]), {}, mw.ArgumentError, "v is of type list"),
-        ((X.astype(float),) * 3, {}, mw.ArgumentError, "q is float64 of shape"),
-        ((X, X[0], X), {}, mw.ArgumentError, r"k is float32 of shape \(2, 3, 4\)"),
-        ((X, X[:, :1], X[:, :1]), {}, mw.ArgumentError, "do not fit together"),
-        ((X, X, X), {"impl": "strips"}, mw.Unsupported, "takes torch tensors"),
-        ((X, X, X), {"dropout_p": 0.1}, mw.Unsupported, "there is no dropout"),
-        ((X[..., :0],) * 3, {}, mw.ArgumentError, "heads of 0 and 0 numbers"),
+        ((X.astype(float),) * 3, {}, mw.ArgumentError, "q has dtype float64"),
+        ((X, X[0], X), {}, mw.ArgumentError, r"k has dtype float32 and shape \(2, 3, 4\)"),
+        ((X, X[:, :1], X[:, :1]), {}, mw.ArgumentError, "enable_gqa"),
+        ((X, X, X), {"impl": "blocks"}, mw.Unsupported, "takes torch tensors"),
+        ((X, X, X), {"dropout_p": 1.0}, mw.ArgumentError, "dropout_p"),
+        ((X[..., :0],) * 3, {}, mw.Unsupported, "head_dim 1 to 256"),
     ],
 )
 def test_what_can_not_be_taken_is_refused(
@@ -70,3 +70,13 @@ def test_what_can_not_be_taken_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         mw.attention(*given, **options)
+
+
+def test_dropout_with_the_seed_of_numpy() -> None:
+    x = np.random.default_rng(0).normal(size=(1, 2, 70, 8)).astype(np.float32)
+    found = []
+    for seed in (1, 1, 2):
+        np.random.seed(seed)
+        found.append(mw.attention(x, x, x, mw.causal(), dropout_p=0.5))
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])

@@ -7,6 +7,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from maskwright.core.extras import missing
 from maskwright.engine.native.bindings import ISA_VARIABLE, loaded
 from maskwright.errors import Unsupported
 from maskwright.targets.facts import is_upper_left_causal, sees_everything
@@ -39,7 +40,10 @@ class Backend(NamedTuple):
 def backend_module(name: str) -> Any:
     """The module of a backend, imported on first use."""
     place = "" if name == "reference" else "backends."
-    return importlib.import_module(f"maskwright.engine.{place}{name}")
+    try:
+        return importlib.import_module(f"maskwright.engine.{place}{name}")
+    except ModuleNotFoundError as error:
+        raise (missing(f'impl="{name}"', error) or error) from error
 
 
 def select_backend(params: AttentionParams) -> Backend:

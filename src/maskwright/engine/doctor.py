@@ -7,12 +7,14 @@ import platform
 import shutil
 import subprocess
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from maskwright.engine.api import explain_backend
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REINSTALL: Final = (
     "pip install --force-reinstall --no-deps --no-cache-dir maskwright"
@@ -60,9 +62,6 @@ def _kernel(has_torch: bool) -> _Kernel:
     from maskwright.engine.native.bindings import borrow_threads, loaded, thread_count
 
     library = loaded()
-    reason = library.reason
-    if library.isa is None and (failure := _build_failure()) is not None:
-        reason = f"{reason}: {failure}"
     if not has_torch:
         threads = f"{thread_count()}, started for each call"
     else:
@@ -73,15 +72,7 @@ def _kernel(has_torch: bool) -> _Kernel:
         if library.isa is not None and not library.borrows_threads:
             pool = "started for each call, since PyTorch's OpenMP pool cannot be used"
         threads = f"{torch.get_num_threads()}, {pool}"
-    return _Kernel(library.isa, library.isas, reason, library.path, threads)
-
-
-def _build_failure() -> str | None:
-    """The reason that setup.py stored when it could not build the kernel."""
-    path = Path(__file__).parent / "native" / "build_failure.txt"
-    if os.environ.get("MASKWRIGHT_ISA") == "none" or not path.exists():
-        return None
-    return path.read_text().strip()
+    return _Kernel(library.isa, library.isas, library.reason, library.path, threads)
 
 
 def _fix() -> str:

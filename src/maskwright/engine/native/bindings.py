@@ -208,7 +208,7 @@ def loaded() -> Kernel:
         paths = [Path(other)]
     path = next((path for path in paths if path.exists()), None)
     if path is None:
-        return Kernel(None, "it was not built when maskwright was installed")
+        return Kernel(None, f"it was not built when maskwright was installed{_build_failure()}")
     try:
         library = _declare(ctypes.CDLL(str(path)))
     except (OSError, AttributeError) as error:
@@ -288,6 +288,12 @@ def thread_count() -> int:
     if value.isdigit() and int(value):
         return int(value)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _build_failure() -> str:
+    """The reason that setup.py stored when it could not build the kernel, after a colon."""
+    path = Path(__file__).parent / "build_failure.txt"
+    return f": {path.read_text().strip()}" if path.exists() else ""
 
 
 def _declare(library: Any) -> Any:
