@@ -95,6 +95,8 @@ def test_a_package_that_is_not_there_is_named_with_its_extra(
     pytest.importorskip("torch")  # so that what is taken away is all that is not there
     if anew in sys.modules:
         monkeypatch.delitem(sys.modules, anew)
+        parent, _, name = anew.rpartition(".")
+        monkeypatch.delattr(sys.modules[parent], name, raising=False)
     take(package)
     with pytest.raises(mw.MissingError) as caught:
         door()
