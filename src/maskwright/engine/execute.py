@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from maskwright.engine import plain, strips
 from maskwright.engine.backends import native
+from maskwright.engine.native.bindings import MAX_HEAD_DIM, loaded
 from maskwright.engine.params import AttentionParams, AttentionShape, Saved
 from maskwright.engine.pieces import Steps
 from maskwright.engine.plan import plan_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from maskwright.engine.pieces import Piece
     from maskwright.engine.plan import Plan
 
+NATIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HALVES = (torch.float16, torch.bfloat16)
 LEAST_REUSE = 16  # rows a key is read by, from which on it pays to turn halves into float32
 
@@ -39,19 +41,24 @@ class Terms(NamedTuple):
 
 def runs_natively(impl: str, q: torch.Tensor, v: torch.Tensor, dropout_p: float) -> bool:
     """Does the kernel in C compute this? Dropout and float64 are for strips."""
-    if impl == "strips" or dropout_p:
-        return False
-    return native.unsupported(kernel_params(None, q, v, v, 1.0)) is None
+    return (
+        impl != "strips"
+        and not dropout_p
+        and q.dtype in NATIVE_DTYPES
+        and q.device.type == "cpu"
+        and 0 < q.shape[-1] <= MAX_HEAD_DIM
+        and 0 < v.shape[-1] <= MAX_HEAD_DIM
+        and loaded().library is not None
+    )
 
 
 def kernel_params(
-    bound: BoundMask | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    bound: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
 ) -> AttentionParams:
     """The parameters that the native backend takes."""
     batch, heads, q_len, head_dim = q.shape
     shape = AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[-1])
-    dtype = str(q.dtype).removeprefix("torch.")
-    return AttentionParams(bound, shape, scale, dtype, q.device.type)  # type: ignore[arg-type]
+    return AttentionParams(bound, shape, scale, str(q.dtype)[6:])
 
 
 def forward(
