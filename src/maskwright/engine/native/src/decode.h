@@ -52,10 +52,7 @@ INLINE DecodeRow decode_row(float *partial, int64_t width, int64_t n) {
 }
 
 /* Prefetch a row of K or V. With other heads in between, the hardware prefetcher does not help. */
-INLINE void prefetch_row(const KernelArgs *args, const GqaGroup *group, const Tensor *t,
-                         int64_t dim, int64_t key) {
-    const char *row = tensor_row(t, args->dtype, group->batch, group->kv_head, key);
-    int64_t bytes = dim * dtype_size(args->dtype);
+INLINE void prefetch_row(const char *row, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
 }
 
@@ -63,10 +60,11 @@ INLINE void prefetch_row(const KernelArgs *args, const GqaGroup *group, const Te
 INLINE vec decode_scores(const KernelArgs *args, const GqaGroup *group, const float *q,
                          int64_t key, int64_t count, float converted[W][MAX_HEAD_DIM]) {
     const int64_t width = round_up(args->head_dim, W);
+    const int64_t size = dtype_size(args->dtype), stride = args->k.row_stride * size;
+    const char *first = tensor_row(&args->k, args->dtype, group->batch, group->kv_head, key);
     const float *rows[W];
     for (int i = 0; i < W; i++) {
-        rows[i] = tensor_row(&args->k, args->dtype, group->batch, group->kv_head,
-                             key + min_i64(i, count - 1));
+        rows[i] = (const float *)(first + min_i64(i, count - 1) * stride);
         if (args->dtype != FLOAT32 || width != args->head_dim) {
             read_padded(converted[i], rows[i], args->dtype, args->head_dim, width);
             rows[i] = converted[i];
@@ -74,7 +72,7 @@ INLINE vec decode_scores(const KernelArgs *args, const GqaGroup *group, const fl
     }
     if (key + 3 * W <= args->kv_len)
         for (int i = 0; i < W; i++)
-            prefetch_row(args, group, &args->k, args->head_dim, key + 2 * W + i);
+            prefetch_row(first + (2 * W + i) * stride, args->head_dim * size);
     vec acc[W];
 #pragma GCC unroll 16
     for (int i = 0; i < W; i++) acc[i] = (vec){0};
@@ -117,14 +115,14 @@ INLINE Operand decode_values(const KernelArgs *args, const GqaGroup *group, int6
     if (decode_v_in_place(args))
         return (Operand){tensor_row(&args->v, args->dtype, group->batch, group->kv_head, start),
                          args->v.row_stride, s->runs, count};
+    const int64_t size = dtype_size(args->dtype), stride = args->v.row_stride * size;
+    const char *first = tensor_row(&args->v, args->dtype, group->batch, group->kv_head, start);
     for (int n = 0; n < count; n++)
         for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key++) {
             if (start + key + 12 < args->kv_len)
-                prefetch_row(args, group, &args->v, args->v_head_dim, start + key + 12);
-            read_padded(s->v + key * width,
-                        tensor_row(&args->v, args->dtype, group->batch, group->kv_head,
-                                   start + key),
-                        args->dtype, args->v_head_dim, width);
+                prefetch_row(first + (key + 12) * stride, args->v_head_dim * size);
+            read_padded(s->v + key * width, first + key * stride, args->dtype, args->v_head_dim,
+                        width);
         }
     return (Operand){s->v, width, s->runs, count};
 }
@@ -136,6 +134,14 @@ static float check_inf_row(const DecodeScratch *s, int count, float m_before, fl
         for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key++)
             block_has_nan |= isnan(s->p[key]);
     return max_with_inf(m_before, l_before, block_has_nan);
+}
+
+/* acc = acc * alpha + p V for one row, with as many accumulators as there are columns. */
+static NOINLINE void gemm_row(const float *p, Operand v, float alpha, float *acc, int64_t width) {
+    int64_t c = 0;
+    for (; c + 8 * W <= width; c += 8 * W) gemm_pv_tile(1, 8, BLOCK_N, p, v, c, &alpha, acc, width);
+    for (; c + 4 * W <= width; c += 4 * W) gemm_pv_tile(1, 4, BLOCK_N, p, v, c, &alpha, acc, width);
+    for (; c < width; c += W) gemm_pv_tile(1, 1, BLOCK_N, p, v, c, &alpha, acc, width);
 }
 
 /* One row and one key block. */
@@ -173,7 +179,7 @@ static void decode_step(const KernelArgs *args, const GqaGroup *group, const flo
     *row->l = *row->l * alpha + reduce_sum(sum);
     *row->m = now;
     Operand v = decode_values(args, group, start, count, s);
-    gemm_pv(1, MAX_NV, BLOCK_N, s->p, v, &alpha, row->acc, width);
+    gemm_row(s->p, v, alpha, row->acc, width);
 }
 
 /* All rows of a GQA group over the keys first_key ... last_key - 1. */
