@@ -49,12 +49,14 @@ def autocast(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
 
 def is_traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether the call becomes a node of a graph, or has no values to compute with."""
-    return bool(
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or (q.is_meta or k.is_meta or v.is_meta)
-        or (is_fake(q) or is_fake(k) or is_fake(v))
-    )
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    if q.is_meta or k.is_meta or v.is_meta:
+        return True
+    plain = type(q) is type(k) is type(v) is torch.Tensor
+    if plain and not torch._C._are_functorch_transforms_active():
+        return False  # what is_fake would find after a longer search
+    return bool(is_fake(q) or is_fake(k) or is_fake(v))
 
 
 def make_params(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maskwright.core.extras import missing
@@ -37,6 +38,7 @@ class Backend(NamedTuple):
         return backend_module(self.name)
 
 
+@lru_cache
 def backend_module(name: str) -> Any:
     """The module of a backend, imported on first use."""
     place = "" if name == "reference" else "backends."
