@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { ROW_BLOCKS_PER_ITEM = 16 };
+enum { UNITS_PER_THREAD = 4, ROW_BLOCKS_PER_ITEM = 16 };
 
 typedef struct {
     const KernelArgs *args;
@@ -94,7 +94,7 @@ int64_t backward_pass(const KernelArgs *args, const Isa *isa) {
     Backward b = {.args = args, .isa = isa, .unit_size = isa->backward_unit_size(args)};
     int64_t threads = num_threads(args);
     b.scratch_size = (size_t)round_up((int64_t)isa->backward_scratch(args), 64);
-    if (!takes_whole_units(args, threads, b.unit_size)) return backward_waves(&b, threads);
+    if (!takes_whole_units(args, threads, UNITS_PER_THREAD, b.unit_size)) return backward_waves(&b, threads);
     size_t each = b.scratch_size + b.unit_size;
     threads = min_i64(threads, num_units(args));
     char *memory = scratch_alloc(each * (size_t)threads);
