@@ -93,6 +93,7 @@ static void backward_unit(const KernelArgs *args, int64_t batch, int64_t kv_head
     layout_unit(args, memory, unit);
     unit->batch = batch;
     unit->kv_head = kv_head;
+    unit->next_item = 0;
 }
 
 static int64_t layout_scratch(const KernelArgs *args, char *memory, BackwardScratch *s) {
