@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { ROW_BLOCKS_PER_ITEM = 16 };
+enum { UNITS_PER_THREAD = 4, ROW_BLOCKS_PER_ITEM = 16 };
 
 typedef struct {
     const KernelArgs *args;
@@ -14,6 +14,8 @@ typedef struct {
     size_t unit_size, scratch_size;
     int64_t units, row_items; /* of the current wave; items of a unit's rows */
     BackwardUnit *wave;
+    int64_t threads;
+    char *scratch; /* of all threads */
 } Backward;
 
 static void open_unit(const Backward *b, int64_t unit, char *memory, BackwardUnit *u) {
@@ -44,10 +46,20 @@ static void prepare_item(void *context, int64_t item, void *scratch) {
                                  min_i64((n + 1) * ROW_BLOCKS_PER_ITEM, u->row_blocks));
 }
 
-/* Consecutive items are of different units, so that they rarely wait for each other. */
+/* The next key block of the thread's own units; then of the others. Threads that share no unit do
+ * not wait for each other, and dQ stays in their caches. */
 static void kv_block_item(void *context, int64_t item, void *scratch) {
     const Backward *b = context;
-    b->isa->backward_kv_block(b->args, &b->wave[item % b->units], item / b->units, scratch);
+    int64_t thread = (int64_t)((size_t)((char *)scratch - b->scratch) / b->scratch_size);
+    int64_t first = thread * b->units / b->threads;
+    (void)item;
+    for (int64_t n = 0; n < b->units; n++) {
+        BackwardUnit *u = &b->wave[(first + n) % b->units];
+        int64_t block = atomic_fetch_add(&u->next_item, 1);
+        if (block >= u->kv_blocks) continue;
+        b->isa->backward_kv_block(b->args, u, block, scratch);
+        return;
+    }
 }
 
 static void write_item(void *context, int64_t item, void *scratch) {
@@ -60,6 +72,8 @@ static void write_item(void *context, int64_t item, void *scratch) {
 }
 
 static int64_t run_wave(Backward *b, int64_t threads, char *scratch) {
+    b->threads = threads;
+    b->scratch = scratch;
     int64_t status = parallel_for(threads, b->units * (b->row_items + 1), prepare_item, b, NULL, 0);
     if (status == OK)
         status = parallel_for(threads, b->units * b->wave[0].kv_blocks, kv_block_item, b, scratch,
@@ -94,7 +108,7 @@ int64_t backward_pass(const KernelArgs *args, const Isa *isa) {
     Backward b = {.args = args, .isa = isa, .unit_size = isa->backward_unit_size(args)};
     int64_t threads = num_threads(args);
     b.scratch_size = (size_t)round_up((int64_t)isa->backward_scratch(args), 64);
-    if (!takes_whole_units(args, threads, b.unit_size)) return backward_waves(&b, threads);
+    if (!takes_whole_units(args, threads, UNITS_PER_THREAD, b.unit_size)) return backward_waves(&b, threads);
     size_t each = b.scratch_size + b.unit_size;
     threads = min_i64(threads, num_units(args));
     char *memory = scratch_alloc(each * (size_t)threads);

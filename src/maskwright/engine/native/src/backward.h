@@ -93,6 +93,7 @@ static void backward_unit(const KernelArgs *args, int64_t batch, int64_t kv_head
     layout_unit(args, memory, unit);
     unit->batch = batch;
     unit->kv_head = kv_head;
+    unit->next_item = 0;
 }
 
 static int64_t layout_scratch(const KernelArgs *args, char *memory, BackwardScratch *s) {
@@ -146,15 +147,16 @@ static void clear_rows(BackwardUnit *u, int64_t n, int64_t count) {
     memset(u->span_stop + n, 0, (size_t)count * 8);
 }
 
-/* Read q, dO, lse and delta of row n, which is query `row` of a GQA group. */
-static void prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
-                        const int64_t *offsets, int64_t head, int64_t row) {
+/* Read q, dO, lse and delta of row n, which is query `row` of a GQA group. Returns the sums of
+ * nonfinite_sums. */
+static vec prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
+                       const int64_t *offsets, int64_t head, int64_t row) {
     float *q = u->q + n * u->d, *dout = u->dout + n * u->dv, out[MAX_HEAD_DIM];
     float lse = -INFINITY;
     if (offsets[row] < offsets[row + 1]) lse = *row_element(&args->lse, u->batch, head, row);
     if (lse == -INFINITY) {
         clear_rows(u, n, 1);
-        return;
+        return (vec){0};
     }
     u->span[n] = offsets[row];
     u->span_stop[n] = offsets[row + 1];
@@ -172,7 +174,15 @@ static void prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
     if (args->dlse.data) delta -= *row_element(&args->dlse, u->batch, head, row);
     u->delta[n] = delta;
     u->lse[n] = lse == INFINITY ? NAN : (float)(lse * LOG2E);
-    u->row_flags[n] = (uint8_t)(has_nonfinite(q, u->d) || has_nonfinite(dout, u->dv));
+    return nonfinite_sums(q, u->d) + nonfinite_sums(dout, u->dv);
+}
+
+/* Flag the rows of a row block whose q or dO holds NaN or Inf. */
+static void flag_rows(BackwardUnit *u, int64_t block) {
+    u->block_flags[block] = 1;
+    for (int64_t n = block * BWD_BLOCK_M; n < (block + 1) * BWD_BLOCK_M; n++)
+        u->row_flags[n] = (uint8_t)(has_nonfinite(u->q + n * u->d, u->d) ||
+                                    has_nonfinite(u->dout + n * u->dv, u->dv));
 }
 
 /* The first key block from `from` on with a visible cell; kv_blocks if there is none. */
@@ -196,15 +206,17 @@ static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t fi
         memset(u->dq + first * u->d, 0, (size_t)(BWD_BLOCK_M * u->d) * 4);
         memset(u->row_flags + first, 0, BWD_BLOCK_M);
         u->block_flags[block] = 0;
+        vec nonfinite = {0};
         clear_rows(u, first + b.count, BWD_BLOCK_M - b.count);
         for (int64_t r = 0; r < b.count; r++) {
             const int64_t n = first + r;
-            prepare_row(args, u, n, b.group.offsets, query_head(&b, r), query_row(&b, r));
-            u->block_flags[block] |= u->row_flags[n];
+            nonfinite +=
+                prepare_row(args, u, n, b.group.offsets, query_head(&b, r), query_row(&b, r));
             for (int64_t i = u->span[n]; i < u->span_stop[n]; i++)
                 set_bits(tiles, args->spans.starts[i] / BWD_BLOCK_N,
                          (args->spans.stops[i] - 1) / BWD_BLOCK_N + 1);
         }
+        if (any_nonzero(nonfinite)) flag_rows(u, block);
         atomic_store_explicit(&u->next_kv_block[block], (int32_t)next_tile(u, block, 0),
                               memory_order_relaxed);
     }
@@ -238,16 +250,20 @@ static void load_keys(BackwardScratch *s, int64_t start) {
                    s->k_panels + n * NR * args->head_dim);
         pack_panel(&v, start + n * NR, 1.0f, s->v_panels + n * NR * args->v_head_dim);
     }
-    memset(s->key_flags, 0, sizeof s->key_flags);
-    s->any_key_flag = 0;
+    vec nonfinite = {0};
     for (int64_t key = start; key < end; key++) {
         if (!bit_is_set(u->visible, key)) continue;
         float *row = s->k_rows + (key - start) * u->d;
         read_padded(row, tensor_row(&args->k, args->dtype, u->batch, u->kv_head, key),
                     args->dtype, args->head_dim, u->d);
-        s->key_flags[key - start] = (uint8_t)has_nonfinite(row, u->d);
-        s->any_key_flag |= s->key_flags[key - start];
+        nonfinite += nonfinite_sums(row, u->d);
     }
+    s->any_key_flag = any_nonzero(nonfinite);
+    if (!s->any_key_flag) return;
+    memset(s->key_flags, 0, sizeof s->key_flags);
+    for (int64_t key = start; key < end; key++)
+        s->key_flags[key - start] = (uint8_t)(bit_is_set(u->visible, key) &&
+                                              has_nonfinite(s->k_rows + (key - start) * u->d, u->d));
 }
 
 /* P and dS of one panel for the MR rows from `row` on; 0 in masked cells. */

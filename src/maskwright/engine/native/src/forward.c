@@ -3,7 +3,7 @@
 #include "threads.h"
 #include "work.h"
 
-enum { PANELS_PER_ITEM = 64, KEYS_PER_SPLIT = 2048 };
+enum { UNITS_PER_THREAD = 8, PANELS_PER_ITEM = 64, KEYS_PER_SPLIT = 2048 };
 
 typedef struct {
     const KernelArgs *args;
@@ -155,7 +155,7 @@ int64_t forward_pass(const KernelArgs *args, const Isa *isa) {
     if (args->q_len * group_heads(args) <= MAX_DECODE_ROWS)
         return decode_pass(args, isa, threads);
     Forward f = plan_forward(args, isa);
-    if (!takes_whole_units(args, threads, f.packed_size)) return forward_waves(&f, threads);
+    if (!takes_whole_units(args, threads, UNITS_PER_THREAD, f.packed_size)) return forward_waves(&f, threads);
     size_t each = f.scratch_size + f.packed_size;
     threads = min_i64(threads, num_units(args));
     char *memory = scratch_alloc(each * (size_t)threads);

@@ -249,7 +249,9 @@ static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t 
 static void finish_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t count,
                         float *acc, float *converted, ForwardScratch *s) {
     const GqaGroup *group = c->group;
-    if (has_nonfinite(acc, count * c->width) || has_nonfinite(g->l, count)) {
+    float l_sum = 0.0f;
+    for (int r = 0; r < count; r++) l_sum += g->l[r];
+    if (has_nonfinite(acc, count * c->width) || !isfinite(l_sum)) {
         memset(acc, 0, sizeof(float) * (size_t)(MR * c->width));
         init_rows(c, g, first, count, converted);
         while (g->next_key != NO_KEY && !cancelled()) forward_step_exact(c, g, first, acc, s);

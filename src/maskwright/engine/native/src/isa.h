@@ -40,6 +40,7 @@ typedef struct {
     int64_t tile_words;
     _Atomic int32_t *next_kv_block; /* [row_blocks]: the key block whose dQ is to be added next */
     uint64_t *visible;              /* bit per key: some row attends to it */
+    _Atomic int64_t next_item;      /* the next key block to be started */
 } BackwardUnit;
 
 typedef struct {

@@ -90,15 +90,17 @@ INLINE uint32_t mask_bits(ivec mask) {
 #endif
 }
 
-/* Does one of n floats hold NaN or Inf? */
-INLINE int has_nonfinite(const float *x, int64_t n) {
+/* Sums of n floats times 0, n a multiple of W: 0 if all are finite, else NaN in some lane. */
+INLINE vec nonfinite_sums(const float *x, int64_t n) {
     vec sums = {0};
-    float rest = 0.0f;
-    int64_t i = 0;
-    for (; i + W <= n; i += W) sums += load(x + i) * 0.0f;
-    for (; i < n; i++) rest += x[i] * 0.0f;
-    return !(reduce_sum(sums) + rest == 0.0f);
+    for (int64_t i = 0; i < n; i += W) sums += load(x + i) * 0.0f;
+    return sums;
 }
+
+INLINE int any_nonzero(vec x) { return mask_bits((ivec)(x == 0.0f)) != ((uint32_t)1 << W) - 1; }
+
+/* Does one of n floats, a multiple of W, hold NaN or Inf? */
+INLINE int has_nonfinite(const float *x, int64_t n) { return any_nonzero(nonfinite_sums(x, n)); }
 
 /* x[i] = 2^x[i] for x <= about 0, to 1 unit in the last place; 0 at -127 and below. NaN stays NaN.
  * The count vectors advance together, because each step depends on the one before. */

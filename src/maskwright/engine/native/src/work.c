@@ -10,11 +10,12 @@ int64_t num_threads(const KernelArgs *args) {
     return cells * (double)(args->head_dim + args->v_head_dim) < small ? 1 : args->threads;
 }
 
-int takes_whole_units(const KernelArgs *args, int64_t threads, size_t unit_size) {
+int takes_whole_units(const KernelArgs *args, int64_t threads, int64_t units_per_thread,
+                      size_t unit_size) {
     double work = (double)(args->heads / args->kv_heads) * (double)args->q_len *
                   (double)args->kv_len * (double)(args->head_dim + args->v_head_dim);
     if (threads == 1) return 1;
-    return num_units(args) >= ITEMS_PER_THREAD * threads && work <= MAX_UNIT_WORK &&
+    return num_units(args) >= units_per_thread * threads && work <= MAX_UNIT_WORK &&
            unit_size * (size_t)threads <= WAVE_BYTES;
 }
 

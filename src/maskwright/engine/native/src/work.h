@@ -34,9 +34,11 @@ static inline GqaGroup gqa_group(const KernelArgs *args, int64_t unit, int64_t i
     return g;
 }
 
-/* Threads worth starting, and whether one thread may take whole units. */
+/* Threads worth starting; and whether each may take whole units, of which there are at least
+ * units_per_thread for each. */
 int64_t num_threads(const KernelArgs *args);
-int takes_whole_units(const KernelArgs *args, int64_t threads, size_t unit_size);
+int takes_whole_units(const KernelArgs *args, int64_t threads, int64_t units_per_thread,
+                      size_t unit_size);
 
 /* Units of a wave, so that it has enough items, and not much more memory than WAVE_BYTES. */
 int64_t wave_units(const KernelArgs *args, int64_t threads, size_t unit_size,
