@@ -42,7 +42,7 @@ def top_blocks(
        block boundaries are not aligned.
     2. The best others are added until there are `keep`. The score of a block is its mean key times
        the mean query. Of equal scores the first block wins, and NaN is the lowest score.
-    3. A query that would become fully masked, although `within` leaves it a key, adds the best
+    3. A query that would become fully masked, although it is not in `within`, adds the best
        block that is visible to it. So the mask has no more fully masked rows than `within` has.
 
     The selection has no gradient.
