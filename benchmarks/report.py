@@ -5,6 +5,7 @@ Nothing is measured here, and no number is typed in.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "performance.md"
-BESIDE = "prefill", "training", "variants"  # whole models, and the kernel on other processors
+# Whole models, the kernel on other processors, and an earlier commit.
+BESIDE = "prefill", "training", "variants", "compare"
 PICTURE = DOCS / "images" / "performance.svg"
 
 
@@ -58,6 +60,7 @@ def page(
     prefill: Result | None = None,
     training: Result | None = None,
     variants: Result | None = None,
+    compare: Result | None = None,
 ) -> str:
     """docs/performance.md, as the measurements make it."""
     machine = result["machine"]
@@ -102,6 +105,8 @@ def page(
         parts += ["## A step of training", _training(training)]
     if variants is not None:
         parts += ["## Other processors", _variants(variants)]
+    if compare is not None:
+        parts += ["## Compared with an earlier commit", _compare(compare)]
     parts += ["## Means", groups_table(result)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -313,6 +318,28 @@ def _variants(found: Result) -> str:
         "vectors of four floats, as any x86-64 has them; it serves ARM too, where it was not measured."
     )
     return f"{note}\n\n{table(*variants_rows(cells))}"
+
+
+def _compare(found: Result) -> str:
+    """Means per direction and dtype of the ratios to an earlier commit."""
+    cells = [cell for cell in found["cells"] if not cell.get("failed")]
+    keys = dict.fromkeys((c["direction"], c["dtype"], c["threads"]) for c in cells)
+    rows = []
+    for key in keys:
+        ratios = [c["ratio"] for c in cells if (c["direction"], c["dtype"], c["threads"]) == key]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        numbers = [str(len(ratios)), f"{mean:.3f}", f"{min(ratios):.3f}", f"{max(ratios):.3f}"]
+        rows.append([*map(str, key), *numbers])
+    summary, machine = found["summary"], found["machine"]
+    note = (
+        f"Both versions were measured in one run of `python -m benchmarks compare`, interleaved, on "
+        f"{machine['cpu']} with {machine['kernel']}. The ratio is the time of commit "
+        f"`{found['base']['commit'][:7]}` over that of this version: above 1 this version is faster. "
+        f"Over all {summary['cells']} cells the geometric mean is {summary['geometric_mean']:.3f}, "
+        f"the minimum {summary['minimum']:.3f}."
+    )
+    head = ["direction", "dtype", "threads", "cells", "geometric mean", "minimum", "maximum"]
+    return f"{note}\n\n{table(head, rows)}"
 
 
 def run() -> None:
