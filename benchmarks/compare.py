@@ -51,6 +51,7 @@ MIN_TIMING_SECONDS = 0.005  # shorter calls are timed several at a time
 NUM_PREPARATIONS = 4  # of a short cell, since its speed depends on where the tensors lie in memory
 MAX_TURN_SECONDS = 0.02  # below this, a turn has a warm-up call and several timings
 SPIN_COUNT = "10000"
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 
 
 @dataclass(frozen=True)
@@ -300,6 +301,9 @@ class Worker:
             # slow the other worker down. This count is about 0.5 ms: calls in a row are as fast
             # as by default, and the worker waits until its threads sleep before it replies.
             "GOMP_SPINCOUNT": SPIN_COUNT,
+            # By default glibc may return the memory of every output to the system and fault it in
+            # again, or not, depending on the process: up to 10 % of the time of short calls.
+            **KEEP_MEMORY,
             **os.environ,
             "PYTHONPATH": str(self.tree / "src"),
             "PYTHONHASHSEED": "0",
@@ -657,6 +661,9 @@ def run(arguments: Sequence[str] = ()) -> int:
             "command": " ".join(["python -m benchmarks compare", *arguments]),
             **{version: describe(tree) for version, tree in trees.items()},
             "load_average": list(os.getloadavg()),
-            "environment": {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT)},
+            "environment": {
+                "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT),
+                **KEEP_MEMORY,
+            },
         }
         return compare(trees, options, result)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 DTYPES = {getattr(torch, name): name for name in ("float32", "bfloat16", "float16", "float64")}
-HAS_BACKWARD = ("native", "blocks")  # autograd differentiates the others by itself
+GRAPH_IMPLS = ("auto", "native", "blocks")  # autograd differentiates the others by itself
 AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -83,7 +83,7 @@ def attend_tensors(
     tensors: Tensors, shape: AttentionShape, mask: Any, options: AttentionOptions
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute a checked call: eagerly, or as a node of a graph."""
-    if options.impl in ("auto", *HAS_BACKWARD):
+    if options.impl in GRAPH_IMPLS:
         if is_traced(*tensors):
             out, lse = record(tensors, mask, options)
             return out, lse
@@ -97,9 +97,8 @@ def attend_tensors(
 
 def run(params: AttentionParams, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute a call eagerly, by the selected backend."""
-    name = select_backend(params).name
-    backend = backend_module(name)
-    if name not in HAS_BACKWARD:
+    backend = _backend(params)
+    if not hasattr(backend, "backward"):
         forward = backend.forward
         if "torch._dynamo" in sys.modules:  # else this would import it
             forward = torch.compiler.disable(forward)
@@ -110,14 +109,20 @@ def run(params: AttentionParams, tensors: Tensors) -> tuple[torch.Tensor, torch.
             'Pass impl="sdpa", or use torch.compile in place of torch.jit.trace.',
             target="torch.jit.trace",
         )
-    if name == "blocks" and params.impl == "auto":
-        warn_without_kernel()
     q, k, v = tensors
     seed = torch.randint(2**62, (), device="cpu") if params.dropout_p else None
     if params.requires_grad or _is_transformed(params.device):
         out, lse = Attention.apply(q, k, v, seed, params, backend)
         return out, lse
     return _forward(params, backend, seed, q, k, v)
+
+
+def _backend(params: AttentionParams) -> Any:
+    """The module of the selected backend; warns if it only stands in for the C kernel."""
+    name = select_backend(params).name
+    if name == "blocks" and params.impl == "auto":
+        warn_without_kernel()
+    return backend_module(name)
 
 
 def _is_transformed(device: str) -> bool:
@@ -296,8 +301,7 @@ def attend(
     """Attention under the mask with a handle; see `record`."""
     found = mask_registry.lookup(mask)
     params = _params_in_graph((q, k, v), found, settings)
-    backend = backend_module(select_backend(params).name)
-    out, lse = _forward(params, backend, seed, q, k, v)
+    out, lse = _forward(params, _backend(params), seed, q, k, v)
     # The backward pass looks the mask up again: hold it for as long as its logsumexp is saved.
     storage = StorageWeakRef(lse.untyped_storage())
     mask_registry.hold(found, lambda: not storage.expired())
@@ -316,8 +320,7 @@ def attend_backward(
     """Gradients of q, k and v."""
     kept = Saved(*saved)
     params = _params_in_graph((kept.q, kept.k, kept.v), mask_registry.lookup(mask), settings)
-    backend = backend_module(select_backend(params).name)
-    dq, dk, dv = _backward(params, backend, seed, kept, grad_out, grad_lse)
+    dq, dk, dv = _backward(params, _backend(params), seed, kept, grad_out, grad_lse)
     return dq.contiguous(), dk.contiguous(), dv.contiguous()
 
 
@@ -327,11 +330,8 @@ def _params_in_graph(tensors: Tensors, mask: Any, settings: dict[str, Any]) -> A
     shape = AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
     bound = bind(mask, (shape.batch, shape.heads, shape.q_len, shape.kv_len), settings["q_start"])
     dtype = DTYPES.get(q.dtype) or str(q.dtype).removeprefix("torch.")
-    impl = settings["impl"]
-    if impl == "auto" and q.device.type != "cpu":
-        impl = "blocks"
     options = (settings["scale"], dtype, q.device.type, settings["dropout_p"])
-    return AttentionParams(bound, shape, *options, impl=impl)
+    return AttentionParams(bound, shape, *options, impl=settings["impl"], explicit_backward=True)
 
 
 @attend.register_fake

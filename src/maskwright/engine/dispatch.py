@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maskwright.core.extras import missing
@@ -38,14 +37,20 @@ class Backend(NamedTuple):
         return backend_module(self.name)
 
 
-@lru_cache
+_modules: dict[str, Any] = {}  # not lru_cache: torch.compile warns about it
+
+
 def backend_module(name: str) -> Any:
     """The module of a backend, imported on first use."""
+    if name in _modules:
+        return _modules[name]
     place = "" if name == "reference" else "backends."
     try:
-        return importlib.import_module(f"maskwright.engine.{place}{name}")
+        module = importlib.import_module(f"maskwright.engine.{place}{name}")
     except ModuleNotFoundError as error:
         raise (missing(f'impl="{name}"', error) or error) from error
+    _modules[name] = module
+    return module
 
 
 def select_backend(params: AttentionParams) -> Backend:
@@ -53,7 +58,7 @@ def select_backend(params: AttentionParams) -> Backend:
 
     An explicit `impl` is used or refused. With "auto", calls on the CPU go to the C kernel, and to
     blocks of rows where the kernel is missing or does not support the call. On other devices it is
-    SDPA where that needs no mask tensor, else FlexAttention.
+    SDPA where that needs no mask tensor, else FlexAttention, and blocks where neither applies.
 
     Args:
         params: The parameters of the call.
@@ -65,7 +70,10 @@ def select_backend(params: AttentionParams) -> Backend:
         Unsupported: The backend named by `impl` does not support the call.
     """
     if params.impl != "auto":
-        problem = backend_module(params.impl).unsupported(params)
+        module = backend_module(params.impl)
+        problem = module.unsupported(params)
+        if params.explicit_backward and not hasattr(module, "backward"):
+            problem = "has no backward pass that is called with saved tensors"
         if problem is None:
             return Backend(params.impl, f'requested with impl="{params.impl}"')
         raise Unsupported(
@@ -78,6 +86,8 @@ def select_backend(params: AttentionParams) -> Backend:
         if problem is None:
             return Backend("native", "the fastest backend on the CPU")
         return Backend("blocks", f"the C kernel {problem}")
+    if params.explicit_backward:
+        return Backend("blocks", f"the only one on {params.device} for graphs and partial results")
     if needs_no_mask_tensor(params.mask) and backend_module("sdpa").unsupported(params) is None:
         return Backend("sdpa", f"on {params.device}, and SDPA needs no mask tensor here")
     problem = backend_module("flex").unsupported(params)
@@ -109,5 +119,5 @@ def warn_without_kernel() -> None:
         "pip install --force-reinstall --no-deps --no-cache-dir maskwright. `maskwright doctor` has "
         "the details; MASKWRIGHT_ISA=none disables the kernel and this warning.",
         UserWarning,
-        stacklevel=5,  # the caller of `attention`
+        stacklevel=6,  # the caller of `attention`
     )

@@ -49,6 +49,8 @@ class AttentionParams:
         impl: Name of the backend, or "auto".
         return_lse: Whether the caller wants the logsumexp.
         requires_grad: Whether a backward pass may follow.
+        explicit_backward: Whether the caller runs the backward pass itself, with saved tensors, as
+            compiled graphs and partial results do; else autograd does.
     """
 
     mask: BoundMask
@@ -61,6 +63,7 @@ class AttentionParams:
     impl: str = "auto"
     return_lse: bool = False
     requires_grad: bool = False
+    explicit_backward: bool = False
 
 
 class Saved(NamedTuple):

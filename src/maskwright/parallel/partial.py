@@ -13,14 +13,12 @@ import torch
 from maskwright.engine.dispatch import select_backend
 from maskwright.engine.params import AttentionParams, AttentionShape
 from maskwright.engine.validate import default_scale
-from maskwright.errors import Unsupported
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.engine.params import AttentionOptions, Saved
     from maskwright.parallel.exchange import Exchange
 
-IMPLS: Final = ("auto", "native", "blocks")  # backends with a logsumexp and a backward pass
 HALF_DTYPES: Final = (torch.float16, torch.bfloat16)
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -108,15 +106,6 @@ def select_partial_attention(
         Unsupported: The backend named by `impl` does not support the call.
     """
     q, k, v = tensors
-    device, impl = q.device.type, options.impl
-    if impl not in IMPLS:
-        raise Unsupported(
-            f'context_parallel_attention: impl="{impl}" does not compute partial attention. '
-            'Pass impl="auto", "native" or "blocks".',
-            target=impl,
-        )
-    if impl == "auto" and device != "cpu":
-        impl = "blocks"  # the only backend there whose partial results can be merged
     batch, heads, _, head_dim = q.shape
     q_len, kv_len = bound.frame.q_len, bound.frame.kv_len
     params = AttentionParams(
@@ -124,10 +113,11 @@ def select_partial_attention(
         AttentionShape(batch, heads, k.shape[1], q_len, kv_len, head_dim, v.shape[3]),
         default_scale(head_dim) if options.scale is None else float(options.scale),
         "float32" if q.dtype in HALF_DTYPES else str(q.dtype).removeprefix("torch."),
-        device,
-        impl=impl,
+        q.device.type,
+        impl=options.impl,
         return_lse=True,
         requires_grad=any(x.requires_grad for x in tensors),
+        explicit_backward=True,
     )
     return PartialAttention(params, select_backend(params).module)
 

@@ -29,6 +29,7 @@ enum {
     BWD_PANELS = BWD_BLOCK_N / NR,
     BWD_WORDS = BWD_BLOCK_N / 64,
     SPINS_BEFORE_YIELD = 200,
+    PREFETCH_ROWS = 6, /* distance of the rows that are prefetched */
 };
 
 typedef struct {
@@ -177,6 +178,16 @@ static vec prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
     return nonfinite_sums(q, u->d) + nonfinite_sums(dout, u->dv);
 }
 
+/* Prefetch what prepare_row reads of row r of a block. */
+INLINE void prefetch_block_row(const KernelArgs *args, const BackwardUnit *u, const BlockRows *b,
+                               int64_t r) {
+    if (r >= b->count) return;
+    const int64_t size = dtype_size(args->dtype), head = query_head(b, r), row = query_row(b, r);
+    prefetch_row(tensor_row(&args->q, args->dtype, u->batch, head, row), args->head_dim * size);
+    prefetch_row(tensor_row(&args->dout, args->dtype, u->batch, head, row), args->v_head_dim * size);
+    prefetch_row(tensor_row(&args->out, args->dtype, u->batch, head, row), args->v_head_dim * size);
+}
+
 /* Flag the rows of a row block whose q or dO holds NaN or Inf. */
 static void flag_rows(BackwardUnit *u, int64_t block) {
     u->block_flags[block] = 1;
@@ -210,6 +221,7 @@ static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t fi
         clear_rows(u, first + b.count, BWD_BLOCK_M - b.count);
         for (int64_t r = 0; r < b.count; r++) {
             const int64_t n = first + r;
+            prefetch_block_row(args, u, &b, r + PREFETCH_ROWS);
             nonfinite +=
                 prepare_row(args, u, n, b.group.offsets, query_head(&b, r), query_row(&b, r));
             for (int64_t i = u->span[n]; i < u->span_stop[n]; i++)

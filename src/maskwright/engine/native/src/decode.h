@@ -51,11 +51,6 @@ INLINE DecodeRow decode_row(float *partial, int64_t width, int64_t n) {
     return (DecodeRow){partial + n * width, m + n, m + MAX_DECODE_ROWS + n};
 }
 
-/* Prefetch a row of K or V. With other heads in between, the hardware prefetcher does not help. */
-INLINE void prefetch_row(const char *row, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
-}
-
 /* Scores of W keys from `key` on, of which only the first `count` are read. */
 INLINE vec decode_scores(const KernelArgs *args, const GqaGroup *group, const float *q,
                          int64_t key, int64_t count, float converted[W][MAX_HEAD_DIM]) {

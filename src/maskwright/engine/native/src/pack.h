@@ -15,6 +15,11 @@ static int64_t v_in_place(const KernelArgs *args) {
            (stride <= 2 * args->v_head_dim || stride * 4 % 512 != 0);
 }
 
+/* Prefetch a row of a tensor. With other heads in between, the hardware prefetcher does not help. */
+INLINE void prefetch_row(const char *row, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+}
+
 /* panel[d * NR + r] = rows[r][d] * factor for W rows. */
 INLINE void interleave(const float *const rows[W], int64_t dim, float factor, float *panel) {
     int64_t d = 0;
