@@ -100,34 +100,33 @@ def _forward_part(
     if part.step > 1:
         q, out, lse = q[:, :, part.rows], out[:, :, part.rows], lse[:, :, part.rows]
         k, v = k[:, :, part.keys], v[:, :, part.keys]
-    batch, heads, kv_heads, _, _, head_dim, v_head_dim = params.shape
-    args = pack_args(
-        batch,
-        heads,
-        kv_heads,
-        q.shape[2],
-        k.shape[2],
-        head_dim,
-        v_head_dim,
-        DTYPES[params.dtype],
-        threads,
-        params.scale,
-        *part.spans.args,
-        *(params.seed & SEED_BITS, params.dropout_p),
-        *(part.row, part.step, part.key, part.step),
-        q.data_ptr(),
-        *q.stride(),
-        k.data_ptr(),
-        *k.stride(),
-        v.data_ptr(),
-        *v.stride(),
-        out.data_ptr(),
-        *out.stride(),
-        lse.data_ptr(),
-        *lse.stride(),
+    pointers = (
+        *(q.data_ptr(), *q.stride()),
+        *(k.data_ptr(), *k.stride()),
+        *(v.data_ptr(), *v.stride()),
+        *(out.data_ptr(), *out.stride()),
+        *(lse.data_ptr(), *lse.stride()),
         *NO_BACKWARD,
     )
-    run("forward", args)
+    run("forward", _pack(params, part, threads, (q.shape[2], k.shape[2]), pointers))
+
+
+def _pack(
+    params: AttentionParams,
+    part: DilatedSubmask,
+    threads: int,
+    lengths: tuple[int, int],
+    pointers: tuple[int, ...],
+) -> bytes:
+    """The arguments of one call: sizes, spans, dropout, and addresses with strides."""
+    shape, step = params.shape, part.step
+    return pack_args(
+        *(shape.batch, shape.heads, shape.kv_heads, *lengths, shape.head_dim, shape.v_head_dim),
+        *(DTYPES[params.dtype], threads, params.scale),
+        *part.spans.args,
+        *(params.seed & SEED_BITS, params.dropout_p, part.row, step, part.key, step),
+        *pointers,
+    )
 
 
 def backward(
@@ -181,42 +180,19 @@ def _backward_part(
         row_tensors = tuple(x if x is None else x[:, :, part.rows] for x in row_tensors)
         key_tensors = tuple(x[:, :, part.keys] for x in key_tensors)
     (q, out, lse, dout, dq, dlse), (k, v, dk, dv) = row_tensors, key_tensors
-    batch, heads, kv_heads, _, _, head_dim, v_head_dim = params.shape
-    args = pack_args(
-        batch,
-        heads,
-        kv_heads,
-        q.shape[2],
-        k.shape[2],
-        head_dim,
-        v_head_dim,
-        DTYPES[params.dtype],
-        threads,
-        params.scale,
-        *part.spans.args,
-        *(params.seed & SEED_BITS, params.dropout_p),
-        *(part.row, part.step, part.key, part.step),
-        q.data_ptr(),
-        *q.stride(),
-        k.data_ptr(),
-        *k.stride(),
-        v.data_ptr(),
-        *v.stride(),
-        out.data_ptr(),
-        *out.stride(),
-        lse.data_ptr(),
-        *lse.stride(),
-        dout.data_ptr(),
-        *dout.stride(),
-        dq.data_ptr(),
-        *dq.stride(),
-        dk.data_ptr(),
-        *dk.stride(),
-        dv.data_ptr(),
-        *dv.stride(),
+    pointers = (
+        *(q.data_ptr(), *q.stride()),
+        *(k.data_ptr(), *k.stride()),
+        *(v.data_ptr(), *v.stride()),
+        *(out.data_ptr(), *out.stride()),
+        *(lse.data_ptr(), *lse.stride()),
+        *(dout.data_ptr(), *dout.stride()),
+        *(dq.data_ptr(), *dq.stride()),
+        *(dk.data_ptr(), *dk.stride()),
+        *(dv.data_ptr(), *dv.stride()),
         *((0, 0, 0, 0) if dlse is None else (dlse.data_ptr(), *dlse.stride())),
     )
-    run("backward", args)
+    run("backward", _pack(params, part, threads, (q.shape[2], k.shape[2]), pointers))
 
 
 def run(name: str, args: bytes) -> None:
@@ -260,36 +236,23 @@ def forward_numpy(
         The output (batch, heads, q_len, v_head_dim) in the dtype of q, and the logsumexp
         (batch, heads, q_len) in float32.
     """
-    batch, heads, kv_heads, q_len, _, head_dim, v_head_dim = params.shape
+    batch, heads, _, q_len, _, _, v_head_dim = params.shape
     out = np.zeros((batch, heads, q_len, v_head_dim), q.dtype.newbyteorder("="))
     lse = np.full((batch, heads, q_len), -math.inf, np.float32)
     if 0 in params.shape:
         return out, lse
     q, k, v = (_native_array(x) for x in (q, k, v))
     for part in submasks(params.mask):
-        rows, keys = part.rows, part.keys
-        args = pack_args(
-            batch,
-            heads,
-            kv_heads,
-            q[:, :, rows].shape[2],
-            k[:, :, keys].shape[2],
-            head_dim,
-            v_head_dim,
-            DTYPES[params.dtype],
-            thread_count(),
-            params.scale,
-            *part.spans.args,
-            *(params.seed & SEED_BITS, params.dropout_p),
-            *(part.row, part.step, part.key, part.step),
-            *_pointer(q[:, :, rows]),
-            *_pointer(k[:, :, keys]),
-            *_pointer(v[:, :, keys]),
-            *_pointer(out[:, :, rows]),
-            *_pointer(lse[:, :, rows]),
+        rows = [x[:, :, part.rows] for x in (q, out, lse)]
+        keys = [x[:, :, part.keys] for x in (k, v)]
+        pointers = (
+            *_pointer(rows[0]),
+            *(*_pointer(keys[0]), *_pointer(keys[1])),
+            *(*_pointer(rows[1]), *_pointer(rows[2])),
             *NO_BACKWARD,
         )
-        run("forward", args)
+        lengths = (rows[0].shape[2], keys[0].shape[2])
+        run("forward", _pack(params, part, thread_count(), lengths, pointers))
     return out, lse
 
 
