@@ -9,38 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-import maskwright as mw
 from maskwright.engine.backends import native
 from maskwright.engine.dropout import dropout_keep
 from maskwright.engine.native.bindings import loaded, use_isa
 from maskwright.engine.params import AttentionParams, AttentionShape, Saved
+from tests.engine.given import MASKS, T
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-T = 48
-
-# Each leaves different rows fully masked and different keys without a query.
-MASKS: dict[str, mw.Mask] = {
-    "everything": mw.everything(),
-    "nothing": mw.nothing(),
-    "causal": mw.causal(),
-    "window": mw.window(back=5),
-    "future": mw.window(back=0, ahead=7) - mw.window(back=0, ahead=3),
-    "sinks": (mw.window(back=4) | mw.keys(range(2))) & mw.causal(),
-    "documents": mw.causal() & mw.documents(lengths=[7, 16, 1, 20, 4]),
-    "prefix": mw.causal() | mw.prefix(9),
-    "dilated": mw.window(back=15) & mw.stride(4),
-    "holes": mw.causal() - mw.keys(range(0, T, 5)),
-    "some rows": mw.queries([0, 1, 9, 30, 47]) & mw.everything(),
-    "padding": mw.causal() & mw.padding(lengths=[20, T]),
-    "empty sequence": mw.causal() & mw.padding(lengths=[0, 33]),
-    "by head": mw.by_head(
-        [mw.causal(), mw.window(back=3) - mw.keys([2, 3]), mw.nothing(), mw.chunks(8)]
-    ),
-    "by batch": mw.by_batch([mw.nothing(), mw.chunks(16) & mw.causal()]),
-    "scattered": mw.where(lambda b, h, q, k: ((q * 31 + k * 17) % 11 == 0) & (k % 6 != 1)),
-}
+    import maskwright as mw
 
 needs_kernel = pytest.mark.skipif(loaded().library is None, reason="the kernel was not built")
 
