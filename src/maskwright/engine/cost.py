@@ -21,19 +21,19 @@ TILES: Final = {
     "flex": (128, 128),
     "reference": (128, 128),
 }
-# Computed multiply-adds per nanosecond and thread, float32, head_dim 64, on the AMD EPYC of
-# benchmarks/results. An estimate for orders of magnitude, not a measurement of this machine.
+# Computed multiply-adds per nanosecond on one thread of an AMD EPYC with AVX-512: 1,024 tokens,
+# 8 heads, head_dim 64, float32, forward, about the middle of no mask, a causal mask and a window of
+# 128. An estimate of the order of magnitude: other processors, sizes and dtypes differ.
 RATES: Final = {
-    "avx512": 40.0,
-    "avx2": 24.0,
-    "baseline": 7.0,
-    "blocks": 15.0,
-    "sdpa": 25.0,
-    "flex": 15.0,
-    "reference": 1.0,
+    "avx512": 42.0,
+    "avx2": 42.0,
+    "baseline": 15.0,
+    "blocks": 22.0,
+    "sdpa": 32.0,
+    "flex": 23.0,
+    "reference": 1.5,
 }
-BACKWARD_FACTOR: Final = 2.5  # five matrix products instead of two
-NANOSECONDS_PER_ROW: Final = 60.0
+BACKWARD_FACTOR: Final = 2.2  # backward over forward, measured likewise under a causal mask
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,5 @@ def estimate_work(params: AttentionParams, kind: str, backward: bool = False) ->
         visited * block_q * block_kv, shape.batch * shape.heads * shape.q_len * shape.kv_len
     )
     products = computed * (shape.head_dim + shape.v_head_dim)
-    rows = shape.batch * shape.heads * shape.q_len
-    factor = BACKWARD_FACTOR if backward else 1.0
-    nanoseconds = factor * (products / RATES[kind] + NANOSECONDS_PER_ROW * rows)
+    nanoseconds = products / RATES[kind] * (BACKWARD_FACTOR if backward else 1.0)
     return WorkEstimate(block_q, block_kv, tiles, visited, computed, visible, nanoseconds / 1e6)
