@@ -270,6 +270,11 @@ def test_work_counts_tiles_and_cells() -> None:
 def test_shapes_are_checked_as_tensors_are() -> None:
     with pytest.raises(mw.ArgumentError, match=r"q has shape \(2, 3\)"):
         mw.explain_backend((2, 3))
+    for shape in ((1, 1, -4, 4), (1, 1, 4, "a"), (1, 1, 4, 2.5)):
+        with pytest.raises(mw.ArgumentError, match="q has shape"):
+            mw.explain_backend(shape)
+    with pytest.raises(mw.ArgumentError, match="dtype is 'int8'"):
+        mw.explain_backend((1, 1, 4, 4), dtype="int8")  # attention refuses such tensors too
     with pytest.raises(mw.ArgumentError, match="enable_gqa"):
         mw.explain_backend((1, 4, 8, 16), (1, 2, 8, 16))
     shapes = ((1, 4, 8, 16), (1, 2, 9, 16), (1, 2, 9, 5))

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from maskwright.core.arrays import read_choice
 from maskwright.core.extras import missing
 from maskwright.engine import validate
 from maskwright.engine.cost import WorkEstimate, estimate_work
 from maskwright.engine.dispatch import DESCRIPTIONS, backend_module, select_backend
 from maskwright.engine.native.bindings import loaded
-from maskwright.engine.params import AttentionOptions, AttentionParams, AttentionShape
+from maskwright.engine.params import DTYPES, AttentionOptions, AttentionParams, AttentionShape
 from maskwright.errors import ArgumentError, Unsupported
 
 if TYPE_CHECKING:
@@ -298,6 +299,7 @@ def explain_backend(
         params = _numpy_params((q, k, v), mask, options)
     elif isinstance(q, tuple):
         params = _shape_params((q, k, v), mask, options)
+        dtype = read_choice(dtype, "explain_backend: dtype", DTYPES)
         params = replace(
             params, dtype=dtype, device=_device_type(device), requires_grad=requires_grad
         )
@@ -314,9 +316,11 @@ def explain_backend(
 
 def _shape_params(shapes: Any, mask: Any, options: AttentionOptions) -> AttentionParams:
     for name, shape in zip("qkv", shapes, strict=True):
-        if len(shape) != 4 or min(shape) < 0:
+        sizes = shape if isinstance(shape, tuple) else ()
+        if len(sizes) != 4 or not all(isinstance(size, int) and size >= 0 for size in sizes):
             raise ArgumentError(
-                f"explain_backend: {name} has shape {shape}. Expected (batch, heads, length, head_dim)."
+                f"explain_backend: {name} has shape {shape}. Expected four sizes of 0 or more: "
+                "(batch, heads, length, head_dim)."
             )
     q, k, v = shapes
     validate.check_shapes(q, k, v, options.enable_gqa)

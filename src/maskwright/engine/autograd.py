@@ -20,7 +20,7 @@ from maskwright.core import mask_registry
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.engine.dispatch import backend_module, select_backend, warn_without_kernel
-from maskwright.engine.params import AttentionParams, AttentionShape, Saved
+from maskwright.engine.params import DTYPES, AttentionParams, AttentionShape, Saved
 from maskwright.engine.validate import EVERYTHING, bind, check_storage, default_scale
 from maskwright.errors import ArgumentError, Unsupported
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from maskwright.engine.params import AttentionOptions
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-DTYPES = {getattr(torch, name): name for name in ("float32", "bfloat16", "float16", "float64")}
+DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
 GRAPH_IMPLS = ("auto", "native", "blocks")  # autograd differentiates the others by itself
 AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -69,7 +69,7 @@ def make_params(
         bound,
         shape,
         default_scale(shape.head_dim) if options.scale is None else float(options.scale),
-        DTYPES.get(q.dtype) or str(q.dtype).removeprefix("torch."),
+        DTYPE_NAMES.get(q.dtype) or str(q.dtype).removeprefix("torch."),
         q.device.type,
         options.dropout_p,
         impl=options.impl,
@@ -329,7 +329,7 @@ def _params_in_graph(tensors: Tensors, mask: Any, settings: dict[str, Any]) -> A
     batch, heads, q_len, head_dim = q.shape
     shape = AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
     bound = bind(mask, (shape.batch, shape.heads, shape.q_len, shape.kv_len), settings["q_start"])
-    dtype = DTYPES.get(q.dtype) or str(q.dtype).removeprefix("torch.")
+    dtype = DTYPE_NAMES.get(q.dtype) or str(q.dtype).removeprefix("torch.")
     options = (settings["scale"], dtype, q.device.type, settings["dropout_p"])
     return AttentionParams(bound, shape, *options, impl=settings["impl"], explicit_backward=True)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
 
+DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
 IMPLS: Final = ("auto", "native", "blocks", "sdpa", "flex", "reference")
 
 
