@@ -92,10 +92,11 @@ test-sanitize: $(VENV)/.peers ## Run the kernel's tests under AddressSanitizer a
 dist: $(VENV)/.ready ## Build the source distribution and a wheel with the kernel, into dist/
 	MASKWRIGHT_BUILD=required $(BIN)/python -m build --quiet
 
-check: $(VENV)/.ready ## Formatting, lint and types
+check: $(VENV)/.ready ## Formatting, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 fuzz: $(VENV)/.peers ## 100,000 random masks beside the oracle, 20,000 lowered, 10,000 attended, 10,000 questions
 	MASKWRIGHT_FUZZ=$(or $(CASES),100000) $(TEST) tests/core/test_truth.py
@@ -105,7 +106,7 @@ fuzz: $(VENV)/.peers ## 100,000 random masks beside the oracle, 20,000 lowered, 
 
 audit-zoo: $(VENV)/.peers ## Audit models with planted mistakes, and their healthy twins
 	$(BIN)/python -m tests.zoo
-	MASKWRIGHT_ALL_CASES=1 $(TEST) tests/checks/test_audit_transformers.py tests/zoo
+	MASKWRIGHT_ALL_CASES=1 $(TEST) tests/auditing/test_audit_transformers.py tests/zoo
 
 bench: $(VENV)/.peers ## Measure, beside PyTorch in the same run; writes benchmarks/results/
 	$(BIN)/python -m benchmarks

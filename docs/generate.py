@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from docs import commands, lint_codes, probes, rooms, tables
+from docs import commands, lint_codes, packages, probes, tables
 
 HERE = Path(__file__).parent
 PARTS = {
@@ -17,14 +17,14 @@ PARTS = {
     "targets.md": {"targets": tables.targets},
     "lint-codes.md": {"codes": lint_codes.sections},
     "probes.md": {"probes": probes.sections, "causes": probes.causes},
-    "design.md": {"rooms": rooms.table},
+    "design.md": {"packages": packages.table},
     "reference/command-line.md": {"verbs": commands.sections},
 }
 
 
 def pages() -> dict[Path, str]:
     """Every file with a generated part, as it should read."""
-    made = {HERE / "images" / "rooms.svg": rooms.picture()}
+    made = {HERE / "images" / "packages.svg": packages.picture()}
     for name, parts in PARTS.items():
         text = (HERE / name).read_text()
         for part, make in parts.items():

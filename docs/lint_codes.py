@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from maskwright.checks.findings import CODES
+from maskwright.linting.findings import CODES
 
 SETUP: Final = """\
 import numpy as np

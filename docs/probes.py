@@ -7,9 +7,9 @@ import inspect
 from pathlib import Path
 from typing import NamedTuple
 
-from maskwright.checks.auditing.mistakes import CAUSES, FIXES
+from maskwright.auditing.mistakes import CAUSES, FIXES
 
-CHECKS = Path(__file__).parent.parent / "src" / "maskwright" / "checks"
+AUDITING = Path(__file__).parent.parent / "src" / "maskwright" / "auditing"
 
 
 class Probe(NamedTuple):
@@ -30,7 +30,7 @@ def sections() -> str:
             lines += ["Not asked where:", "", *(f"- {reason};" for reason in probe.skips)]
             lines[-1] = lines[-1].removesuffix(";") + "."
             lines += [""]
-        lines += [f"Written in `checks/probes/{probe.file}`.", ""]
+        lines += [f"Written in `auditing/probes/{probe.file}`.", ""]
     return "\n".join(lines).rstrip()
 
 
@@ -41,19 +41,19 @@ def causes() -> str:
 
 
 def _order() -> list[str]:
-    for node in ast.parse((CHECKS / "auditing" / "case.py").read_text()).body:
+    for node in ast.parse((AUDITING / "case.py").read_text()).body:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PROBES":
             return [word.value for word in ast.walk(node) if _is_text(word)]
-    raise LookupError("checks/auditing/case.py has no PROBES any more")
+    raise LookupError("auditing/case.py has no PROBES any more")
 
 
 def _probe(name: str) -> Probe:
-    for path in sorted((CHECKS / "probes").glob("*.py")):
+    for path in sorted((AUDITING / "probes").glob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 text = inspect.cleandoc(ast.get_docstring(node) or "")
                 return Probe(text, path.name, list(_skips(node)))
-    raise LookupError(f"no file of checks/probes/ has a function {name}")
+    raise LookupError(f"no file of auditing/probes/ has a function {name}")
 
 
 def _skips(function: ast.FunctionDef) -> dict[str, None]:

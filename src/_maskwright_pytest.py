@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from maskwright.checks.report import AuditReport
+    from maskwright.auditing.report import AuditReport
 
 OPTION: Final = "--mask-audit-report"
 FORMS: Final = (".html", ".json")
@@ -94,10 +94,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(config, "workeroutput"):
         config.workeroutput[OUTPUT] = kept
         return
-    from maskwright.core.files import write_whole
+    from maskwright.core._atomic_write import write_atomic
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _as_page(kept) if path.suffix == ".html" else _as_json(kept))
+    write_atomic(path, _as_page(kept) if path.suffix == ".html" else _as_json(kept))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -120,7 +120,7 @@ def _keep(config: pytest.Config, name: str, report: AuditReport) -> None:
         return
     name = _free(name, (other for other, *_ in kept))
     if path.suffix == ".html":
-        from maskwright.checks.report_html import section_of
+        from maskwright.auditing.report_html import section_of
 
         kept.append(list(section_of(name, report)))
     else:
@@ -144,7 +144,7 @@ def _ordered(kept: list[Kept]) -> list[Kept]:
 
 
 def _as_page(kept: list[Kept]) -> str:
-    from maskwright.checks.report_html import Section, page_of
+    from maskwright.auditing.report_html import Section, page_of
 
     return page_of([Section(*one) for one in _ordered(kept)])
 

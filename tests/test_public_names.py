@@ -35,7 +35,7 @@ OF_THE_LIBRARY = {
             "flat",
             "reaches",
         ),
-        *("paint", "complement", "take", "reshape", "freeze"),
+        *("write_dense", "complement", "take", "reshape", "freeze"),
     }
 }
 

@@ -37,17 +37,17 @@ from maskwright.core.atoms import (
     where,
     window,
 )
-from maskwright.core.batches import Packed, Padded, pack, pad
+from maskwright.core.batching import Packed, Padded, pack, pad
 from maskwright.core.bound import BoundMask
 from maskwright.core.compare import Comparison
+from maskwright.core.explain import Why
 from maskwright.core.expr import Mask, by_batch, by_head
 from maskwright.core.frame import Frame
-from maskwright.core.json_form import from_json, to_json
+from maskwright.core.parser import parse
+from maskwright.core.serialize import from_json, to_json
 from maskwright.core.simplify import simplify
 from maskwright.core.spans import Spans
-from maskwright.core.text import parse
 from maskwright.core.tiles import Tiles
-from maskwright.core.why import Why
 from maskwright.errors import (
     ArgumentError,
     AuditError,
@@ -62,49 +62,49 @@ from maskwright.errors import (
 )
 
 if TYPE_CHECKING:
-    from maskwright.checks.audit import audit
-    from maskwright.checks.findings import Finding, LintReport
-    from maskwright.checks.lint import lint
-    from maskwright.checks.probes.influence import Influence, influence
-    from maskwright.checks.report import AuditFinding, AuditReport
-    from maskwright.checks.trace import AttentionCall, Trace, trace
-    from maskwright.core.convention import Convention
-    from maskwright.core.recognize import Recognized, recognize
+    from maskwright.auditing.audit import audit
+    from maskwright.auditing.probes.influence import Influence, influence
+    from maskwright.auditing.report import AuditFinding, AuditReport
     from maskwright.draw.picture import picture
     from maskwright.draw.walkthrough import Walkthrough, walkthrough
     from maskwright.engine.api import BackendChoice, attention, explain_backend
     from maskwright.engine.block_selection import top_blocks
     from maskwright.engine.cost import WorkEstimate
+    from maskwright.linting.findings import Finding, LintReport
+    from maskwright.linting.lint import lint
+    from maskwright.recognition.encoding import Convention
+    from maskwright.recognition.recognize import Recognized, recognize
     from maskwright.targets.lowering import capabilities, explain_lowering, lower
     from maskwright.targets.target import Target
+    from maskwright.tracing.trace import AttentionCall, Trace, trace
 
 # What not everybody needs is loaded when it is first asked for, so that importing stays quick.
 _LATER = {
-    "AttentionCall": "checks.trace",
-    "AuditFinding": "checks.report",
-    "AuditReport": "checks.report",
+    "AttentionCall": "tracing.trace",
+    "AuditFinding": "auditing.report",
+    "AuditReport": "auditing.report",
     "BackendChoice": "engine.api",
-    "Convention": "core.convention",
-    "Finding": "checks.findings",
-    "Influence": "checks.probes.influence",
-    "LintReport": "checks.findings",
-    "Recognized": "core.recognize",
+    "Convention": "recognition.encoding",
+    "Finding": "linting.findings",
+    "Influence": "auditing.probes.influence",
+    "LintReport": "linting.findings",
+    "Recognized": "recognition.recognize",
     "Target": "targets.target",
-    "Trace": "checks.trace",
+    "Trace": "tracing.trace",
     "Walkthrough": "draw.walkthrough",
     "WorkEstimate": "engine.cost",
     "attention": "engine.api",
-    "audit": "checks.audit",
+    "audit": "auditing.audit",
     "capabilities": "targets.lowering",
     "explain_lowering": "targets.lowering",
     "explain_backend": "engine.api",
-    "influence": "checks.probes.influence",
-    "lint": "checks.lint",
+    "influence": "auditing.probes.influence",
+    "lint": "linting.lint",
     "lower": "targets.lowering",
     "picture": "draw.picture",
-    "recognize": "core.recognize",
+    "recognize": "recognition.recognize",
     "top_blocks": "engine.block_selection",
-    "trace": "checks.trace",
+    "trace": "tracing.trace",
     "walkthrough": "draw.walkthrough",
 }
 
@@ -187,9 +187,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module 'maskwright' has no attribute {name!r}")
-    from maskwright.core.extras import needed_by
+    from maskwright.core._optional_deps import require
 
-    with needed_by(name):
+    with require(name):
         value = getattr(importlib.import_module(f"maskwright.{_LATER[name]}"), name)
     globals()[name] = value
     return value

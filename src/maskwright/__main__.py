@@ -6,7 +6,7 @@ import sys
 from typing import NoReturn
 
 from maskwright.cli import app
-from maskwright.core.extras import missing
+from maskwright.core._optional_deps import missing
 from maskwright.errors import MaskError
 
 

@@ -60,7 +60,7 @@ class ArgumentError(MaskError):
     >>> import maskwright as mw
     >>> mw.stride(0)
     Traceback (most recent call last):
-    maskwright.errors.ArgumentError: stride: step=0 is less than 1. Give a whole number of 1 or more.
+    maskwright.errors.ArgumentError: stride: step=0 is less than 1. Pass 1 or more.
     """
 
 

@@ -96,7 +96,7 @@ def test_a_part_of_the_keys_reads_as_the_whole_does(data: st.DataObject) -> None
 
 def painted(spans: mw.Spans) -> np.ndarray:
     cells = np.zeros((*spans.shape, spans.kv_len), np.bool_)
-    spans.paint(cells)
+    spans.write_dense(cells)
     return cells
 
 

@@ -25,7 +25,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     # windows and other numbers
     "negative back": (lambda: mw.window(back=-1), mw.ArgumentError, "give None for no limit"),
     "negative ahead": (lambda: mw.window(3, ahead=-1), mw.ArgumentError, "ahead=-1"),
-    "back of text": (lambda: mw.window("3"), mw.ArgumentError, "of type str"),
+    "back of text": (lambda: mw.window("3"), mw.ArgumentError, "str"),
     "back of float": (lambda: mw.window(2.5), mw.ArgumentError, "of type float"),
     "back of truth": (lambda: mw.window(True), mw.ArgumentError, "of type bool"),
     "back of array": (lambda: mw.window(np.array([3, 4])), mw.ArgumentError, "ndarray"),

@@ -9,9 +9,9 @@ import numpy as np
 
 import maskwright as mw
 from maskwright import Mask
-from maskwright.core.recognize import recognize
+from maskwright.recognition.recognize import recognize
 from tests.conftest import FUZZ
-from tests.core.written import CONVENTIONS, check_exact, written
+from tests.recognition.encoded import CONVENTIONS, check_exact, written
 
 ROUNDS = max(2, FUZZ // 100)  # of every kind
 SHARE = 0.95  # of all round trips give text no longer than the original's

@@ -50,7 +50,7 @@ def as_band(array: np.ndarray) -> Spans:
 
 def painted(spans: Spans) -> np.ndarray:
     out = np.ones((*spans.shape, spans.kv_len), np.bool_)
-    spans.paint(out)
+    spans.write_dense(out)
     return out
 
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import Frame, Mask
-from maskwright.core import atoms_array, evaluate, expr
-from maskwright.core.atoms_array import Where
+from maskwright.core import evaluate, expr
+from maskwright.core.atoms import array as atoms_array
+from maskwright.core.atoms.array import Where
+from maskwright.core.explain import brief
 from maskwright.core.expr import And, Or, walk
 from maskwright.core.oracle import truth
-from maskwright.core.why import brief
 from tests.conftest import CASES, SHARES
 from tests.strategies import bind, cases
 

@@ -12,7 +12,7 @@ import pytest
 
 from maskwright.explore import guard
 from maskwright.explore.app import make_app
-from maskwright.explore.fields import MOST_BYTES
+from maskwright.explore.fields import MAX_BYTES
 from maskwright.explore.guard import Guard
 from tests.explore.conftest import HOST, PORT, TOKEN
 
@@ -215,8 +215,8 @@ def test_the_page_and_its_files_are_given(page: Page) -> None:
 
 def test_a_body_that_says_it_is_too_long_is_not_read(page: Page) -> None:
     headers = {**page.headers, "Content-Type": "application/json"}
-    response = page.client.post("/api/tokens", content=b" " * (MOST_BYTES + 1), headers=headers)
-    assert str(MOST_BYTES) in sentence(response, 413)
+    response = page.client.post("/api/tokens", content=b" " * (MAX_BYTES + 1), headers=headers)
+    assert str(MAX_BYTES) in sentence(response, 413)
 
 
 def asked(
@@ -259,7 +259,7 @@ def test_a_body_is_counted_while_it_arrives() -> None:
         start, body = asked([part] * 17 + [part] * 1000, length)
         assert start["status"] == 413
         assert (b"connection", b"close") in start["headers"]
-        assert str(MOST_BYTES).encode() in body["body"]
+        assert str(MAX_BYTES).encode() in body["body"]
 
 
 def test_a_length_that_is_no_number_is_refused() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from maskwright.explore import files
 from maskwright.explore.faults import Fault
-from maskwright.explore.fields import DEEPEST, MOST_BYTES, read_json
+from maskwright.explore.fields import DEEPEST, MAX_BYTES, read_json
 from maskwright.explore.files import read_file
 from maskwright.explore.numbers import MOST_RANGE, check_ranges
 from maskwright.explore.requests import MOST_SIZE, READERS, read_request
@@ -191,7 +191,7 @@ def test_brackets_in_texts_nest_nothing() -> None:
 
 
 def test_a_body_is_bounded_once_more() -> None:
-    assert bad_json(b" " * (MOST_BYTES + 1)).status == 413
+    assert bad_json(b" " * (MAX_BYTES + 1)).status == 413
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import httpx2 as httpx
 import pytest
 
 from maskwright.errors import ArgumentError
-from maskwright.explore.fields import MOST_BYTES
+from maskwright.explore.fields import MAX_BYTES
 from maskwright.explore.server import PORT, listen
 from tests.thinned import thinned
 
@@ -218,13 +218,13 @@ def test_a_stream_without_a_length_is_cut_off(server: Running) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head(server, headers, "Transfer-Encoding: chunked"))
         try:
-            while sent < 64 * MOST_BYTES and not select.select([connection], [], [], 0)[0]:
+            while sent < 64 * MAX_BYTES and not select.select([connection], [], [], 0)[0]:
                 connection.sendall(part)
                 sent += len(part)
         except (BrokenPipeError, ConnectionResetError):
             pass
         assert b" 413 " in read_all(connection).split(b"\r\n")[0]
-    assert sent < 64 * MOST_BYTES
+    assert sent < 64 * MAX_BYTES
     assert server.post("tokens", {"text": "a"}, headers).status_code == 200
 
 

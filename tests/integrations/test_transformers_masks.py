@@ -11,7 +11,7 @@ import torch
 from transformers import masking_utils as hf
 
 import maskwright as mw
-from maskwright.core.atoms_array import Where
+from maskwright.core.atoms.array import Where
 from maskwright.core.expr import walk
 from maskwright.errors import Unsupported
 from maskwright.integrations import transformers_masks

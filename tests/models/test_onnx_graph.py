@@ -56,7 +56,7 @@ def test_other_precisions_are_refused() -> None:
 
 
 def test_more_than_a_file_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_graph, "MOST_BYTES", 3)
+    monkeypatch.setattr(onnx_graph, "MAX_BYTES", 3)
     with pytest.raises(mw.SizeError, match="an ONNX file holds 2 GB"):
         doubled().pack({})
 

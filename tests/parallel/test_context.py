@@ -64,7 +64,8 @@ def check_near(pool: Pool, case: Case, *ranks: int) -> None:
         for name, times in TIMES.items():
             exact = getattr(right, name)
             far, usual = (np.abs(getattr(x, name) - exact).max(initial=0) for x in (mine, peer))
-            assert far <= times * usual + 1e-6, (name, count, far, usual)
+            rounding = 2e-6 * max(1.0, np.abs(exact).max(initial=0))  # parts are summed in float32
+            assert far <= times * usual + rounding, (name, count, far, usual)
         seen = np.isfinite(right.lse)
         assert (np.isfinite(mine.lse) == seen).all()
         np.testing.assert_allclose(mine.lse[seen], right.lse[seen], rtol=1e-5, atol=1e-5)

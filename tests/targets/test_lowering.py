@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import BoundMask, Frame, Mask
-from maskwright.core.atoms_array import Where
+from maskwright.core.atoms.array import Where
 from maskwright.core.expr import walk
 from maskwright.core.oracle import truth
 from maskwright.targets.lowering import FILES

@@ -4,7 +4,7 @@ What may enter: what is particular to one task. How a model is trained is in `tr
 kept in `checkpoints`.
 """
 
-from maskwright.core.extras import needed_by
+from maskwright.core._optional_deps import require
 
-with needed_by("maskwright.apps", "apps"):
+with require("maskwright.apps", "apps"):
     import torch  # noqa: F401

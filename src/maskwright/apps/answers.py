@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 
 from maskwright.apps.pairs import AT_ONCE, BEGIN_ID, END_ID, PAD_ID, device_of, filled
 from maskwright.apps.tokens import SPECIAL, encode_known
-from maskwright.checks.audit import audit
+from maskwright.auditing.audit import audit
 from maskwright.core.atoms import padding
-from maskwright.core.text import parse
+from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError
 from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from maskwright.apps.checkpoints import Progress
     from maskwright.apps.pairs import PairTask
-    from maskwright.checks.report import AuditReport
+    from maskwright.auditing.report import AuditReport
     from maskwright.core.expr import Mask
 
 PROBES = ("leak", "reach", "gradient")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from maskwright.core.text import parse
+from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from maskwright.apps.training import seeded
-from maskwright.core.extras import needed_by
+from maskwright.core._optional_deps import require
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def corpus(language: str) -> list[Pair]:
     >>> len(corpus("spanish")) > 500
     True
     """
-    with needed_by("dialogue"):
+    with require("dialogue"):
         folder = Path(import_module("chatterbot_corpus.corpus").DATA_DIRECTORY) / language
         yaml = import_module("yaml")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from maskwright.core.extras import needed_by
+from maskwright.core._optional_deps import require
 
 if TYPE_CHECKING:
     from maskwright.apps.cheat import Compared
@@ -16,7 +16,7 @@ SMOOTHED = 50  # parts of a curve, each of which is a mean
 
 def curves(compared: Compared, form: str) -> bytes:
     """Both curves, as "svg" or "png", with what tells how good each one's own writing is."""
-    with needed_by("compare-masks"):
+    with require("compare-masks"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     figure = Figure(figsize=(7, 3.6), layout="constrained")

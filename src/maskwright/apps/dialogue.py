@@ -20,9 +20,9 @@ from maskwright.apps.packing import SKIP, Example, Packed, Rows, pack, packed_ma
 from maskwright.apps.texts import read_pairs
 from maskwright.apps.tokens import BEGIN, END, UNKNOWN, by_letter, by_piece, encode_known
 from maskwright.apps.training import Course, seeded
-from maskwright.checks.audit import audit
+from maskwright.auditing.audit import audit
 from maskwright.core.atoms import everything
-from maskwright.core.text import parse
+from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError
 from maskwright.models.gpt import GPT, GPTConfig
 from maskwright.models.sampling import Sampling, sample
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from maskwright.apps.checkpoints import Progress
     from maskwright.apps.conversations import Pair
-    from maskwright.checks.report import AuditReport
+    from maskwright.auditing.report import AuditReport
     from maskwright.core.expr import Mask
 
 CONTEXT, BATCH, PIECES = 192, 8, 600

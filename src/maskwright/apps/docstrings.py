@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PACKAGES = ("networkx", "numpy", "scipy", "sklearn", "torch")
 NOT_READ = {"site-packages", "test", "tests", "_vendor", "idlelib", "lib2to3", "turtledemo"}
 MOST_FILES = 600  # of a package, evenly spaced
-MOST_BYTES = 300_000  # of a file
+MAX_BYTES = 300_000  # of a file
 SUMMARY_WORDS = (3, 14)  # at least, at most
 BODY_WORDS = (10, 80)  # at least, and at most: what comes after is cut off
 HELD_OUT_ONE_IN = 10  # modules
@@ -155,7 +155,7 @@ def _below(name: str, root: Path) -> Iterator[tuple[str, Path]]:
 def _docstrings(path: Path) -> Iterator[str]:
     try:
         source = path.read_bytes()
-        if len(source) > MOST_BYTES or b'"""' not in source:
+        if len(source) > MAX_BYTES or b'"""' not in source:
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the ways others write strings

@@ -17,10 +17,10 @@ from torch.nn.functional import cross_entropy
 
 from maskwright.apps.app import version_of
 from maskwright.apps.training import Course, seeded
-from maskwright.checks.audit import audit
+from maskwright.auditing.audit import audit
+from maskwright.core._optional_deps import require
 from maskwright.core.atoms import everything, graph, window
-from maskwright.core.extras import needed_by
-from maskwright.core.text import parse
+from maskwright.core.parser import parse
 from maskwright.draw.picture import picture
 from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import ArgumentError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from maskwright.apps.app import Prompt, Wishes
     from maskwright.apps.checkpoints import Progress
-    from maskwright.checks.report import AuditReport
+    from maskwright.auditing.report import AuditReport
     from maskwright.core.expr import Mask
 
 SIDES = ("Mr. Hi", "Officer")
@@ -285,7 +285,7 @@ def karate_club(*, by_neighbours: bool = False) -> Club:
     >>> len(karate_club().edges), karate_club().labelled
     (78, [0, 2, 32, 33])
     """
-    with needed_by("graph"):
+    with require("graph"):
         import networkx as nx  # type: ignore[import-untyped, unused-ignore]
     found = nx.karate_club_graph()
     nodes = sorted(found)

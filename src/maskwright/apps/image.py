@@ -19,11 +19,11 @@ from torch.nn.functional import cross_entropy
 
 from maskwright.apps.app import version_of
 from maskwright.apps.training import Course, seeded
-from maskwright.checks.audit import audit
+from maskwright.auditing.audit import audit
+from maskwright.core._atomic_write import write_atomic
+from maskwright.core._optional_deps import require
 from maskwright.core.atoms import causal, keys, queries, window
-from maskwright.core.extras import needed_by
-from maskwright.core.files import write_whole
-from maskwright.core.text import parse
+from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError
 from maskwright.models.gpt import GPT, GPTConfig
 from maskwright.models.sampling import Sampling, sample
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from maskwright.apps.app import Prompt, Wishes
     from maskwright.apps.checkpoints import Progress
-    from maskwright.checks.report import AuditReport
+    from maskwright.auditing.report import AuditReport
     from maskwright.core.expr import Mask
 
 SIDE = 8
@@ -207,7 +207,7 @@ class Image:
             yield inked(images[0, -1])
         path = Path("digits.png") if prompt.output is None else prompt.output
         try:
-            write_whole(path, sheet(images.reshape(len(wished), each, SIDE, SIDE)))
+            write_atomic(path, sheet(images.reshape(len(wished), each, SIDE, SIDE)))
         except OSError as error:
             raise ArgumentError(
                 f"{path} can't be written: {error.strerror}. Name another file."
@@ -222,7 +222,7 @@ def load_digits() -> Digits:
     >>> load_digits().training.shape, load_digits().held_out.shape
     ((1437, 64), (360, 64))
     """
-    with needed_by("image"):
+    with require("image"):
         from sklearn import datasets  # type: ignore[import-untyped, unused-ignore]
     found = datasets.load_digits()
     order = np.random.default_rng(0).permutation(len(found.target))
@@ -276,7 +276,7 @@ def dotted(image: npt.NDArray[np.int64]) -> list[str]:
 
 def sheet(images: npt.NDArray[np.int64], scale: int = 6) -> bytes:
     """A PNG of images (rows, columns, 8, 8), dark on white, with lines of grey between them."""
-    with needed_by("image"):
+    with require("image"):
         from matplotlib.image import imsave
     large = images.repeat(scale, axis=2).repeat(scale, axis=3)
     framed = np.pad(large, ((0, 0), (0, 0), (0, scale), (0, scale)), constant_values=3)
@@ -311,7 +311,7 @@ def counted_loss(digits: Digits) -> float:
 
 def recognised(task: ImageTask) -> tuple[float, float]:
     """What an SVM recognises of the real digits held out, and of drawn ones."""
-    with needed_by("image"):
+    with require("image"):
         from sklearn.svm import SVC  # type: ignore[import-untyped, unused-ignore]
     digits = task.digits
     judge = SVC(gamma=0.001).fit(digits.training, digits.training_digits)

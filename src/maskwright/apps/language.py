@@ -17,9 +17,9 @@ from maskwright.apps.app import Prompt, Wishes, version_of
 from maskwright.apps.texts import python_topics, read_text
 from maskwright.apps.tokens import by_letter, encode_known
 from maskwright.apps.training import Course, seeded
-from maskwright.checks.audit import audit
+from maskwright.auditing.audit import audit
 from maskwright.core.atoms import causal
-from maskwright.core.text import parse
+from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError
 from maskwright.models.gpt import GPT, BabyGPT, GPTConfig
 from maskwright.models.sampling import Sampling
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.apps.checkpoints import Progress
-    from maskwright.checks.report import AuditReport
+    from maskwright.auditing.report import AuditReport
     from maskwright.core.expr import Mask
 
 CONTEXT, BATCH = 128, 32

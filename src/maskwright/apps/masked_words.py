@@ -23,10 +23,10 @@ from maskwright.apps.docstrings import docstring_pairs
 from maskwright.apps.texts import python_topics, read_text
 from maskwright.apps.tokens import SPECIAL, by_piece
 from maskwright.apps.training import Course, seeded
-from maskwright.checks.audit import audit
+from maskwright.auditing.audit import audit
 from maskwright.core.atoms import everything
 from maskwright.core.atoms import padding as padding_of
-from maskwright.core.text import parse
+from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError
 from maskwright.models.bert import Bert, BertConfig
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maskwright.apps.checkpoints import Progress
-    from maskwright.checks.report import AuditReport
+    from maskwright.auditing.report import AuditReport
     from maskwright.core.expr import Mask
 
 MASK = "<mask>"

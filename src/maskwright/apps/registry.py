@@ -6,7 +6,7 @@ import difflib
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from maskwright.core.extras import needed_by
+from maskwright.core._optional_deps import require
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def find_app(name: str) -> App:
         close = difflib.get_close_matches(name, APPS, n=1)
         hint = f"Did you mean {close[0]}?" if close else f"Give one of {', '.join(APPS)}."
         raise ArgumentError(f"There is no app {name}. {hint}")
-    with needed_by(name, "apps"):
+    with require(name, "apps"):
         module = import_module(f"maskwright.apps.{name.replace('-', '_')}")
     app: App = getattr(module, APPS[name])()
     return app

@@ -23,7 +23,7 @@ from maskwright.cli.output import chosen_form, emit, text_or_json
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from maskwright.checks.report import AuditReport
+    from maskwright.auditing.report import AuditReport
 
 
 @app.command(
@@ -71,7 +71,7 @@ def audit(
         raise ArgumentError(f"audit gives text, json or html, not {wanted}. Pass --format.")
     with model_errors():
         import maskwright
-        from maskwright.checks.loading import load, make_inputs
+        from maskwright.cli.loading import load, make_inputs
 
         model, inputs = load(target, seed)
         if inputs is None:
@@ -111,7 +111,7 @@ def trace(
     """Run a model once, and list every attention call with the mask that it really had."""
     wanted = text_or_json("trace", form, output)
     with model_errors():
-        from maskwright.checks.loading import load, make_inputs, run_trace
+        from maskwright.cli.loading import load, make_inputs, run_trace
 
         model, inputs = load(target, seed)
         if inputs is None:
@@ -123,7 +123,7 @@ def trace(
 
 def _said(report: AuditReport, form: str) -> str:
     if form == "html":
-        from maskwright.checks.report_html import html_of
+        from maskwright.auditing.report_html import html_of
 
         return html_of(report)
     return report.to_json() if form == "json" else str(report)

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from maskwright.cli.front import typer
-from maskwright.core.files import write_whole
+from maskwright.core._atomic_write import write_atomic
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def emit(content: str | bytes, output: Path | None) -> None:
     """Write it to the file, whole or not at all; else to the terminal."""
     if output is not None:
         try:
-            write_whole(output, content if isinstance(content, bytes) else content.rstrip() + "\n")
+            write_atomic(output, content if isinstance(content, bytes) else content.rstrip() + "\n")
         except OSError as error:
             raise ArgumentError(
                 f"{output} can't be written: {error.strerror}. Name another file."

@@ -70,7 +70,7 @@ def plan(
     --ranks: which of so many machines does what, what they send each other, and how long it takes.
     """
     from maskwright import explain_backend, parse
-    from maskwright.core.arrays import read_whole
+    from maskwright.core.validate import parse_int
     from maskwright.draw.plans import tiles_scene
     from maskwright.engine.native.bindings import loaded
 
@@ -80,7 +80,7 @@ def plan(
             _give_ranks(_over_ranks(bound, ranks, link, flops, head_dim), form, output)
             return
         frame = bound.frame
-        read_whole(head_dim, "--head-dim", least=1)
+        parse_int(head_dim, "--head-dim", minimum=1)
         q, k = (
             (frame.batch, frame.heads, length, head_dim) for length in (frame.q_len, frame.kv_len)
         )

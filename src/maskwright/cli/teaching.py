@@ -26,9 +26,9 @@ def explore(
     ] = True,
 ) -> None:
     """Start the explorer page on this machine: masks, drawn and calculated as you type."""
-    from maskwright.core.extras import needed_by
+    from maskwright.core._optional_deps import require
 
-    with needed_by("explore"):
+    with require("explore"):
         from maskwright.explore.server import serve
     serve(port, open_browser, say=typer.echo)
 

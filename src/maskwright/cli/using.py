@@ -266,7 +266,7 @@ def _at_least_one(**counts: int | None) -> None:
 
 
 def _trace(task: Any) -> None:
-    from maskwright.checks.trace import trace
+    from maskwright.tracing.trace import trace
 
     batch = task.batch(0, 0)
     typer.echo(str(trace(task.loss, batch)))

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from maskwright.core.arrays import read_number, read_whole
-from maskwright.core.coverage import covered_cells, read_index, read_stretch
 from maskwright.core.evaluate import RowReader, View
 from maskwright.core.expr import MISSING, Cache, Cell, Mask, answer_torch
-from maskwright.core.frame import MOST_BYTES, Frame
+from maskwright.core.frame import MAX_BYTES, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
-from maskwright.core.tiles import Tiles, cut
+from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_stretch
+from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, FrameError, SizeError, TruthError
 
 if TYPE_CHECKING:
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.compare import Comparison
-    from maskwright.core.why import Why
+    from maskwright.core.explain import Why
+    from maskwright.core.validate import BoolArray, IntArray
 
 ValueT = TypeVar("ValueT")
 
@@ -169,9 +168,9 @@ class BoundMask:
         for spans in self._reader.blocks():
             parts.append(spans)
             size += 16 * spans.intervals()
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 raise SizeError(
-                    f"spans would need more than {MOST_BYTES / 1e9:.1f} GB. "
+                    f"spans would need more than {MAX_BYTES / 1e9:.1f} GB. "
                     "Use .count(), .tiles() or .rows(start, stop)."
                 )
         return (parts[0] if len(parts) == 1 else Spans.stack(parts, axis=2)).freeze()
@@ -184,7 +183,7 @@ class BoundMask:
         [[[[True, True], [False, True]]]]
         """
         size = math.prod(self.shape)
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             raise SizeError(
                 f"dense() would need {size / 1e9:.1f} GB for shape {self.shape}. "
                 "Use .spans, .tiles() or .rows(start, stop)."
@@ -193,7 +192,7 @@ class BoundMask:
         row = 0
         for spans in self._blocks():
             rows = spans.shape[2]
-            spans.paint(out[:, :, row : row + rows])
+            spans.write_dense(out[:, :, row : row + rows])
             row += rows
         return out
 
@@ -204,8 +203,8 @@ class BoundMask:
         >>> mw.causal().on(1_000_000).tiles(128, 128).counts()["partial"]
         7813
         """
-        tall = read_whole(q_block, "tiles: q_block", least=1)
-        broad = tall if kv_block is None else read_whole(kv_block, "tiles: kv_block", least=1)
+        tall = parse_int(q_block, "tiles: q_block", minimum=1)
+        broad = tall if kv_block is None else parse_int(kv_block, "tiles: kv_block", minimum=1)
         return cut(self._blocks(tall), tall, broad)
 
     def coverage(
@@ -228,14 +227,14 @@ class BoundMask:
         >>> mw.window(back=1).on(1_000_000).coverage(keys=(9, 12), rows=(10, 12)).tolist()
         [[1, 1, 0], [0, 1, 1]]
         """
-        tall = read_whole(q_block, "coverage: q_block", least=1)
-        broad = tall if kv_block is None else read_whole(kv_block, "coverage: kv_block", least=1)
+        tall = parse_int(q_block, "coverage: q_block", minimum=1)
+        broad = tall if kv_block is None else parse_int(kv_block, "coverage: kv_block", minimum=1)
         b = read_index(batch, "batch", self._home.batch)
         h = read_index(head, "head", self._home.heads)
         across = read_stretch(rows, "rows", self._part.rows)
         along = read_stretch(keys, "keys", self._part.key_stop)
         size = 8 * math.ceil(len(across) / tall) * math.ceil(len(along) / broad)
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             raise SizeError(
                 f"coverage would need {size / 1e9:.1f} GB. Pass larger blocks, or a range of rows and keys."
             )
@@ -299,12 +298,12 @@ class BoundMask:
         >>> (mw.causal() & mw.padding(lengths=[3])).on(4).why(0, 2)
         query 0 may not see key 2: causal() stops it (2 > 0); padding(...) would allow it
         """
-        from maskwright.core.why import explain
+        from maskwright.core.explain import explain
 
         sizes = (self._home.batch, self._home.heads, self._part.rows, self._part.key_stop)
         names = ("batch", "head", "query", "key")
         cell = [
-            read_number(index, f"why: {name}")
+            parse_int(index, f"why: {name}")
             for name, index in zip(names, (batch, head, q, k), strict=True)
         ]
         for name, index, size in zip(names, cell, sizes, strict=True):
@@ -339,14 +338,14 @@ class BoundMask:
         >>> mw.causal().on(6).rows(2, 4, kv_len=4).dense().astype(int).tolist()
         [[[[1, 1, 1, 0], [1, 1, 1, 1]]]]
         """
-        first = read_whole(start, "rows: start", least=0)
-        last = read_whole(stop, "rows: stop", least=first)
+        first = parse_int(start, "rows: start", minimum=0)
+        last = parse_int(stop, "rows: stop", minimum=first)
         if last > self._part.rows:
             raise FrameError(
                 f"rows: stop={last} but there are {self._part.rows} rows. Pass a smaller stop."
             )
         keys = (
-            self._part.key_stop if kv_len is None else read_whole(kv_len, "rows: kv_len", least=0)
+            self._part.key_stop if kv_len is None else parse_int(kv_len, "rows: kv_len", minimum=0)
         )
         if keys > self._part.key_stop:
             raise FrameError(
@@ -368,7 +367,7 @@ class BoundMask:
         >>> mw.window(back=1).on(6).step(3, kv_len=4).dense().astype(int).tolist()
         [[[[0, 0, 1, 1]]]]
         """
-        row = read_number(position, "step: position") - self.frame.q_start
+        row = parse_int(position, "step: position") - self.frame.q_start
         if not 0 <= row < self._part.rows:
             raise FrameError(
                 f"step: there is no query at position {position}. Expected "
@@ -435,7 +434,7 @@ class BoundMask:
         return f"{whole}.rows({part.row}, {part.row_stop}, kv_len={part.key_stop})"
 
     def __str__(self) -> str:
-        from maskwright.core.grid import render
+        from maskwright.core.ascii import render
 
         return render(self)
 

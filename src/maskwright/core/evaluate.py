@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from maskwright.core.expr import MAX_CHEAP, MAX_VIEW_ROWS, Atom, walk
-from maskwright.core.line import Flat
+from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
+    from maskwright.core.validate import BoolArray, IntArray
 
 MAX_CELLS: Final = 2**22  # boolean cells in memory at once
 MAX_ROWS: Final = 2**14  # rows per block: their arrays fit into the CPU cache
@@ -113,7 +113,7 @@ class View(NamedTuple):
         real = begin < end
         after = np.concatenate(([0], np.cumsum(counts)))
         offsets = np.concatenate(([0], np.cumsum(real)))[after]
-        flat = Flat(offsets, begin[real], end[real])
+        flat = CSR(offsets, begin[real], end[real])
         return Spans((1, 1, counts.size), self.frame.kv_len, flat=flat)
 
     def cells(self, visible: BoolArray) -> Spans:

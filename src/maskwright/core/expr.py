@@ -27,10 +27,10 @@ from typing import (
 import numpy as np
 
 from maskwright.core import spans as sets
-from maskwright.core.arrays import read_whole
 from maskwright.core.frame import BroadcastDims, Frame, make_frame, merge_dims
-from maskwright.core.literal import call_text
 from maskwright.core.mask_registry import HANDLES, MASKS
+from maskwright.core.source_repr import call_text
+from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, FrameError, TruthError
 
 if TYPE_CHECKING:
@@ -330,8 +330,8 @@ class Mask(ABC):
         >>> mw.window(back=1).rows(2, 4).dense().astype(int).tolist()
         [[[[0, 1, 1, 0], [0, 0, 1, 1]]]]
         """
-        first = read_whole(start, "rows: start", least=0)
-        last = read_whole(stop, "rows: stop", least=first)
+        first = parse_int(start, "rows: start", minimum=0)
+        last = parse_int(stop, "rows: stop", minimum=first)
         keys = last if kv_len is None else kv_len
         try:
             return self.on(last - first, keys, batch, heads, first)
@@ -352,7 +352,7 @@ class Mask(ABC):
         >>> mw.window(back=1).step(3).dense().astype(int).tolist()
         [[[[0, 0, 1, 1]]]]
         """
-        at = read_whole(position, "step: position", least=0)
+        at = parse_int(position, "step: position", minimum=0)
         return self.rows(at, at + 1, kv_len, batch, heads)
 
     def _cached(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
@@ -441,7 +441,7 @@ class KeyOnly(Atom):
         spans = self._spans(one)
         b, h, _ = spans.shape
         visible = np.zeros((b, h, 1, one.frame.kv_len), np.bool_)
-        spans.paint(visible)
+        spans.write_dense(visible)
         rows = visible[:, :, 0, view.row : view.row_stop]
         return view.band(view.first, np.where(rows, view.last + 1, view.first))
 

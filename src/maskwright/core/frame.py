@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from maskwright.core.arrays import read_number, read_whole
+from maskwright.core.validate import parse_int
 from maskwright.errors import FrameError
 
-LARGEST: Final = 2**31 - 1
-MOST_BYTES: Final = 2**33  # of one answer
+MAX_SIZE: Final = 2**31 - 1
+MAX_BYTES: Final = 2**33  # of one answer
 _SIZES: Final = ("q_len", "kv_len", "batch", "heads")
 
 
@@ -135,7 +135,7 @@ def make_frame(
     sizes: list[int] = []
     for name, given, default in zip(_SIZES, (q_len, kv_len, batch, heads), data, strict=True):
         size: Any = default if given is None else given
-        plain = type(size) is int and 0 <= size <= LARGEST
+        plain = type(size) is int and 0 <= size <= MAX_SIZE
         sizes.append(size if plain else _size(size, name))
     queries, keys, rows, columns = sizes
     for name, size, own in (("batch", rows, planes[0]), ("heads", columns, planes[1])):
@@ -144,9 +144,9 @@ def make_frame(
                 f"on: {name}={size} but the mask's data has {own}. "
                 f"Pass {name}={own} or leave it out."
             )
-    start = keys - queries if q_start is None else read_number(q_start, "on: q_start")
-    if abs(start) > LARGEST:
-        raise FrameError(f"on: q_start={start} is beyond {LARGEST}. Give a smaller position.")
+    start = keys - queries if q_start is None else parse_int(q_start, "on: q_start")
+    if abs(start) > MAX_SIZE:
+        raise FrameError(f"on: q_start={start} is beyond {MAX_SIZE}. Give a smaller position.")
     return Frame(queries, keys, rows, columns, start)
 
 
@@ -180,7 +180,7 @@ def _mismatch(dims: tuple[BroadcastDims, ...], axis: Literal[1, 2], name: str) -
 
 
 def _size(value: int, name: str) -> int:
-    size = read_whole(value, f"on: {name}", least=0)
-    if size > LARGEST:
-        raise FrameError(f"on: {name}={size} is beyond {LARGEST}. Give a smaller size.")
+    size = parse_int(value, f"on: {name}", minimum=0)
+    if size > MAX_SIZE:
+        raise FrameError(f"on: {name}={size} is beyond {MAX_SIZE}. Give a smaller size.")
     return size

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maskwright.core.atoms_array import Dense
-from maskwright.core.atoms_choice import Keys, Queries
-from maskwright.core.atoms_relation import Image, Tree
-from maskwright.core.atoms_tokens import Documents, Padding
+from maskwright.core.atoms.array import Dense
+from maskwright.core.atoms.index import Keys, Queries
+from maskwright.core.atoms.structure import Image, Tree
+from maskwright.core.atoms.tokens import Documents, Padding
 from maskwright.core.expr import Transpose
 
 if TYPE_CHECKING:
     from maskwright.core.expr import Mask
 
-Told = tuple[int | None, int | None]
+Sizes = tuple[int | None, int | None]
 
 
-def told_lengths(mask: Mask, *, at_least: bool = True) -> Told:
+def implied_sizes(mask: Mask, *, at_least: bool = True) -> Sizes:
     """The queries and the keys that the data tells of; None where it tells nothing.
 
     Lengths of padded sequences and of documents tell only how many keys there are at least; they
     count if that is good enough.
 
     >>> import maskwright as mw
-    >>> told_lengths(mw.causal() & mw.padding(lengths=[3, 5]))
+    >>> implied_sizes(mw.causal() & mw.padding(lengths=[3, 5]))
     (None, 5)
     """
     if isinstance(mask, Transpose):
-        queries, keys = told_lengths(mask.term, at_least=at_least)
+        queries, keys = implied_sizes(mask.term, at_least=at_least)
         return keys, queries
-    told = [_exactly(mask), *(told_lengths(part, at_least=at_least) for part in mask._parts())]
+    told = [_exactly(mask), *(implied_sizes(part, at_least=at_least) for part in mask._parts())]
     if at_least:
         told.append((None, _at_least(mask)))
     queries, keys = (
@@ -38,7 +38,7 @@ def told_lengths(mask: Mask, *, at_least: bool = True) -> Told:
     return queries, keys
 
 
-def _exactly(mask: Mask) -> Told:
+def _exactly(mask: Mask) -> Sizes:
     if isinstance(mask, Dense):
         return int(mask.array.data.shape[2]), int(mask.array.data.shape[3])
     if isinstance(mask, Image):

@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from maskwright.core.atoms_array import Blocks, Dense, Where
-from maskwright.core.atoms_choice import Chosen, Keys, Queries
-from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
-from maskwright.core.atoms_relation import Graph, Image, Tree
-from maskwright.core.atoms_tokens import Documents, Padding
+from maskwright.core.atoms.array import Blocks, Dense, Where
+from maskwright.core.atoms.index import IndexSet, Keys, Queries
+from maskwright.core.atoms.position import Chunks, Everything, Nothing, Prefix, Stride, Window
+from maskwright.core.atoms.structure import Graph, Image, Tree
+from maskwright.core.atoms.tokens import Documents, Padding
 from maskwright.core.expr import And, Not, Or, PerAxis, Transpose
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _of(rows: Sequence[Any], index: int) -> Any:
     return rows[0] if len(rows) == 1 else rows[index]
 
 
-def _chosen(where: Chosen) -> list[set[int]]:
+def _chosen(where: IndexSet) -> list[set[int]]:
     if where.positions is not None:
         return [set(where.positions.data.tolist())]
     assert where.flags is not None

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import numpy as np
 
-from maskwright.core.arrays import FrozenArray
-from maskwright.core.atoms_array import Blocks, Dense
-from maskwright.core.atoms_choice import Chosen, Keys, Queries
-from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
-from maskwright.core.atoms_relation import Graph, Image, Tree, unique_pairs
-from maskwright.core.atoms_tokens import Documents, Padding
+from maskwright.core.atoms.array import Blocks, Dense
+from maskwright.core.atoms.index import IndexSet, Keys, Queries
+from maskwright.core.atoms.position import Chunks, Everything, Nothing, Prefix, Stride, Window
+from maskwright.core.atoms.structure import Graph, Image, Tree, unique_pairs
+from maskwright.core.atoms.tokens import Documents, Padding
 from maskwright.core.expr import And, Atom, Mask, Not, Or, PerAxis, Transpose, walk
+from maskwright.core.validate import FrozenArray
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ def _by_choice(one: Mask, other: Mask, pick: Callable[..., np.ndarray]) -> Mask 
         if isinstance(one, kind) and isinstance(other, kind):
             mine, theirs = one.where.positions, other.where.positions
             if mine is not None and theirs is not None:
-                return kind(Chosen(FrozenArray(pick(mine.data, theirs.data)), None))
+                return kind(IndexSet(FrozenArray(pick(mine.data, theirs.data)), None))
     return None
 
 

@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maskwright.core.arrays import read_number
-from maskwright.core.line import Band, Flat, covered, join_bands, paint_band, sweep, upright
+from maskwright.core.interval_ops import (
+    CSR,
+    Band,
+    column_major_cells,
+    covered,
+    join_bands,
+    sweep,
+    write_band,
+)
+from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.core.validate import BoolArray, IntArray
 
 Planes = tuple[int, int, int]
 
@@ -56,14 +64,14 @@ class Spans:
     (0, 0, 3, 1)
     """
 
-    __slots__ = ("_flat", "_thin", "kv_len", "shape")
+    __slots__ = ("_band", "_flat", "kv_len", "shape")
 
     def __init__(
-        self, shape: Planes, kv_len: int, *, band: Band | None = None, flat: Flat | None = None
+        self, shape: Planes, kv_len: int, *, band: Band | None = None, flat: CSR | None = None
     ) -> None:
         self.shape = shape
         self.kv_len = kv_len
-        self._thin = band  # either end may still be 1 along an axis of `shape`
+        self._band = band  # either end may still be 1 along an axis of `shape`
         self._flat = flat
 
     # ── making ────────────────────────────────────────────────────────────────────────────────
@@ -95,7 +103,7 @@ class Spans:
         count = shape[0] * shape[1] * shape[2]
         offsets = np.searchsorted(rows, np.arange(count + 1))
         base = rows * line
-        return cls(shape, kv_len, flat=Flat(offsets, starts - base, stops - base))
+        return cls(shape, kv_len, flat=CSR(offsets, starts - base, stops - base))
 
     @classmethod
     def from_cells(cls, cells: BoolArray, kv_len: int, first_key: int = 0) -> Spans:
@@ -107,7 +115,7 @@ class Spans:
         row, start = np.nonzero(change == 1)
         stop = np.nonzero(change == -1)[1]
         offsets = np.searchsorted(row, np.arange(b * h * rows + 1))
-        flat = Flat(offsets, start + first_key, stop + first_key)
+        flat = CSR(offsets, start + first_key, stop + first_key)
         return cls((b, h, rows), kv_len, flat=flat)
 
     @classmethod
@@ -134,7 +142,7 @@ class Spans:
             size = part.shape[0] * part.shape[1] * part.shape[2]
             order.append(np.arange(row, row + size).reshape(part.shape))
             row += size
-        joined = cls((1, 1, row), kv_len, flat=Flat(offsets, starts, stops))
+        joined = cls((1, 1, row), kv_len, flat=CSR(offsets, starts, stops))
         index = np.concatenate(order, axis)
         if shape[0] * shape[1] == 1:
             return cls(shape, kv_len, flat=joined.flat)
@@ -145,15 +153,15 @@ class Spans:
     @property
     def band(self) -> Band | None:
         """The one-interval layout in full shape, where the spans are held that way."""
-        if self._thin is None:
+        if self._band is None:
             return None
-        low, high = self._thin
+        low, high = self._band
         if low.shape != self.shape or high.shape != self.shape:
-            self._thin = Band(np.broadcast_to(low, self.shape), np.broadcast_to(high, self.shape))
-        return self._thin
+            self._band = Band(np.broadcast_to(low, self.shape), np.broadcast_to(high, self.shape))
+        return self._band
 
     @property
-    def flat(self) -> Flat:
+    def flat(self) -> CSR:
         """The flat layout, made on first use."""
         if self._flat is None:
             band = self.band
@@ -161,10 +169,10 @@ class Spans:
             low, high = band.low.ravel(), band.high.ravel()
             real = high > low
             if real.all():
-                self._flat = Flat(np.arange(low.size + 1), low, high)
+                self._flat = CSR(np.arange(low.size + 1), low, high)
             else:
                 offsets = np.concatenate(([0], np.cumsum(real)))
-                self._flat = Flat(offsets, low[real], high[real])
+                self._flat = CSR(offsets, low[real], high[real])
         return self._flat
 
     @property
@@ -191,7 +199,7 @@ class Spans:
         """
         b, h, rows = self.shape
         q, batch, head = (
-            read_number(index, f"row: {name}")
+            parse_int(index, f"row: {name}")
             for name, index in (("q", q), ("batch", batch), ("head", head))
         )
         batch, head = (0 if b == 1 else batch), (0 if h == 1 else head)
@@ -207,7 +215,7 @@ class Spans:
 
     def intervals(self) -> int:
         """How many intervals there are at most: the rows, where none has more than one."""
-        if self._thin is not None:
+        if self._band is not None:
             return self.shape[0] * self.shape[1] * self.shape[2]
         return int(self.flat.starts.size)
 
@@ -252,11 +260,11 @@ class Spans:
             return 0, 0
         return int(self.flat.starts.min()), int(self.flat.stops.max())
 
-    def paint(self, out: BoolArray) -> None:
+    def write_dense(self, out: BoolArray) -> None:
         """Write the cells into `out`, (batch, heads, rows, kv_len)."""
         b, h, rows = self.shape
-        if self._thin is not None:
-            paint_band(self._thin, out, self.kv_len)
+        if self._band is not None:
+            write_band(self._band, out, self.kv_len)
             return
         offsets, starts, stops = self.flat
         edges = np.zeros((b * h * rows, self.kv_len + 1), np.int8)
@@ -296,7 +304,7 @@ class Spans:
         real = end > begin
         before = np.concatenate(([0], np.cumsum(real)))
         gaps = offsets + np.arange(offsets.size)
-        return Spans(self.shape, self.kv_len, flat=Flat(before[gaps], begin[real], end[real]))
+        return Spans(self.shape, self.kv_len, flat=CSR(before[gaps], begin[real], end[real]))
 
     def transpose(self, first: int = 0, stop: int | None = None) -> Spans:
         """Rows and keys change places: row k - first holds the rows that saw key k.
@@ -312,17 +320,18 @@ class Spans:
         here, above = self.take(padded[:, :, 1:]), self.take(padded[:, :, :-1])
         line = rows + 1
         begin, end = (
-            upright(part.flat, b * h, line, first, stop) for part in (here - above, above - here)
+            column_major_cells(part.flat, b * h, line, first, stop)
+            for part in (here - above, above - here)
         )
         offsets = np.searchsorted(begin // line, np.arange(b * h * (stop - first) + 1))
-        return Spans((b, h, stop - first), rows, flat=Flat(offsets, begin % line, end % line))
+        return Spans((b, h, stop - first), rows, flat=CSR(offsets, begin % line, end % line))
 
     def shift(self, by: int, kv_len: int) -> Spans:
         """The same intervals `by` keys later, among `kv_len` keys."""
-        if self._thin is not None:
-            return Spans(self.shape, kv_len, band=Band(self._thin.low + by, self._thin.high + by))
+        if self._band is not None:
+            return Spans(self.shape, kv_len, band=Band(self._band.low + by, self._band.high + by))
         offsets, starts, stops = self.flat
-        return Spans(self.shape, kv_len, flat=Flat(offsets, starts + by, stops + by))
+        return Spans(self.shape, kv_len, flat=CSR(offsets, starts + by, stops + by))
 
     def take(self, index: npt.NDArray[np.intp]) -> Spans:
         """Rows by flat number, in the shape of `index` (batch, heads, rows); -1 is an empty row."""
@@ -333,7 +342,7 @@ class Spans:
         counts = np.where(pick >= 0, np.diff(offsets, append=offsets[-1])[pick], 0)
         after = np.concatenate(([0], np.cumsum(counts)))
         source = np.repeat(offsets[pick] - after[:-1], counts) + np.arange(after[-1])
-        return Spans(shape, self.kv_len, flat=Flat(after, starts[source], stops[source]))
+        return Spans(shape, self.kv_len, flat=CSR(after, starts[source], stops[source]))
 
     def rows(self, first: int, stop: int) -> Spans:
         """The rows `first` … `stop - 1` of every plane."""
@@ -346,20 +355,20 @@ class Spans:
             offsets, starts, stops = self.flat
             cut = offsets[first : stop + 1]
             held = slice(cut[0], cut[-1])
-            flat = Flat(cut - cut[0], starts[held], stops[held])
+            flat = CSR(cut - cut[0], starts[held], stops[held])
             return Spans((b, h, stop - first), self.kv_len, flat=flat)
         return self.take(np.arange(b * h * rows).reshape(self.shape)[:, :, first:stop])
 
     def clip(self, stop: int) -> Spans:
         """Only the keys before `stop`, as the only keys there are."""
-        if self._thin is not None:
-            low, high = np.minimum(self._thin.low, stop), np.minimum(self._thin.high, stop)
+        if self._band is not None:
+            low, high = np.minimum(self._band.low, stop), np.minimum(self._band.high, stop)
             return Spans(self.shape, stop, band=Band(low, high))
         b, h, rows = self.shape
         offsets, starts, stops = self.flat
         real = starts < stop
         before = np.concatenate(([0], np.cumsum(real)))
-        flat = Flat(before[offsets], starts[real], np.minimum(stops[real], stop))
+        flat = CSR(before[offsets], starts[real], np.minimum(stops[real], stop))
         return Spans((b, h, rows), stop, flat=flat)
 
     def plane(self, axis: int, index: int) -> Spans:
@@ -381,8 +390,8 @@ class Spans:
         """The same rows repeated along a batch or head axis of 1."""
         if shape == self.shape:
             return self
-        if self._thin is not None:
-            return Spans(shape, self.kv_len, band=self._thin)
+        if self._band is not None:
+            return Spans(shape, self.kv_len, band=self._band)
         numbers = np.arange(self.shape[0] * self.shape[1] * self.shape[2]).reshape(self.shape)
         return self.take(np.broadcast_to(numbers, shape))
 
@@ -414,7 +423,7 @@ class Spans:
 
     def freeze(self) -> Spans:
         """The same spans, with arrays that can't be written to."""
-        for part in (*self.flat, *(self._thin or ())):
+        for part in (*self.flat, *(self._band or ())):
             part.setflags(write=False)
         return self
 
@@ -443,7 +452,7 @@ def intersection(parts: Sequence[Spans]) -> Spans:
     narrow: Band | None = None
     torn: list[Spans] = []
     for part in parts:
-        band = part._thin
+        band = part._band
         if band is None:
             torn.append(part)
         elif narrow is None:
@@ -468,12 +477,12 @@ def _cut_by_band(spans: Spans, band: Spans) -> Spans:
     begin, end = np.maximum(starts, low), np.minimum(stops, high)
     real = begin < end
     kept = np.concatenate(([0], np.cumsum(real)))[offsets]
-    return Spans(spans.shape, spans.kv_len, flat=Flat(kept, begin[real], end[real]))
+    return Spans(spans.shape, spans.kv_len, flat=CSR(kept, begin[real], end[real]))
 
 
 def union(parts: Sequence[Spans]) -> Spans:
     """The keys that at least one part sees."""
-    bands = [part._thin for part in parts if part._thin is not None]
+    bands = [part._band for part in parts if part._band is not None]
     if len(bands) == len(parts):
         joined = join_bands(bands)
         if joined is not None:

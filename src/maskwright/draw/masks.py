@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from maskwright.core.ascii import density_of, sizes_of, title_of
 from maskwright.core.compare import common, only
-from maskwright.core.grid import density_of, sizes_of, title_of
 from maskwright.draw.scene import Grid, Kind, Scene, legend_of
 from maskwright.errors import ArgumentError, FrameError, SizeError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from maskwright.core.arrays import IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import IntArray
 
     Tokens = Sequence[str] | Sequence[Sequence[str]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from maskwright.core._atomic_write import write_atomic
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
-from maskwright.core.files import write_whole
 from maskwright.draw.masks import difference_of, scene_of
 from maskwright.draw.numbers import matrix_scene
 from maskwright.draw.scene import Scene
@@ -64,7 +64,7 @@ def picture(
     path = None if file is None else Path(file)
     drawn = render(scene_from(what, **options), form or form_of(path, "svg"))
     if path is not None:
-        write_whole(path, drawn if isinstance(drawn, bytes) else drawn.rstrip() + "\n")
+        write_atomic(path, drawn if isinstance(drawn, bytes) else drawn.rstrip() + "\n")
     return drawn
 
 

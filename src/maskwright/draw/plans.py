@@ -13,9 +13,9 @@ from maskwright.draw.scene import Outline
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.core.arrays import IntArray
     from maskwright.core.bound import BoundMask
     from maskwright.core.spans import Spans
+    from maskwright.core.validate import IntArray
     from maskwright.draw.scene import Grid, Scene
     from maskwright.engine.cost import WorkEstimate
 

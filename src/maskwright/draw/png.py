@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from maskwright.core.extras import needed_by
+from maskwright.core._optional_deps import require
 from maskwright.draw.fonts import drawable
 from maskwright.draw.palette import DARK, LIGHT, dark_on
 from maskwright.draw.png_sheet import MARGIN, SMALL, Sheet
@@ -49,7 +49,7 @@ def render(scene: Scene, theme: Literal["light", "dark"] = "light", scale: int =
         raise ArgumentError(f"png: there is no theme {theme!r}. Give 'light' or 'dark'.")
     if scale < 1 or scale != int(scale):
         raise ArgumentError(f"png: scale={scale} is not a whole number of 1 or more. Give 2.")
-    with needed_by("png"):
+    with require("png"):
         import matplotlib.backends.backend_agg  # noqa: F401
     texts, families = drawable(scene)
     sheet = Sheet(themes[theme], int(scale), families)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from maskwright.core.arrays import read_whole
+from maskwright.core.ascii import title_of
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
-from maskwright.core.grid import title_of
+from maskwright.core.validate import parse_int
 from maskwright.draw.numbers import matrix_grid
 from maskwright.draw.scene import Scene, legend_of
 from maskwright.draw.words import SAYS, TITLES
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from maskwright.core.arrays import BoolArray
+    from maskwright.core.validate import BoolArray
 
     Array = npt.NDArray[np.float64]
 
@@ -320,7 +320,7 @@ def scaling(
     """
     found = []
     for size in sizes:
-        size = read_whole(size, "scaling: a head size", least=1)
+        size = parse_int(size, "scaling: a head size", minimum=1)
         if size > LARGEST_WIDTH:
             raise ArgumentError(
                 f"scaling: the head size {size} is more than {LARGEST_WIDTH}. Give a smaller one."
@@ -363,14 +363,14 @@ def _inputs(
     count: int, x: Any, wq: Any, wk: Any, wv: Any, width: int, head_size: int, seed: int
 ) -> _Inputs:
     """Those given, and for the rest numbers of one digit after the point, drawn by the seed."""
-    wide = read_whole(width, "walkthrough: width", least=1)
-    deep = read_whole(head_size, "walkthrough: head_size", least=1)
+    wide = parse_int(width, "walkthrough: width", minimum=1)
+    deep = parse_int(head_size, "walkthrough: head_size", minimum=1)
     if max(wide, deep) > LARGEST_WIDTH:
         raise ArgumentError(
             f"walkthrough: width {wide} or head_size {deep} is more than {LARGEST_WIDTH}. "
             "Give smaller ones."
         )
-    drawn = np.random.default_rng(read_whole(seed, "walkthrough: seed", least=0))
+    drawn = np.random.default_rng(parse_int(seed, "walkthrough: seed", minimum=0))
     made = [drawn.standard_normal((count, wide)).round(1)]
     made += [drawn.standard_normal((wide, deep)).round(1) for _ in range(3)]
     if x is not None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from maskwright.core.arrays import read_choice
-from maskwright.core.extras import missing
+from maskwright.core._optional_deps import missing
+from maskwright.core.validate import read_choice
 from maskwright.engine import validate
 from maskwright.engine.cost import WorkEstimate, estimate_work
 from maskwright.engine.dispatch import DESCRIPTIONS, backend_module, select_backend

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from maskwright.core.arrays import read_whole
+from maskwright.core.validate import parse_int
 from maskwright.engine.api import attention, explain_backend
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def compare_with_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> 
     >>> print(str(compare_with_sdpa(mw.causal(), 32, 2)).splitlines()[0])
     causal(), 32 queries and keys, 2 heads, head_dim 64, float32
     """
-    read_whole(size, "bench: size", least=1)
-    read_whole(heads, "bench: heads", least=1)
-    read_whole(head_dim, "bench: head_dim", least=1)
+    parse_int(size, "bench: size", minimum=1)
+    parse_int(heads, "bench: heads", minimum=1)
+    parse_int(head_dim, "bench: head_dim", minimum=1)
     bound = mask.on(size, heads=heads)
     batch = bound.frame.batch
     q, k, v = (torch.randn(batch, size, heads, head_dim).transpose(1, 2) for _ in range(3))

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from maskwright.core.arrays import kind_of, read_whole
+from maskwright.core._optional_deps import require
 from maskwright.core.atoms import blocks
 from maskwright.core.expr import Mask
-from maskwright.core.extras import needed_by
+from maskwright.core.validate import describe_type, parse_int
 from maskwright.engine.validate import EVERYTHING, bind
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     import torch
 
-    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.bound import BoundMask
     from maskwright.core.spans import Spans
+    from maskwright.core.validate import BoolArray, IntArray
 
 
 def top_blocks(
@@ -76,10 +76,10 @@ def top_blocks(
     · · ■ ■ · · ■ ·
     · · ■ ■ · · ■ ■
     """
-    with needed_by("top_blocks"):
+    with require("top_blocks"):
         import torch
-    side = read_whole(size, "top_blocks: size", least=1)
-    most = read_whole(keep, "top_blocks: keep", least=1)
+    side = parse_int(size, "top_blocks: size", minimum=1)
+    most = parse_int(keep, "top_blocks: keep", minimum=1)
     _check(q, k, within)
     mask = EVERYTHING if within is None else within
     choice = _choice(bind(mask, (*q.shape[:3], k.shape[2]), q_start), side)
@@ -98,7 +98,9 @@ def _check(q: Any, k: Any, within: Any) -> None:
 
     for name, x in (("q", q), ("k", k)):
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.is_floating_point():
-            given = f"{tuple(x.shape)}, {x.dtype}" if isinstance(x, torch.Tensor) else kind_of(x)
+            given = (
+                f"{tuple(x.shape)}, {x.dtype}" if isinstance(x, torch.Tensor) else describe_type(x)
+            )
             raise ArgumentError(
                 f"top_blocks: {name} is {given}. "
                 "Expected a floating-point tensor of shape (batch, heads, length, head_dim)."
@@ -115,7 +117,7 @@ def _check(q: Any, k: Any, within: Any) -> None:
             f"top_blocks: q is on {q.device} and k on {k.device}. Move both to one device."
         )
     if within is not None and not isinstance(within, Mask):
-        raise ArgumentError(f"top_blocks: within is {kind_of(within)}. Pass an unbound mask.")
+        raise ArgumentError(f"top_blocks: within is {describe_type(within)}. Pass an unbound mask.")
 
 
 # ── candidates ──────────────────────────────────────────────────────────────
@@ -142,7 +144,7 @@ def _choice(bound: BoundMask, size: int) -> Choice:
 def _make_choice(bound: BoundMask, size: int) -> Choice:
     tiles = bound.tiles(size).touched
     touched = np.zeros((*tiles.shape, tiles.kv_len), np.bool_)
-    tiles.paint(touched)
+    tiles.write_dense(touched)
     frame = bound.frame
     first = np.arange(tiles.shape[2]) * size
     last = np.minimum(first + size, frame.q_len) - 1
@@ -172,7 +174,7 @@ def _lines(
     """For each of these rows its batch, head and query block, and the blocks that it sees."""
     held = rows.take(lost[None, None])
     seen = np.zeros((1, 1, lost.size, rows.kv_len), np.bool_)
-    held.paint(seen)
+    held.write_dense(seen)
     b, h, row = np.unravel_index(lost, rows.shape)
     line = np.stack([b, h, row // size], axis=1)
     # Rows of a block mostly see the same blocks: one of them speaks for all.

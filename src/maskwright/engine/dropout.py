@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from maskwright.core.arrays import BoolArray, IntArray
+    from maskwright.core.validate import BoolArray, IntArray
 
 ROUNDS: Final = 7
 _MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from maskwright.core.arrays import read_choice
+from maskwright.core.validate import read_choice
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
 from maskwright.errors import FrameError
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.core.arrays import kind_of, read_choice
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
+from maskwright.core.validate import describe_type, read_choice
 from maskwright.engine.params import IMPLS, AttentionShape
 from maskwright.errors import ArgumentError, FrameError, Unsupported
 
@@ -87,7 +87,7 @@ def _check_tensor(name: str, x: Any) -> None:
 
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(
-            f"attention: {name} is {kind_of(x)}. Pass a torch tensor of shape "
+            f"attention: {name} is {describe_type(x)}. Pass a torch tensor of shape "
             "(batch, heads, length, head_dim)."
         )
     if x.layout != torch.strided or x.is_nested:
@@ -166,7 +166,7 @@ def check_arrays(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, np.ndarray):
             raise ArgumentError(
-                f"attention: {name} is {kind_of(x)} but q is a numpy array. "
+                f"attention: {name} is {describe_type(x)} but q is a numpy array. "
                 "Pass three numpy arrays, or three torch tensors."
             )
         if x.ndim != 4 or x.dtype != q.dtype or x.dtype not in (np.float32, np.float16):
@@ -225,7 +225,7 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
         return mask
     if not isinstance(mask, Mask):
         raise ArgumentError(
-            f"attention: the mask is {kind_of(mask)}. Pass a maskwright mask; "
+            f"attention: the mask is {describe_type(mask)}. Pass a maskwright mask; "
             "wrap an array in mw.dense(...)."
         )
     batch, heads, q_len, kv_len = shape

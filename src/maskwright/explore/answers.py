@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maskwright.core.ascii import sizes_of
 from maskwright.core.compare import only
-from maskwright.core.grid import sizes_of
 from maskwright.draw.masks import describe, difference_grid, grid_of
 from maskwright.explore.chinese import translate
 from maskwright.explore.numbers import numbers_in

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maskwright.checks.lint import lint
-from maskwright.core.recognize import recognize
 from maskwright.draw import png, svg
 from maskwright.draw.masks import describe, grid_of, scene_of
 from maskwright.draw.scene import Scene, legend_of
@@ -29,6 +27,8 @@ from maskwright.explore.subjects import (
     text_of,
     weigh,
 )
+from maskwright.linting.lint import lint
+from maskwright.recognition.recognize import recognize
 from maskwright.targets.lowering import capabilities, explain_lowering
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from maskwright.explore.faults import too_large, wrong
 
 DEEPEST: Final = 16  # brackets within brackets
-MOST_BYTES: Final = 2**20  # of a body
+MAX_BYTES: Final = 2**20  # of a body
 LONGEST_NUMBER: Final = 40  # digits
 WORDS: Final = {"-inf": -math.inf, "inf": math.inf, "nan": math.nan}  # numbers that JSON lacks
 
@@ -27,8 +27,8 @@ def read_json(body: bytes) -> Any:
     >>> read_json(b'{"size": 8}')
     {'size': 8}
     """
-    if len(body) > MOST_BYTES:
-        raise too_large(f"The request has more than {MOST_BYTES} bytes. Send less.")
+    if len(body) > MAX_BYTES:
+        raise too_large(f"The request has more than {MAX_BYTES} bytes. Send less.")
     bare = _TEXT.sub(b"", body)  # what stands in quotes nests nothing
     if _DIGITS.search(bare):
         raise wrong(f"A number has more than {LONGEST_NUMBER} digits. Send a shorter one.")
@@ -87,12 +87,12 @@ class Fields:
 
     def whole(self, name: str, least: int, most: int, default: int | None = None) -> int:
         """A whole number within bounds."""
-        return read_whole(self.take(name, ... if default is None else default), name, least, most)
+        return parse_int(self.take(name, ... if default is None else default), name, least, most)
 
     def whole_or_none(self, name: str, least: int, most: int) -> int | None:
         """A whole number within bounds, or null."""
         value = self.take(name, None)
-        return None if value is None else read_whole(value, name, least, most)
+        return None if value is None else parse_int(value, name, least, most)
 
     def truth(self, name: str, default: bool) -> bool:
         """True or false."""
@@ -118,10 +118,10 @@ class Fields:
         rows = [read_list(row, name, most) for row in read_list(self.take(name), name, most)]
         if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
             raise wrong(f"{name} has rows of no or of different length. Send a full matrix.")
-        return tuple(tuple(read_number(x, name, largest) for x in row) for row in rows)
+        return tuple(tuple(parse_float(x, name, largest) for x in row) for row in rows)
 
 
-def read_whole(value: Any, name: str, least: int, most: int) -> int:
+def parse_int(value: Any, name: str, least: int, most: int) -> int:
     """A whole number within bounds; beyond the upper one it is too large, not wrong."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong(f"{name} is {_kind(value)}. Send a whole number.")
@@ -132,7 +132,7 @@ def read_whole(value: Any, name: str, least: int, most: int) -> int:
     return value
 
 
-def read_number(value: Any, name: str, largest: float) -> float:
+def parse_float(value: Any, name: str, largest: float) -> float:
     """A finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong(f"{name} holds {_kind(value)}. Send numbers.")

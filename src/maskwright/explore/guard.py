@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from maskwright.explore.faults import Fault, too_large, wrong
-from maskwright.explore.fields import MOST_BYTES
+from maskwright.explore.fields import MAX_BYTES
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -100,7 +100,7 @@ class _Body:
     """Counts a body while it arrives, and stops where it is too long or too slow."""
 
     def __init__(self, receive: Receive, length: int | None) -> None:
-        if length is not None and length > MOST_BYTES:
+        if length is not None and length > MAX_BYTES:
             raise _too_long()
         self._receive, self._size, self._more = receive, 0, True
         self._until: float | None = None
@@ -118,7 +118,7 @@ class _Body:
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
             self._more = message.get("more_body", False)
-            if self._size > MOST_BYTES:
+            if self._size > MAX_BYTES:
                 raise _too_long()
         return message
 
@@ -157,4 +157,4 @@ def _forbidden(message: str) -> Fault:
 
 
 def _too_long() -> Fault:
-    return too_large(f"The request has more than {MOST_BYTES} bytes. Send less.")
+    return too_large(f"The request has more than {MAX_BYTES} bytes. Send less.")

@@ -13,10 +13,10 @@ from maskwright.explore.faults import too_large, wrong
 from maskwright.explore.fields import (
     WORDS,
     Fields,
+    parse_float,
+    parse_int,
     read_list,
-    read_number,
     read_text,
-    read_whole,
 )
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _scaling(fields: Fields) -> AskScaling:
     sizes = read_list(fields.take("sizes", [1, 4, 16, 64, 256]), "sizes", MOST_SIZES)
     if not sizes:
         raise wrong("sizes is empty. Send one head size or more.")
-    read = tuple(read_whole(size, "sizes", 1, LARGEST_HEAD) for size in sizes)
+    read = tuple(parse_int(size, "sizes", 1, LARGEST_HEAD) for size in sizes)
     return AskScaling(read, fields.whole("seed", 0, MOST_SEED, 0))
 
 
@@ -357,7 +357,7 @@ def _values(fields: Fields) -> Values:
 
 
 def _fill(value: Any) -> float:
-    return -math.inf if value == "-inf" else read_number(value, "fill", 1e38)
+    return -math.inf if value == "-inf" else parse_float(value, "fill", 1e38)
 
 
 def _array(value: Any) -> list[Any]:

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from maskwright.core.atoms import padding
+from maskwright.core.explain import brief
 from maskwright.core.expr import Atom, walk
+from maskwright.core.parser import parse
 from maskwright.core.simplify import simplify
-from maskwright.core.text import parse
-from maskwright.core.why import brief
 from maskwright.draw import masks as pictures
 from maskwright.errors import FrameError, MaskError, SizeError
 from maskwright.explore.faults import ADVICE, Fault, too_large

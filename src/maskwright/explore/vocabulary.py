@@ -10,7 +10,7 @@ from maskwright._version import __version__
 from maskwright.core.atoms import ATOMS
 from maskwright.core.expr import by_batch, by_head
 from maskwright.explore import requests as limits
-from maskwright.explore.fields import MOST_BYTES
+from maskwright.explore.fields import MAX_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -98,7 +98,7 @@ def vocabulary() -> dict[str, Any]:
             "planes": limits.MOST_PLANES,
             "signs": limits.MOST_SIGNS,
             "steps": limits.MOST_STEPS,
-            "bytes": MOST_BYTES,
+            "bytes": MAX_BYTES,
         },
     }
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
-from maskwright.core.arrays import kind_of
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import TORCH, Mask
+from maskwright.core.validate import describe_type
 from maskwright.engine.api import attention
 from maskwright.errors import ArgumentError
 
@@ -185,7 +185,9 @@ def carry(mask: AnyMask, dtype: Any = None) -> MaskTensor:
     torch.Size([1, 4, 8])
     """
     if not isinstance(mask, (Mask, BoundMask)):
-        raise ArgumentError(f"carry: the mask is {kind_of(mask)}. Give a mask of maskwright's.")
+        raise ArgumentError(
+            f"carry: the mask is {describe_type(mask)}. Give a mask of maskwright's."
+        )
     empty = torch.empty(0, dtype=torch.bool if dtype is None else dtype)
     held: MaskTensor = empty.as_subclass(MaskTensor)
     held.mask = mask

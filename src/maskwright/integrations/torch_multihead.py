@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import nn
 
-from maskwright.core.arrays import kind_of
 from maskwright.core.atoms import dense, padding
+from maskwright.core.validate import describe_type
 from maskwright.engine.api import attention
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
 from maskwright.engine.validate import bind, check_tensors, default_scale
@@ -19,8 +19,8 @@ from maskwright.errors import ArgumentError
 from maskwright.integrations.torch_calls import carried_by, carry
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import BoolArray
     from maskwright.integrations.torch_calls import AnyMask
 
 Shape: TypeAlias = tuple[int, int, int, int]
@@ -68,7 +68,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         if mask is None:
             if attn_mask is not None and not isinstance(attn_mask, torch.Tensor):
                 raise ArgumentError(
-                    f"MultiheadAttention: attn_mask is {kind_of(attn_mask)}. Give a mask of "
+                    f"MultiheadAttention: attn_mask is {describe_type(attn_mask)}. Give a mask of "
                     "maskwright's, or a tensor as nn.MultiheadAttention takes it."
                 )
             return super().forward(  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from maskwright.core.atoms import causal, chunks, documents, everything, padding, where, window
-from maskwright.core.atoms_array import Where
+from maskwright.core.atoms.array import Where
 from maskwright.core.evaluate import MAX_CELLS
 from maskwright.core.expr import walk
 from maskwright.core.simplify import simplify
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
+    from maskwright.core.validate import BoolArray, IntArray
 
 KEPT_MASKS = 32  # bound masks, and with them their plans, remembered between forwards
 
@@ -167,7 +167,7 @@ def _recorded(bound: BoundMask) -> BoundMask:
         for at in range(0, q.size, step):
             part = spans.rows(row + at, row + min(at + step, q.size))
             whole = np.empty((*part.shape, part.kv_len), np.bool_)
-            part.paint(whole)
+            part.write_dense(whole)
             cells[:, :, at : at + step] = whole[..., first : first + k.size]
         return cells
 

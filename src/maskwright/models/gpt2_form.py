@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from maskwright.core._atomic_write import write_atomic
+from maskwright.core._optional_deps import require
 from maskwright.core.atoms import causal
-from maskwright.core.extras import needed_by
-from maskwright.core.files import write_whole
-from maskwright.core.why import brief
+from maskwright.core.explain import brief
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def check_causal(mask: Mask) -> None:
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """A checkpoint's config and weights: config.json and model.safetensors."""
-    with needed_by("GPT-2 checkpoints"):
+    with require("GPT-2 checkpoints"):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     try:
@@ -153,12 +153,12 @@ def write_folder(
     folder: Path, config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]
 ) -> None:
     """A checkpoint that transformers can load."""
-    with needed_by("GPT-2 checkpoints"):
+    with require("GPT-2 checkpoints"):
         from safetensors.torch import save
     folder.mkdir(parents=True, exist_ok=True)
     packed = {name: x.contiguous() for name, x in weights.items()}
-    write_whole(folder / "model.safetensors", save(packed, metadata={"format": "pt"}))
-    write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
+    write_atomic(folder / "model.safetensors", save(packed, metadata={"format": "pt"}))
+    write_atomic(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
 def _names(form: Form, layers: int) -> list[tuple[str, list[str]]]:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from maskwright.core.arrays import read_choice, read_whole
+from maskwright.core._atomic_write import write_atomic
 from maskwright.core.atoms import everything
-from maskwright.core.files import write_whole
-from maskwright.core.why import brief
+from maskwright.core.explain import brief
+from maskwright.core.validate import parse_int, read_choice
 from maskwright.errors import ArgumentError
 from maskwright.models.bert import Bert
 from maskwright.models.gpt import GPT, BabyGPT
@@ -62,7 +62,7 @@ def export_onnx(
     >>> with TemporaryDirectory() as folder:
     ...     export_onnx(model, f"{folder}/gpt.onnx")
     """
-    write_whole(Path(path), onnx_bytes(model, padding=padding, tokens=tokens))
+    write_atomic(Path(path), onnx_bytes(model, padding=padding, tokens=tokens))
 
 
 def onnx_bytes(
@@ -85,7 +85,7 @@ def onnx_bytes(
     if padding is not None:
         read_choice(padding, "export_onnx: padding", ("keep", "lengths"))
     context, mask = int(model.config.context), model.mask
-    if tokens is not None and read_whole(tokens, "export_onnx: tokens", least=1) > context:
+    if tokens is not None and parse_int(tokens, "export_onnx: tokens", minimum=1) > context:
         raise ArgumentError(
             f"export_onnx: tokens={tokens} but the context is {context}. Give fewer."
         )

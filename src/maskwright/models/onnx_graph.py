@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from maskwright.core.extras import needed_by
+from maskwright.core._optional_deps import require
 from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OPSET: Final = 20  # the first with Gelu
 FORMAT: Final = 9  # the file format's version, that of the first onnx that knew these operators
-MOST_BYTES: Final = 2**31 - 2**20  # a protobuf holds 2 GB, and the nodes need some of it
+MAX_BYTES: Final = 2**31 - 2**20  # a protobuf holds 2 GB, and the nodes need some of it
 
 
 class Port(NamedTuple):
@@ -80,10 +80,10 @@ class Graph:
 
     def pack(self, about: Mapping[str, str]) -> bytes:
         """The bytes of an ONNX file, checked; `about` stands in its metadata."""
-        with needed_by("export_onnx"):
+        with require("export_onnx"):
             import onnx
         size = sum(array.nbytes for array in self.constants.values())
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             raise SizeError(
                 f"export_onnx: the weights have {size / 1e9:.1f} GB, and an ONNX file holds 2 GB. "
                 "Export a smaller model."

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maskwright.core.atoms_choice import Keys, Queries
-from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
+from maskwright.core.atoms.index import Keys, Queries
+from maskwright.core.atoms.position import Chunks, Everything, Nothing, Prefix, Stride, Window
+from maskwright.core.explain import brief
 from maskwright.core.expr import And, Not, Or, PerAxis, Transpose
-from maskwright.core.why import brief
 from maskwright.errors import Unsupported
 from maskwright.models.onnx_graph import Graph
 

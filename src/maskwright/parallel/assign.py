@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
+    from maskwright.core.validate import IntArray
 
 PER_RANK: Final = 16  # stretches that a rank gets of each kind, heavy and long
 MOST_WORK: Final = 1.05  # times the mean, where that can be had

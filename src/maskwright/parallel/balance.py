@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maskwright.core.arrays import read_choice, read_whole
 from maskwright.core.bound import BoundMask
 from maskwright.core.spans import Spans
+from maskwright.core.validate import parse_int, read_choice
 from maskwright.errors import ArgumentError, FrameError
 from maskwright.parallel.assign import MOST_ROWS, MOST_WORK, chunked, contiguous, even, zigzag
 from maskwright.parallel.level import levelled
@@ -18,7 +18,7 @@ from maskwright.parallel.work import row_work, seen_keys
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskwright.core.arrays import IntArray
+    from maskwright.core.validate import IntArray
     from maskwright.parallel.assign import Assignment
 
 WAYS: Final[dict[str, Callable[[IntArray, int], Assignment]]] = {
@@ -48,8 +48,8 @@ def balance(bound: BoundMask, ranks: int, *, how: str = "auto", key_bytes: int =
     >>> round(balance(causal, 4).balance, 2)
     1.0
     """
-    count = read_whole(ranks, "balance: ranks", least=1)
-    size = read_whole(key_bytes, "balance: key_bytes", least=1)
+    count = parse_int(ranks, "balance: ranks", minimum=1)
+    size = parse_int(key_bytes, "balance: key_bytes", minimum=1)
     way = read_choice(how, "balance: how", ("auto", *WAYS))
     _check(bound)
     work = row_work(bound)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
-from maskwright.core.extras import needed_by
+from maskwright.core._optional_deps import require
 
-with needed_by("maskwright.parallel.context"):
+with require("maskwright.parallel.context"):
     import torch
     import torch.distributed as dist
     from torch.autograd.function import once_differentiable
 
-from maskwright.core.arrays import read_choice
 from maskwright.core.bound import BoundMask
+from maskwright.core.validate import read_choice
 from maskwright.engine.params import AttentionOptions, Saved
 from maskwright.engine.softmax import merge
 from maskwright.engine.validate import bind, check_options, check_storage, check_tensors

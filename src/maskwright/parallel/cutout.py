@@ -15,8 +15,8 @@ from maskwright.core.frame import Frame
 from maskwright.core.spans import Spans
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
     from maskwright.core.evaluate import View
+    from maskwright.core.validate import IntArray
 
 
 class Cutout(Mask):

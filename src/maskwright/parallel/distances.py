@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maskwright.core.atoms_position import Everything, Nothing, Stride, Window
+from maskwright.core.atoms.position import Everything, Nothing, Stride, Window
 from maskwright.core.expr import And, Not, Or, walk
 from maskwright.core.spans import Spans
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import IntArray
 
 KINDS: Final = (Everything, Nothing, Window, Stride, And, Or, Not)
 

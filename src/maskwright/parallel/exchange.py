@@ -14,8 +14,8 @@ from maskwright.parallel.balance import assigned
 from maskwright.parallel.cutout import cut_out
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import IntArray
     from maskwright.parallel.shards import Shards
 
 RING: Final = 0.95  # of all keys, from which on whoever needs so many may as well see all go by

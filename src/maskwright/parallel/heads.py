@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.core.extras import needed_by
+from maskwright.core._optional_deps import require
 
-with needed_by("maskwright.parallel.heads"):
+with require("maskwright.parallel.heads"):
     import torch
     import torch.distributed as dist
 

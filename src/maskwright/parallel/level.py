@@ -14,7 +14,7 @@ import numpy as np
 from maskwright.parallel.assign import MOST_ROWS, PER_RANK, Assignment, small_cuts
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
+    from maskwright.core.validate import IntArray
 
 TRIED: Final = 8  # idle ranks that are asked before a busy one is left as it is
 ENOUGH: Final = 1.04  # times the mean: then smaller parts are not tried

@@ -15,8 +15,8 @@ import numpy as np
 from maskwright.parallel.assign import Assignment
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
     from maskwright.core.spans import Spans
+    from maskwright.core.validate import IntArray
 
 MOST_PAIRS: Final = 2**22  # of a needed stretch and an owned one, looked at together
 MOST_LINES: Final = 16  # ranks that are printed one by one

@@ -14,9 +14,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from maskwright.core.extras import needed_by
+from maskwright.core._optional_deps import require
 
-with needed_by("maskwright.parallel.share"):
+with require("maskwright.parallel.share"):
     import torch
     import torch.distributed as dist
 

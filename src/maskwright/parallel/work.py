@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maskwright.core.atoms_array import Blocks
+from maskwright.core.atoms.array import Blocks
 from maskwright.core.bound import BoundMask
 from maskwright.core.frame import Frame
 from maskwright.core.spans import Spans
 from maskwright.parallel import distances
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
+    from maskwright.core.validate import IntArray
 
 FEW: Final = 4  # intervals a row has at most where reading all rows is quick
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maskwright.core.arrays import read_whole
 from maskwright.core.atoms import blocks, tree
+from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, SizeError
 from maskwright.recipes.local import MOST_BLOCKS
 
@@ -29,7 +29,7 @@ def medusa(choices: Sequence[Sequence[int]], past: int = 1) -> Mask:
     >>> mw.recipes.medusa([(0,), (1,), (0, 0)], past=2).on(5).dense().astype(int)[0, 0, 2:].tolist()
     [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 1, 0, 1]]
     """
-    accepted = read_whole(past, "medusa: past", least=1)
+    accepted = parse_int(past, "medusa: past", minimum=1)
     try:
         paths = [tuple(int(step) for step in path) for path in choices]
     except (TypeError, ValueError):
@@ -64,8 +64,8 @@ def block_diffusion(length: int, block: int) -> Mask:
     >>> mw.recipes.block_diffusion(2, 1).on(4).dense().astype(int)[0, 0].tolist()
     [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
     """
-    size = read_whole(block, "block_diffusion: block", least=1)
-    tokens = read_whole(length, "block_diffusion: length", least=0)
+    size = parse_int(block, "block_diffusion: block", minimum=1)
+    tokens = parse_int(length, "block_diffusion: length", minimum=0)
     if tokens % size:
         raise ArgumentError(
             f"block_diffusion: length={tokens} is no multiple of block={size}. Pad the text."

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from maskwright.core.arrays import read_choice, read_whole
 from maskwright.core.atoms import blocks, causal, chunks, keys, queries, stride, window
+from maskwright.core.validate import parse_int, read_choice
 from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def sliding(size: int) -> Mask:
     >>> mw.recipes.sliding(4096)
     window(back=4095)
     """
-    return window(back=read_whole(size, "sliding: size", least=1) - 1)
+    return window(back=parse_int(size, "sliding: size", minimum=1) - 1)
 
 
 def sinks(size: int, sinks: int = 4) -> Mask:
@@ -39,7 +39,7 @@ def sinks(size: int, sinks: int = 4) -> Mask:
     >>> mw.recipes.sinks(2, sinks=1).on(4).spans.row(3)
     [(0, 1), (2, 4)]
     """
-    first = range(read_whole(sinks, "sinks: sinks", least=0))
+    first = range(parse_int(sinks, "sinks: sinks", minimum=0))
     return sliding(size) | (keys(first) & causal())
 
 
@@ -64,9 +64,9 @@ def bigbird(length: int, block: int = 64, random_blocks: int = 3, seed: int = 0)
     >>> mw.recipes.bigbird(64, block=8, random_blocks=1).on(64).tiles(8).counts()
     {'empty': 14, 'partial': 0, 'full': 50}
     """
-    size = read_whole(block, "bigbird: block", least=1)
-    count = math.ceil(read_whole(length, "bigbird: length", least=0) / size)
-    extra = read_whole(random_blocks, "bigbird: random_blocks", least=0)
+    size = parse_int(block, "bigbird: block", minimum=1)
+    count = math.ceil(parse_int(length, "bigbird: length", minimum=0) / size)
+    extra = parse_int(random_blocks, "bigbird: random_blocks", minimum=0)
     if count > MOST_BLOCKS:
         raise SizeError(
             f"bigbird: {count} blocks a side make too large a map. Give a larger block."
@@ -75,7 +75,7 @@ def bigbird(length: int, block: int = 64, random_blocks: int = 3, seed: int = 0)
         np.eye(count, dtype=bool) | np.eye(count, k=1, dtype=bool) | np.eye(count, k=-1, dtype=bool)
     )
     lit[:, [0, -1][:count]] = lit[[0, -1][:count]] = True
-    rng = np.random.default_rng(read_whole(seed, "bigbird: seed", least=0))
+    rng = np.random.default_rng(parse_int(seed, "bigbird: seed", minimum=0))
     for row in lit:
         free = np.flatnonzero(~row)
         row[rng.choice(free, min(extra, free.size), replace=False)] = True
@@ -110,11 +110,11 @@ def sparse_transformer(
         return causal() & (sliding(size) | stride(size))
     if length is None:
         raise ArgumentError("sparse_transformer: 'fixed' needs the length. Pass length=….")
-    side = read_whole(size, "sparse_transformer: size", least=1)
-    tokens = read_whole(length, "sparse_transformer: length", least=0)
+    side = parse_int(size, "sparse_transformer: size", minimum=1)
+    tokens = parse_int(length, "sparse_transformer: length", minimum=0)
     if tokens > 2**31:
         raise SizeError(f"sparse_transformer: length={tokens} is beyond 2**31. Give a smaller one.")
-    tail = side - read_whole(summary, "sparse_transformer: summary", least=0)
+    tail = side - parse_int(summary, "sparse_transformer: summary", minimum=0)
     return causal() & (chunks(side) | keys(np.arange(tokens) % side >= tail))
 
 
@@ -139,8 +139,8 @@ def local_global(layers: int, size: int = 1024, every: int = 6) -> tuple[Mask, .
     >>> mw.recipes.local_global(3, size=4, every=3)
     (window(back=3), window(back=3), causal())
     """
-    period = read_whole(every, "local_global: every", least=1)
-    count = read_whole(layers, "local_global: layers", least=0)
+    period = parse_int(every, "local_global: every", minimum=1)
+    count = parse_int(layers, "local_global: layers", minimum=0)
     if count > 100_000:
         raise ArgumentError(f"local_global: layers={count} is beyond 100000. Give fewer.")
     near = sliding(size)

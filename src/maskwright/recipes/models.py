@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from maskwright.core.arrays import read_whole
 from maskwright.core.atoms import causal, documents, padding, prefix
-from maskwright.core.atoms_position import read_lengths
+from maskwright.core.atoms.position import read_lengths
+from maskwright.core.validate import parse_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,6 +104,6 @@ def shared_prefix(prompt: int, lengths: Sequence[int]) -> Mask:
     >>> mw.recipes.shared_prefix(1, [1, 1]).on(3).dense().astype(int).tolist()
     [[[[1, 0, 0], [1, 1, 0], [1, 0, 1]]]]
     """
-    first = read_whole(prompt, "shared_prefix: prompt", least=0)
+    first = parse_int(prompt, "shared_prefix: prompt", minimum=0)
     answers = read_lengths(lengths, "shared_prefix").tolist()
     return causal() & (documents(lengths=[[first, *answers]]) | prefix(first))

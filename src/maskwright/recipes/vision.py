@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskwright.core.arrays import read_whole
 from maskwright.core.atoms import causal, documents, image
+from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def natten(height: int, width: int, kernel: int) -> Mask:
     >>> mw.recipes.natten(4, 4, 3).on(16).spans.row(0)
     [(0, 3), (4, 7), (8, 11)]
     """
-    side = read_whole(kernel, "natten: kernel", least=1)
+    side = parse_int(kernel, "natten: kernel", minimum=1)
     if side % 2 == 0:
         raise ArgumentError(f"natten: kernel={side} has no middle. Give an odd number.")
     return image(height, width, radius=side // 2, border="shift")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.core.arrays import kind_of
+from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 from maskwright.targets.code import fill_code, mask_code
 from maskwright.targets.facts import EmptyRows, check_empty_rows
@@ -57,7 +57,7 @@ def _float_dtype(dtype: Any) -> np.dtype[Any]:
     except TypeError:
         kind = np.dtype(object)
     if kind.kind != "f":
-        given = kind if kind.kind != "O" else kind_of(dtype)
+        given = kind if kind.kind != "O" else describe_type(dtype)
         raise ArgumentError(
             f"lower: dtype is {given}. Give a floating-point dtype of numpy, such as 'float32'."
         )

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maskwright.core.line import sweep
+from maskwright.core.interval_ops import sweep
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
     from maskwright.core.spans import Spans
+    from maskwright.core.validate import IntArray
 
 
 def bundles(spans: Spans) -> tuple[IntArray, IntArray]:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from maskwright.core.atoms_array import Where
-from maskwright.core.atoms_choice import Chosen, Keys, Queries
-from maskwright.core.atoms_position import Chunks, Everything, Nothing, Prefix, Stride, Window
-from maskwright.core.atoms_tokens import Documents, Padding
+from maskwright.core.atoms.array import Where
+from maskwright.core.atoms.index import IndexSet, Keys, Queries
+from maskwright.core.atoms.position import Chunks, Everything, Nothing, Prefix, Stride, Window
+from maskwright.core.atoms.tokens import Documents, Padding
 from maskwright.core.expr import And, Not, Or, Transpose, walk
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from maskwright.core.arrays import FrozenArray, IntArray
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
+    from maskwright.core.validate import FrozenArray, IntArray
 
 Library = Literal["np", "torch", "jnp"]
 
@@ -156,7 +156,7 @@ class _Writer:
     def _constant(self, truth: bool, row: str, col: str) -> str:
         return f"(({row} {'==' if truth else '!='} {row}) & ({col} == {col}))"
 
-    def _chosen(self, where: Chosen, name: str, place: str) -> str:
+    def _chosen(self, where: IndexSet, name: str, place: str) -> str:
         if where.positions is not None:
             return f"{self.library}.isin({place}, {self._array(where.positions.data)})"
         assert where.flags is not None

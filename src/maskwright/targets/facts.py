@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from maskwright.core.arrays import read_choice
-from maskwright.core.frame import MOST_BYTES
+from maskwright.core.frame import MAX_BYTES
 from maskwright.core.spans import Spans
+from maskwright.core.validate import read_choice
 from maskwright.errors import SizeError
 from maskwright.targets.target import CannotSay, LeavesEmpty
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import BoolArray, IntArray
 
 EmptyRows = Literal["zero", "error", "native"]
 EMPTY_ROWS: Final = ("zero", "error", "native")
@@ -102,7 +102,7 @@ def first_empty_row(bound: BoundMask) -> tuple[int, int, int] | None:
 def check_bytes(shape: tuple[int, ...], itemsize: int) -> None:
     """Refuse an array that is too large to build, before anything is built."""
     size = math.prod(shape) * itemsize
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise SizeError(
             f"lower: an array of shape {shape} would need {size / 1e9:.1f} GB. "
             "Lower some rows at a time, bound.rows(start, stop), or use torch.flex."

@@ -7,9 +7,9 @@ from numbers import Real
 
 import numpy as np
 
-from maskwright.core.arrays import kind_of
-from maskwright.core.convention import LEAST_FILL
+from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
+from maskwright.recognition.encoding import LEAST_FILL
 
 
 def read_fill(fill: object, least: float, dtype: str) -> float:
@@ -20,7 +20,7 @@ def read_fill(fill: object, least: float, dtype: str) -> float:
         return least
     number = _number(fill)
     if math.isnan(number):
-        given = repr(fill) if isinstance(fill, (str, float)) else kind_of(fill)
+        given = repr(fill) if isinstance(fill, (str, float)) else describe_type(fill)
         raise ArgumentError(f"lower: fill is {given}. Give '-inf', 'min' or a number.")
     if number > LEAST_FILL:
         raise ArgumentError(

@@ -12,8 +12,8 @@ from maskwright.targets.target import Target
 from maskwright.targets.torch_tensors import numbers
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import IntArray
 
 TARGET = Target(
     name="flash.varlen",

@@ -16,8 +16,8 @@ from maskwright.targets.facts import (
 from maskwright.targets.target import CannotSay, Target
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import BoolArray, IntArray
 
 TARGET = Target(
     name="flashmask",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from maskwright.core.arrays import read_choice, read_whole
-from maskwright.core.atoms_tokens import Documents, Padding
+from maskwright.core.atoms.tokens import Documents, Padding
 from maskwright.core.expr import walk
 from maskwright.core.spans import Spans
+from maskwright.core.validate import parse_int, read_choice
 from maskwright.targets.code import mask_code
 from maskwright.targets.facts import (
     EMPTY_ROWS,
@@ -25,8 +25,8 @@ from maskwright.targets.target import LeavesEmpty, Target
 from maskwright.targets.torch_tensors import additive, check_options, tensor
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import BoolArray, IntArray
 
 TARGET = Target(
     name="hf",
@@ -62,7 +62,7 @@ def lower(
     """
     kind = read_choice(model, "lower: model", ("decoder", "encoder"))
     way = read_choice(packed, "lower: packed", ("mask", "positions"))
-    first = read_whole(first_position, "lower: first_position", least=0)
+    first = parse_int(first_position, "lower: first_position", minimum=0)
     check_options(device, dtype)
     _check_empty_rows(bound, empty_rows)
     spans = bound.spans

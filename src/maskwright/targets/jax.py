@@ -12,8 +12,8 @@ from maskwright.targets.facts import EmptyRows, band, check_empty_rows, first_tr
 from maskwright.targets.target import LeavesEmpty, Target
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import BoolArray, IntArray
 
 TARGET = Target(
     name="jax",

@@ -104,7 +104,7 @@ def _mask(bound: BoundMask, spans: Spans, splash: Any) -> Any:
                 return splash.LocalMask(size, window_size=reach, offset=offset)
     check_bytes((bound.frame.heads, *size), 1)
     cells = np.zeros((1, 1, *size), np.bool_)
-    spans.paint(cells)
+    spans.write_dense(cells)
     return splash.NumpyMask(cells[0, 0])
 
 

@@ -9,8 +9,8 @@ from maskwright.targets.facts import EmptyRows, check_empty_rows
 from maskwright.targets.target import Target
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import BoolArray
 
 TARGET = Target(
     name="numpy",

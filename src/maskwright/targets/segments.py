@@ -15,8 +15,8 @@ from maskwright.targets.facts import intervals_of_some_rows, of_all_heads
 from maskwright.targets.target import CannotSay
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import BoolArray, IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import BoolArray, IntArray
 
 
 class Segments(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskwright.core.arrays import kind_of
+from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 from maskwright.targets.code import fill_code, mask_code
 from maskwright.targets.facts import EmptyRows, check_empty_rows
@@ -70,7 +70,7 @@ def _float_dtype(dtype: Any) -> Any:
     except TypeError:
         kind = None
     if kind is None or not kind.is_floating:
-        given = dtype if isinstance(dtype, str) else kind.name if kind else kind_of(dtype)
+        given = dtype if isinstance(dtype, str) else kind.name if kind else describe_type(dtype)
         raise ArgumentError(
             f"lower: dtype is {given}. Give a floating-point dtype, such as 'float32'."
         )

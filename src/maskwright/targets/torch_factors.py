@@ -9,8 +9,8 @@ import numpy as np
 from maskwright.targets.facts import check_bytes
 
 if TYPE_CHECKING:
-    from maskwright.core.arrays import BoolArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import BoolArray
 
 
 def factors(bound: BoundMask) -> tuple[BoolArray | None, BoolArray | None]:

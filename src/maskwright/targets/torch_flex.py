@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from maskwright.core.arrays import read_whole
-from maskwright.core.frame import MOST_BYTES
+from maskwright.core.frame import MAX_BYTES
 from maskwright.core.spans import Spans
+from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, SizeError
 from maskwright.targets.code import bound_code
 from maskwright.targets.facts import (
@@ -67,7 +67,7 @@ def lower(
         raise ArgumentError(
             f"lower: block_size has {len(sides)} numbers. Give one, or one for queries and one for keys."
         )
-    tall, broad = (read_whole(side, "lower: block_size", least=1) for side in sides)
+    tall, broad = (parse_int(side, "lower: block_size", minimum=1) for side in sides)
     tiles = bound.tiles(tall, broad)
     full = tiles.full & _whole_blocks(bound, tiles.full, tall, broad)
     partial = tiles.touched - full
@@ -155,7 +155,7 @@ def span_mod(low: torch.Tensor, high: torch.Tensor) -> Callable[..., torch.Tenso
 def _check_size(bound: BoundMask) -> None:
     """Refuse a mask whose table would be too large, by a look at some rows before reading all."""
     size = math.prod(bound.shape)
-    if size > MOST_BYTES and intervals_of_some_rows(bound) > MOST_SLOTS:
+    if size > MAX_BYTES and intervals_of_some_rows(bound) > MOST_SLOTS:
         _refuse_table(size)
 
 
@@ -168,7 +168,7 @@ def _refuse_table(size: int) -> NoReturn:
 
 def _table_mod(bound: BoundMask, device: object) -> Callable[..., torch.Tensor]:
     """For rows of very many intervals: every cell in a table."""
-    if math.prod(bound.shape) > MOST_BYTES:
+    if math.prod(bound.shape) > MAX_BYTES:
         _refuse_table(math.prod(bound.shape))
     table = tensor(bound.dense(), device)
 

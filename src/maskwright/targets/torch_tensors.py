@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskwright.core.arrays import kind_of
+from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 from maskwright.targets.facts import check_bytes
 from maskwright.targets.fills import read_fill
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from maskwright.core.arrays import BoolArray
+    from maskwright.core.validate import BoolArray
 
 
 def tensor(array: npt.NDArray[Any], device: object = None, dtype: Any = None) -> torch.Tensor:
@@ -51,7 +51,7 @@ def float_dtype(dtype: object) -> torch.dtype:
     if found is None and dtype is None:
         return torch.float32
     if found not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        given = dtype if isinstance(dtype, (str, torch.dtype)) else kind_of(dtype)
+        given = dtype if isinstance(dtype, (str, torch.dtype)) else describe_type(dtype)
         raise ArgumentError(
             f"lower: dtype is {given}. Give a floating-point dtype, such as torch.float32."
         )

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from maskwright.core.files import write_whole
+from maskwright.core._atomic_write import write_atomic
 from maskwright.errors import ArgumentError
 from maskwright.tour import words
 from maskwright.tour.page import page_of
@@ -53,7 +53,7 @@ def guide(
         seconds = time.perf_counter() - started
         say(words.TOOK.in_language(language).format(seconds=seconds))
     if page is not None:
-        write_whole(page, page_of(steps, language, _measured(language)))
+        write_atomic(page, page_of(steps, language, _measured(language)))
         say(words.WRITTEN.in_language(language).format(path=page.resolve()))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.core.line import Flat
+from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans
 from maskwright.engine.backends.native import span_buffers, submasks
 
@@ -33,7 +33,7 @@ def test_the_buffers_are_cached_with_the_mask() -> None:
     ],
 )
 def test_invalid_spans_are_refused(offsets: list[int], starts: list[int], stops: list[int]) -> None:
-    flat = Flat(*(np.array(x, np.int64) for x in (offsets, starts, stops)))
+    flat = CSR(*(np.array(x, np.int64) for x in (offsets, starts, stops)))
     with pytest.raises(ValueError, match="invalid spans"):
         span_buffers(Spans((1, 1, 2), 4, flat=flat))
 

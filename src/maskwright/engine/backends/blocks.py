@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import torch
 
-from maskwright.core.line import Flat
+from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans
 from maskwright.engine.dropout import dropout_keep
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
@@ -24,8 +24,8 @@ from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maskwright.core.arrays import IntArray
     from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import IntArray
     from maskwright.engine.params import AttentionParams, Saved
 
 BLOCK_Q: Final = 128  # query rows per block
@@ -178,10 +178,10 @@ def _visible(bound: BoundMask, ranges: KeyRanges) -> np.ndarray:
     shift = ranges.starts - (np.cumsum(lengths) - lengths)  # from keys to columns of the block
     offsets, starts, stops = part.flat
     nth = np.searchsorted(ranges.starts, starts, side="right") - 1
-    flat = Flat(offsets, starts - shift[nth], stops - shift[nth])
+    flat = CSR(offsets, starts - shift[nth], stops - shift[nth])
     width = int(lengths.sum())
     out = np.empty((*part.shape, width), np.bool_)
-    Spans(part.shape, width, flat=flat).paint(out)
+    Spans(part.shape, width, flat=flat).write_dense(out)
     return out
 
 

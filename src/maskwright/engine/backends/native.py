@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from maskwright.core.arrays import IntArray
     from maskwright.core.bound import BoundMask
     from maskwright.core.spans import Spans
+    from maskwright.core.validate import IntArray
     from maskwright.engine.params import AttentionParams, Saved
 
 SEED_BITS = 2**64 - 1

@@ -1,1 +1,0 @@
-"""Linting: a mask as it is written down, its values, shape and cells, judged by what is known."""

@@ -1,0 +1,104 @@
+"""A bound mask as text: a grid of cells, or of tiles where the cells would be too many."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maskwright.core.explain import brief
+from maskwright.core.expr import Atom, walk
+from maskwright.core.simplify import simplify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maskwright.core.bound import BoundMask
+    from maskwright.core.expr import Mask
+    from maskwright.core.spans import Spans
+    from maskwright.core.validate import BoolArray
+
+MAX_CELLS: Final = 40  # along one side: 80 columns of a terminal
+TILES: Final = 32
+MAX_PLANES: Final = 8
+MAX_INTERVALS: Final = 2**23  # read for a picture
+LINE: Final = 100
+MAY, MAY_NOT, SOME = "■", "·", "▒"
+
+
+def render(bound: BoundMask) -> str:
+    """The expression, its sizes, and a grid for each batch row and head that differs."""
+    if bound._reader.max_intervals() > MAX_INTERVALS and max(bound.shape[2:]) > MAX_CELLS:
+        note = "too many intervals to draw at once; draw some .rows(start, stop)"
+        return "\n".join([title_of(bound), sizes_of(bound), note])
+    return "\n".join([title_of(bound), f"{sizes_of(bound)}, {density_of(bound)}", *_grids(bound)])
+
+
+def density_of(bound: BoundMask) -> str:
+    """The share of cells that may be seen, in words."""
+    share = bound.density
+    return f"density {share:.2g}" if 0 < share < 0.1 else f"density {share:.2f}"
+
+
+def title_of(bound: BoundMask) -> str:
+    """The mask as text, and its shorter form where it has one."""
+    said, shorter = short_text(bound.mask), short_text(simplify(bound.mask))
+    return f"{said} = {shorter}" if len(shorter) < len(said) else said
+
+
+def short_text(mask: Mask) -> str:
+    """The mask in at most a line, its data left out where that is long."""
+    values = sum(
+        getattr(value, "data", np.empty(0)).size
+        for part in walk(mask)
+        if isinstance(part, Atom)
+        for value in part._call()[1].values()
+    )
+    said = repr(mask) if values <= LINE else brief(mask)
+    said = said if len(said) <= LINE else brief(mask)
+    return said if len(said) <= LINE else said[: LINE - 1] + "…"
+
+
+def sizes_of(bound: BoundMask) -> str:
+    """The frame in words."""
+    frame = bound.frame
+    parts = [f"{frame.q_len} {'query' if frame.q_len == 1 else 'queries'} × {frame.kv_len} "
+             f"{'key' if frame.kv_len == 1 else 'keys'}"]  # fmt: skip
+    if frame.batch != 1:
+        parts.append(f"batch {frame.batch}")
+    if frame.heads != 1:
+        parts.append(f"heads {frame.heads}")
+    if frame.q_start and frame.q_len == 1:
+        parts.append(f"query at {frame.q_start}")
+    elif frame.q_start and frame.q_len:
+        parts.append(f"queries at {frame.q_start} … {frame.q_stop - 1}")
+    return ", ".join(parts)
+
+
+def _grids(bound: BoundMask) -> Iterator[str]:
+    batch, heads, q_len, kv_len = bound.shape
+    if max(q_len, kv_len) <= MAX_CELLS:
+        some = whole = bound.spans
+    else:
+        tall, broad = math.ceil(q_len / TILES) or 1, math.ceil(kv_len / TILES) or 1
+        yield f"a sign is {tall} × {broad} cells: {MAY} all, {SOME} some, {MAY_NOT} none"
+        tiles = bound.tiles(tall, broad)
+        some, whole = tiles.touched, tiles.full
+    for plane in range(min(batch * heads, MAX_PLANES)):
+        b, h = divmod(plane, heads)
+        names = [f"batch {b}"] * (batch > 1) + [f"head {h}"] * (heads > 1)
+        if names:
+            yield ", ".join(names)
+        touched, full = (_plane(spans, b, h) for spans in (some, whole))
+        for row in np.where(full, MAY, np.where(touched, SOME, MAY_NOT)):
+            yield " ".join(row)
+    if batch * heads > MAX_PLANES:
+        yield f"… and {batch * heads - MAX_PLANES} more"
+
+
+def _plane(spans: Spans, batch: int, head: int) -> BoolArray:
+    one = spans.plane(0, batch).plane(1, head)
+    cells = np.zeros((1, 1, one.shape[2], one.kv_len), np.bool_)
+    one.write_dense(cells)
+    return cells.reshape(one.shape[2], one.kv_len)

@@ -1,0 +1,70 @@
+"""The table of atoms: every name that text and JSON may call, and the function that answers to it.
+
+`where` is the one atom that is not in it: it holds Python code, which has no text form here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maskwright.core.atoms.array import blocks, dense, where
+from maskwright.core.atoms.index import keys, queries
+from maskwright.core.atoms.position import (
+    causal,
+    chunks,
+    everything,
+    nothing,
+    prefix,
+    stride,
+    window,
+)
+from maskwright.core.atoms.structure import graph, image, tree
+from maskwright.core.atoms.tokens import documents, padding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from maskwright.core.expr import Mask
+
+ATOMS: Final[Mapping[str, Callable[..., Mask]]] = {
+    atom.__name__: atom
+    for atom in (
+        everything,
+        nothing,
+        causal,
+        window,
+        padding,
+        documents,
+        prefix,
+        chunks,
+        stride,
+        keys,
+        queries,
+        tree,
+        graph,
+        image,
+        blocks,
+        dense,
+    )
+}
+
+__all__ = [
+    "ATOMS",
+    "blocks",
+    "causal",
+    "chunks",
+    "dense",
+    "documents",
+    "everything",
+    "graph",
+    "image",
+    "keys",
+    "nothing",
+    "padding",
+    "prefix",
+    "queries",
+    "stride",
+    "tree",
+    "where",
+    "window",
+]

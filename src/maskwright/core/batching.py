@@ -1,0 +1,248 @@
+"""Ragged sequences into rectangles: padded one a row, or packed several a row."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from maskwright.core.atoms.tokens import documents, padding
+from maskwright.core.validate import parse_int, read_choice, read_ints
+from maskwright.errors import ArgumentError, SizeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maskwright.core.expr import Mask
+    from maskwright.core.validate import IntArray
+
+MAX_TOKENS: Final = 2**27  # a gigabyte of them
+MAX_WORD_LENGTH: Final = 1_000  # an array of words is as wide as the longest
+
+
+class Padded(NamedTuple):
+    """What `pad` returns: the tokens (batch, tokens), and the mask that hides the filling.
+
+    >>> import maskwright as mw
+    >>> ids, mask = mw.pad([["hello", "world"], ["yes"]], pad_id="<pad>")
+    >>> ids.tolist()
+    [['hello', 'world'], ['yes', '<pad>']]
+    """
+
+    ids: npt.NDArray[Any]
+    mask: Mask
+
+
+class Packed(NamedTuple):
+    """What `pack` returns; all arrays are (rows, length).
+
+    `documents` holds for every token the number of its sequence in the input, -1 for filling;
+    `positions` count from 0 in every document; `mask` keeps documents apart.
+
+    >>> import maskwright as mw
+    >>> mw.pack([[5, 6], [7]], length=4).positions.tolist()
+    [[0, 1, 0, 0]]
+    """
+
+    ids: npt.NDArray[Any]
+    documents: IntArray
+    positions: IntArray
+    mask: Mask
+
+
+def pad(
+    sequences: Iterable[Any],
+    pad_id: Any = 0,
+    side: Literal["right", "left"] = "right",
+    length: int | None = None,
+) -> Padded:
+    """Sequences of any lengths as one array, filled with `pad_id` on one side, and their mask.
+
+    The mask comes from the lengths, so a real token that equals `pad_id` may be seen all the same.
+
+    >>> import maskwright as mw
+    >>> batch = mw.pad([[5, 6, 7], [8]])
+    >>> batch.ids.tolist()
+    [[5, 6, 7], [8, 0, 0]]
+    >>> batch.mask
+    padding(lengths=[3, 1])
+    >>> mw.pad([[5, 6, 7], [8]], side="left").mask
+    padding(keep=[[1, 1, 1], [0, 0, 1]])
+    """
+    read_choice(side, "pad: side", ("right", "left"))
+    rows = _read_sequences(sequences, "pad")
+    longest = max((len(row) for row in rows), default=0)
+    width = longest if length is None else parse_int(length, "pad: length", minimum=0)
+    if longest > width:
+        raise ArgumentError(
+            f"pad: a sequence has {longest} tokens but length={width}. Shorten it, or raise length."
+        )
+    ids = _filled((len(rows), width), rows, pad_id, "pad")
+    keep = np.zeros((len(rows), width), np.bool_)
+    for index, row in enumerate(rows):
+        part = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
+        ids[index, part] = row
+        keep[index, part] = True
+    if side == "right":
+        return Padded(ids, padding(lengths=[len(row) for row in rows]))
+    return Padded(ids, padding(keep=keep))
+
+
+def pack(
+    sequences: Iterable[Any], length: int, pad_id: Any = 0, *, ranks: int | None = None
+) -> Packed:
+    """Several sequences a row, each row `length` tokens, by best fit: little filling is left.
+
+    Longest first, every sequence goes to the fullest row that still has room for it. Combine the
+    mask with `causal()` for a decoder.
+
+    With `ranks` it goes to the row with the least attention work so far, the square of every
+    length counting: so that all of `ids[rank::ranks]` have about as much to do. There are then
+    equally many rows for each rank, the last ones maybe empty.
+
+    >>> import maskwright as mw
+    >>> packed = mw.pack([[5, 6, 7], [8], [9, 9]], length=4)
+    >>> packed.ids.tolist()
+    [[5, 6, 7, 8], [9, 9, 0, 0]]
+    >>> packed.documents.tolist()
+    [[0, 0, 0, 1], [2, 2, -1, -1]]
+    >>> packed.mask
+    documents(lengths=[[3, 1], [2]])
+    """
+    rows = _read_sequences(sequences, "pack")
+    width = parse_int(length, "pack: length", minimum=1)
+    longest = max((len(row) for row in rows), default=0)
+    if longest > width:
+        raise ArgumentError(
+            f"pack: a sequence has {longest} tokens but length={width}. Split it, or raise length."
+        )
+    sizes = [len(row) for row in rows]
+    bins = _best_fit(sizes, width)
+    if ranks is not None:
+        count = parse_int(ranks, "pack: ranks", minimum=1)
+        bins = assign_to_ranks(even_fit(sizes, width, -(-len(bins) // count) * count), sizes, count)
+    ids = _filled((len(bins), width), rows, pad_id, "pack")
+    numbers = np.full((len(bins), width), -1)
+    positions = np.zeros((len(bins), width), np.int64)
+    for line, members in enumerate(bins):
+        start = 0
+        for member in members:
+            stop = start + len(rows[member])
+            ids[line, start:stop] = rows[member]
+            numbers[line, start:stop] = member
+            positions[line, start:stop] = np.arange(stop - start)
+            start = stop
+    lengths = [[len(rows[member]) for member in members] for members in bins]
+    return Packed(ids, numbers, positions, documents(lengths=lengths))
+
+
+def _best_fit(sizes: Sequence[int], width: int) -> list[list[int]]:
+    """Which sequences share a row; rows and members in the order of the input."""
+    bins: list[list[int]] = []
+    room: list[tuple[int, int]] = []  # (tokens left, bin), sorted
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        place = bisect_left(room, (sizes[index], -1))
+        if place < len(room):
+            left, number = room.pop(place)
+        else:
+            left, number = width, len(bins)
+            bins.append([])
+        bins[number].append(index)
+        insort(room, (left - sizes[index], number))
+    return sorted(sorted(members) for members in bins)
+
+
+def _read_sequences(sequences: Iterable[Any], what: str) -> list[npt.NDArray[Any]]:
+    if isinstance(sequences, (str, bytes, dict)) or not hasattr(sequences, "__iter__"):
+        raise ArgumentError(f"{what}: got {type(sequences).__name__}. Give a list of token lists.")
+    rows = []
+    for number, sequence in enumerate(sequences):
+        name = f"{what}: sequence {number}"
+        row = _read_words(sequence, name) if _has_words(sequence) else read_ints(sequence, name)
+        if row.ndim != 1:
+            raise ArgumentError(f"{name} has {row.ndim} axes. Give one list of tokens a sequence.")
+        rows.append(row)
+    return rows
+
+
+def _has_words(sequence: Any) -> bool:
+    return isinstance(sequence, (list, tuple)) and any(isinstance(token, str) for token in sequence)
+
+
+def _read_words(sequence: Any, name: str) -> npt.NDArray[Any]:
+    if not all(isinstance(token, str) for token in sequence):
+        raise ArgumentError(f"{name} mixes words and numbers. Give one or the other.")
+    if max(map(len, sequence)) > MAX_WORD_LENGTH:
+        raise ArgumentError(f"{name} has a word of more than {MAX_WORD_LENGTH} letters. Split it.")
+    return np.array(sequence, np.str_)
+
+
+def _filled(
+    shape: tuple[int, int], rows: list[npt.NDArray[Any]], pad_id: Any, what: str
+) -> npt.NDArray[Any]:
+    """An array full of `pad_id`, which must be of the tokens' own kind."""
+    if shape[0] * shape[1] > MAX_TOKENS:
+        raise SizeError(
+            f"{what} would make {shape[0]} × {shape[1]} tokens. Give fewer, or a smaller length."
+        )
+    kinds = {row.dtype.kind for row in rows if row.size}
+    if len(kinds) > 1 or (kinds and ("U" in kinds) != isinstance(pad_id, str)):
+        raise ArgumentError(
+            f"{what}: tokens and pad_id={pad_id!r:.40} are not all words, or not all numbers. "
+            "Give words with a word such as '<pad>', or numbers with a number."
+        )
+    if isinstance(pad_id, str):
+        word = np.array(pad_id[:MAX_WORD_LENGTH]).dtype
+        return np.full(
+            shape, pad_id, np.result_type(word, *(row.dtype for row in rows if row.size))
+        )
+    return np.full(shape, parse_int(pad_id, f"{what}: pad_id"), np.int64)
+
+
+def even_fit(sizes: Sequence[int], width: int, count: int) -> list[list[int]]:
+    """Which sequences share a row: `count` rows of about equal work, and more where they must.
+
+    >>> even_fit([6, 3, 3, 6], 12, 2)
+    [[0, 1], [2, 3]]
+    """
+    bins: list[list[int]] = [[] for _ in range(count)]
+    room = [width] * count
+    heap = [(0, number) for number in range(count)]  # (work, row)
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        aside = []
+        while heap and room[heap[0][1]] < sizes[index]:
+            aside.append(heapq.heappop(heap))
+        if heap:
+            work, number = heapq.heappop(heap)
+        else:
+            work, number = 0, len(bins)
+            bins.append([])
+            room.append(width)
+        bins[number].append(index)
+        room[number] -= sizes[index]
+        for entry in (*aside, (work + sizes[index] ** 2, number)):
+            if room[entry[1]]:
+                heapq.heappush(heap, entry)
+    return [sorted(members) for members in bins]
+
+
+def assign_to_ranks(bins: list[list[int]], sizes: Sequence[int], ranks: int) -> list[list[int]]:
+    """The rows in an order in which row i is for rank i % ranks, equally many and heavy for each.
+
+    >>> assign_to_ranks([[0], [1], [2], [3]], [4, 1, 1, 4], 2)
+    [[0], [3], [1], [2]]
+    """
+    each = -(-len(bins) // ranks)
+    bins = bins + [[] for _ in range(each * ranks - len(bins))]
+    work = [sum(sizes[member] ** 2 for member in members) for members in bins]
+    given: list[list[list[int]]] = [[] for _ in range(ranks)]
+    heap = [(0, rank) for rank in range(ranks)]
+    for number in sorted(range(len(bins)), key=lambda n: -work[n]):
+        load, rank = heapq.heappop(heap)
+        given[rank].append(bins[number])
+        if len(given[rank]) < each:
+            heapq.heappush(heap, (load + work[number], rank))
+    return [given[rank][place] for place in range(each) for rank in range(ranks)]

@@ -1,0 +1,102 @@
+"""Interval arithmetic on plain arrays: the two layouts of spans, and what is done with them.
+
+What may enter here: functions of arrays. All rows' intervals stand on one line, on which row r
+begins at r * (kv_len + 1): the gap of one keeps rows apart, so that one sweep serves them all.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maskwright.core.validate import BoolArray, IntArray
+
+
+class Band(NamedTuple):
+    """One interval a row: it sees keys low … high - 1, and none where the two are equal."""
+
+    low: IntArray
+    high: IntArray
+
+
+class CSR(NamedTuple):
+    """Any number of intervals a row: row r owns entries offsets[r] … offsets[r + 1] - 1."""
+
+    offsets: IntArray
+    starts: IntArray
+    stops: IntArray
+
+
+def sweep(
+    starts: IntArray, stops: IntArray, wanted: Callable[[IntArray], BoolArray]
+) -> tuple[IntArray, IntArray]:
+    """The stretches of a line on which the number of given intervals covering it is wanted."""
+    # The lowest bit tells a start from a stop, so that one plain sort orders both.
+    events = np.sort(np.concatenate([starts * 2, stops * 2 + 1]))
+    level = np.cumsum(1 - 2 * (events & 1))
+    place = events >> 1
+    last = np.append(place[1:] != place[:-1], True)[: place.size]
+    on = wanted(level[last]) & (level[last] > 0)
+    edges = place[last][np.diff(on, prepend=False)]
+    return edges[0::2], edges[1::2]
+
+
+def covered(level: IntArray) -> BoolArray:
+    """For `sweep`: wherever any interval lies."""
+    return level > 0
+
+
+def join_bands(bands: list[Band]) -> Band | None:
+    """The union as one interval a row, where it is one."""
+    low, high = bands[0]
+    for band in bands[1:]:
+        apart = (band.low > high) | (low > band.high)
+        mine, theirs = high > low, band.high > band.low
+        if bool((apart & mine & theirs).any()):
+            return None
+        only = mine & ~theirs
+        low, high = (
+            np.where(only, low, np.where(mine, np.minimum(low, band.low), band.low)),
+            np.where(only, high, np.where(mine, np.maximum(high, band.high), band.high)),
+        )
+    return Band(low, high)
+
+
+def column_major_cells(flat: CSR, planes: int, rows: int, first: int, stop: int) -> IntArray:
+    """The cells, column by column: sorted (plane, key, row) as one number each."""
+    offsets, starts, stops = flat
+    length = stops - starts
+    before = np.cumsum(length) - length
+    row = np.repeat(np.repeat(np.arange(planes * rows), np.diff(offsets)), length)
+    key = np.repeat(starts - first - before, length) + np.arange(int(length.sum()))
+    return np.sort((row // rows * (stop - first) + key) * rows + row % rows)
+
+
+def write_band(band: Band, out: BoolArray, kv_len: int) -> None:
+    """Write the cells of one-interval rows into (batch, heads, rows, kv_len)."""
+    low, high = band
+    if high.shape != out.shape[:3]:
+        high = np.broadcast_to(high, out.shape[:3])
+    if high.size > kv_len:
+        # Many rows: each is a copy out of the table of all rows that see the first n keys.
+        table = _short_rows(kv_len) if kv_len <= 512 else _all_rows(kv_len)
+        np.take(table, high, axis=0, out=out, mode="clip")
+        if low.any():
+            out ^= table[low]
+        return
+    keys = np.arange(kv_len)
+    np.less(keys, high[..., None], out=out)
+    out &= keys >= low[..., None]
+
+
+def _all_rows(kv_len: int) -> BoolArray:
+    """Row n sees the first n keys."""
+    return np.tri(kv_len + 1, kv_len, -1, dtype=np.bool_)
+
+
+_short_rows = lru_cache(maxsize=8)(_all_rows)  # a training run binds the same lengths over and over

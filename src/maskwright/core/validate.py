@@ -1,0 +1,170 @@
+"""Arrays from outside: any framework's array in, a read-only one that compares by content out.
+
+No framework is imported here. An array is read by `__array__` or by DLPack, so torch, jax and
+numpy arrays all work, and so do plain lists.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from maskwright.errors import ArgumentError, MaskError
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+MAX_INT: Final = 2**62  # sums of two such positions still fit int64
+MAX_VALUES: Final = 2**24  # of one range
+
+
+class FrozenArray:
+    """An array that nobody can change, equal and hashed by shape and content."""
+
+    __slots__ = ("_bytes", "data")
+
+    data: npt.NDArray[Any]
+
+    def __init__(self, data: npt.NDArray[Any]) -> None:
+        # A view of bytes can't be made writable again, as a copy that is only flagged could.
+        self._bytes = data.tobytes()
+        whole = np.frombuffer(self._bytes, data.dtype) if data.size else np.empty(0, data.dtype)
+        self.data = whole.reshape(data.shape)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FrozenArray):
+            return NotImplemented
+        return (
+            self.data.shape == other.data.shape
+            and self.data.dtype == other.data.dtype
+            and self._bytes == other._bytes
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.data.shape, self.data.dtype.str, self._bytes))
+
+    def __repr__(self) -> str:
+        return repr(self.data.tolist())
+
+    def __reduce__(self) -> tuple[type[FrozenArray], tuple[npt.NDArray[Any]]]:
+        return (FrozenArray, (self.data,))
+
+
+def read_array(value: object, what: str) -> npt.NDArray[Any]:
+    """Any array-like as numpy, without importing the framework that it comes from."""
+    if isinstance(value, range):
+        if not all(abs(end) <= MAX_INT for end in (value.start, value.stop)):
+            raise ArgumentError(f"{what} goes beyond 2**62. Give smaller numbers.")
+        if len(value) > MAX_VALUES:
+            raise ArgumentError(f"{what} has {len(value)} numbers. Give at most {MAX_VALUES}.")
+        return np.arange(value.start, value.stop, value.step)
+    if isinstance(value, (set, frozenset)) and all(isinstance(item, int) for item in value):
+        value = sorted(value)
+    listed = isinstance(value, (list, tuple, int, float, np.generic))
+    if not listed and not hasattr(value, "__array__") and not hasattr(value, "__dlpack__"):
+        raise ArgumentError(
+            f"{what} is {describe_type(value)}. Give a list or an array of numbers."
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(f"{what} is a masked array. Fill it first, with .filled(...).")
+    try:
+        array = np.asarray(value)
+    except MaskError:
+        raise
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ArgumentError(
+            f"{what} is ragged, too deep, or holds numbers beyond 2**62. Give a rectangular array."
+        ) from error
+    except Exception as error:  # a framework's own refusal: on an accelerator, or needs grad
+        array = _by_dlpack(value, what, error)
+    if array.dtype == object:
+        raise ArgumentError(
+            f"{what} holds something else than numbers, or numbers beyond 2**62. "
+            "Give a rectangular array of numbers."
+        )
+    return array
+
+
+def read_ints(value: object, what: str) -> IntArray:
+    """A whole-number array as int64; bools and floats are refused, an empty list is fine."""
+    array = read_array(value, what)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ArgumentError(f"{what} has dtype {array.dtype}. Give whole numbers.")
+    if array.size and max(int(array.max()), -int(array.min())) > MAX_INT:
+        raise ArgumentError(f"{what} holds a number beyond 2**62. Give smaller numbers.")
+    if isinstance(value, (list, tuple)) and bool in map(type, value):
+        raise ArgumentError(f"{what} mixes truth values and numbers. Give one or the other.")
+    return array.astype(np.int64, copy=False)
+
+
+def read_bools(value: object, what: str, *, instead: str) -> BoolArray:
+    """A bool array; 0 and 1 as whole numbers pass too, floats never do."""
+    array = read_array(value, what)
+    if array.dtype == np.bool_:
+        return array
+    if array.size == 0:
+        return array.astype(np.bool_)
+    if array.dtype.kind in "iu":
+        odd = array[(array != 0) & (array != 1)]
+        if odd.size:
+            raise ArgumentError(f"{what} holds {odd.flat[0]}. {instead}")
+        return array.astype(np.bool_)
+    raise ArgumentError(f"{what} has dtype {array.dtype}. {instead}")
+
+
+def parse_int(value: object, what: str, *, minimum: int | None = None) -> int:
+    """Returns an integer of any integer type, checked against a minimum; booleans are refused.
+
+    `what` ends in the argument's name, so that messages read `name=value`.
+    """
+    if type(value) is int and (-MAX_INT if minimum is None else minimum) <= value <= MAX_INT:
+        return value
+    boolean = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+    try:
+        number = operator.index(value) if not boolean else None  # type: ignore[arg-type]
+    except Exception:  # any type's own error; the one below is clearer
+        number = None
+    if number is None:
+        raise ArgumentError(f"{what} is {describe_type(value)}. Pass an integer.")
+    if abs(number) > MAX_INT:
+        raise ArgumentError(f"{what} is beyond 2**62. Pass a smaller number.")
+    if minimum is not None and number < minimum:
+        raise ArgumentError(f"{what}={number} is less than {minimum}. Pass {minimum} or more.")
+    return number
+
+
+def parse_bool(value: object, what: str) -> bool:
+    """One truth value."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise ArgumentError(f"{what} is {describe_type(value)}. Give True or False.")
+
+
+def read_choice(value: object, what: str, allowed: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if isinstance(value, str) and value in allowed:
+        return value
+    given = f"{value!r:.40}" if isinstance(value, str) else describe_type(value)
+    raise ArgumentError(f"{what} is {given}. Give {' or '.join(map(repr, allowed))}.")
+
+
+def describe_type(value: object) -> str:
+    """What a value is, for a message."""
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _by_dlpack(value: object, what: str, error: Exception) -> npt.NDArray[Any]:
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except Exception:
+            pass
+    raise ArgumentError(
+        f"{what} is {describe_type(value)}, which numpy can't read ({str(error)[:100]}). "
+        "Give it as a plain array on the CPU, detached, or as a list."
+    ) from error

@@ -1,0 +1,1 @@
+"""Lint: checks of a mask array or expression, and the codes of its findings."""

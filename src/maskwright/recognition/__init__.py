@@ -1,0 +1,1 @@
+"""Recognition: the shortest mask expression for a given array."""

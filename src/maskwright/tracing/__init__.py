@@ -1,0 +1,1 @@
+"""Trace: which attention calls a model makes, and with which masks."""

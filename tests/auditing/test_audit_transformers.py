@@ -1,0 +1,289 @@
+"""Models of transformers: the healthy ones raise no alarm, and those that do are wrong indeed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import maskwright as mw
+from maskwright.auditing.huggingface import expectation_of, inputs_of
+from tests.auditing.tiny_architectures import (
+    ARCHITECTURES,
+    EAGER,
+    ENDS,
+    EXPERTS,
+    GROUPED,
+    MIXED,
+    PAIR,
+    REFORMER,
+    T5,
+    THIN,
+    TINY,
+    Tiny,
+)
+from tests.thinned import ALL, thinned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maskwright.auditing.report import AuditReport
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+MOST_PASSES = 200
+MAIN = ("leak", "reach", "padding", "batch", "steps")
+CASES = [
+    (name, kind)
+    for n, name in thinned([*enumerate(ARCHITECTURES)], 4)
+    for m, kind in enumerate(ARCHITECTURES[name].attention)
+    if ALL or m == n % len(ARCHITECTURES[name].attention)
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def check(report: AuditReport) -> None:
+    assert report.ok, str(report)
+    assert report.passes <= MOST_PASSES
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_a_healthy_model_raises_no_alarm(name: str, kind: str) -> None:
+    """Some are asked all that there is to ask; compiling takes long."""
+    probes = MAIN if CASES.index((name, kind)) % (3 if ALL else 16) else None
+    model = ARCHITECTURES[name].build(kind)
+    report = mw.audit(model, expects="auto", probes=probes)
+    check(report)
+    if report.trace is not None and not model.config.is_encoder_decoder:
+        compare(expectation_of(model, inputs_of(model)), report.trace, inputs_of(model))
+
+
+def compare(expects: Any, calls: Sequence[mw.AttentionCall], inputs: dict[str, Any]) -> None:
+    """What is expected of each layer is what its attention was seen to do."""
+    masks = list(expects) if isinstance(expects, tuple) else [expects] * len(calls)
+    batch, length = inputs["input_ids"].shape
+    real = inputs.get("attention_mask", torch.ones(batch, length)).bool().numpy()[:, :, None]
+    for call, mask in zip(calls, masks[-len(calls) :], strict=True):
+        wanted = mask.on(length, batch=batch).dense().any(1)
+        assert np.array_equal(call.seen.any(1) & real, wanted & real), call
+
+
+LEFT = (
+    *("llama", "mistral", "gemma3", "qwen3", "gpt neox", "gptj", "llama4", "gpt2", "bloom"),
+    *("falcon alibi", "opt", "mixtral"),
+)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_padding_on_the_left_raises_no_alarm(name: str) -> None:
+    tiny = ARCHITECTURES[name]
+    model = tiny.build(tiny.attention[-1])
+    inputs = {key: x.flip(1) for key, x in inputs_of(model).items()}
+    if name != "bloom":  # which counts by the mask
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clip(0)
+    check(mw.audit(model, inputs, expects="auto", probes=("padding", "batch", "leak")))
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "marian", "modernbert decoder"])
+def test_half_precision_raises_no_alarm(name: str) -> None:
+    check(mw.audit(ARCHITECTURES[name].build("sdpa").bfloat16(), expects="auto", probes=MAIN))
+
+
+def test_a_prefix_that_is_told_by_token_types() -> None:
+    import transformers
+
+    torch.manual_seed(0)
+    seeing = {"model_type": "siglip_vision_model", "image_size": 8, "patch_size": 4}
+    seeing |= {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    reading = {"model_type": "gemma", **GROUPED}
+    config = transformers.PaliGemmaConfig(
+        text_config=reading, vision_config=seeing, image_token_id=99, projection_dim=32
+    )
+    model = transformers.PaliGemmaForConditionalGeneration(config).eval()
+    inputs = inputs_of(model)
+    inputs["token_type_ids"] = (torch.arange(24) >= 10).long().expand(2, -1).clone()
+    real = mw.padding(keep=inputs["attention_mask"].bool().numpy())
+    check(mw.audit(model, inputs, expects=(mw.causal() | mw.prefix(10)) & real))
+
+
+@pytest.mark.parametrize("decodes", [True, False])
+def test_the_chunks_of_reformer_are_known(decodes: bool) -> None:
+    sizes = {**REFORMER, "is_decoder": decodes, "attn_layers": ["local", "local"]}
+    kind = "ReformerModelWithLMHead" if decodes else "ReformerForMaskedLM"
+    model = Tiny(kind, "ReformerConfig", sizes, EAGER).build("eager")
+    # An encoder's chunks are in a circle, in which the first sees the last: padding moves that.
+    probes = ("leak", "reach", "batch", "padding")[: 4 if decodes else 3]
+    check(mw.audit(model, probes=probes))
+    report = mw.audit(model, expects="causal" if decodes else "bidirectional", probes="reach")
+    assert not report.ok  # it does not reach that far
+
+
+@pytest.mark.parametrize("decodes", [True, False])
+def test_what_hashes_choose_need_not_be_felt(decodes: bool) -> None:
+    sizes = {**REFORMER, "is_decoder": decodes, "attn_layers": ["local", "lsh"]}
+    kind = "ReformerModelWithLMHead" if decodes else "ReformerForMaskedLM"
+    model = Tiny(kind, "ReformerConfig", sizes, EAGER).build("eager")
+    report = mw.audit(model, probes="reach")
+    assert not any("does not depend" in finding.message for finding in report.findings), report
+    assert "some of " in report.expects
+
+
+def test_a_model_that_needs_more_than_ids_is_told_in_a_sentence() -> None:
+    class Picky(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = ARCHITECTURES["llama"].build("sdpa")
+            self.config = self.inner.config
+
+        def get_input_embeddings(self) -> torch.nn.Module:
+            return self.inner.get_input_embeddings()
+
+        def forward(self, input_ids: Any, attention_mask: Any, weather: Any = None) -> Any:
+            if weather is None:
+                raise ValueError("there is no weather")
+            return self.inner(input_ids, attention_mask)
+
+    [finding] = mw.audit(Picky(), expects="causal").findings
+    assert "inputs made from its config: ValueError: there is no weather" in finding.message
+    assert "pass inputs=" in finding.message
+    given = inputs_of(Picky()) | {"weather": "fair"}
+    assert mw.audit(Picky(), given, probes="leak").ok
+
+
+def test_longer_inputs_need_few_passes() -> None:
+    deep = Tiny("LlamaForCausalLM", "LlamaConfig", {**GROUPED, "num_hidden_layers": 4})
+    model = deep.build("sdpa")
+    check(mw.audit(model, inputs_of(model, 64), expects="auto"))
+    sizes = {**TINY, "hidden_size": 16, "num_attention_heads": 1, "num_key_value_heads": 1}
+    long = Tiny("LlamaForCausalLM", "LlamaConfig", {**sizes, "max_position_embeddings": 1024})
+    model = long.build("sdpa")
+    report = mw.audit(model, inputs_of(model, 1024), expects="auto", probes=("leak", "reach"))
+    check(report)
+    assert report.passes <= 150
+
+
+# ── alarms that are right ─────────────────────────────────────────────────────────────────────
+
+HALF_LINEAR: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
+STATES: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
+FSMT: dict[str, Any] = {"src_vocab_size": 100, "tgt_vocab_size": 100, "langs": ["en", "de"]}
+PROPHET: dict[str, Any] = {
+    **{f"num_{part}_layers": 2 for part in ("encoder", "decoder")},
+    **{f"num_{part}_attention_heads": 4 for part in ("encoder", "decoder")},
+    **{f"{part}_ffn_dim": 48 for part in ("encoder", "decoder")},
+}
+RIGHT: dict[str, tuple[Tiny, str, str]] = {
+    # A convolution runs beside attention, over padding too: other ids under a mask of 0 move the
+    # logits of the last real tokens.
+    "convbert": (Tiny("ConvBertForMaskedLM", "ConvBertConfig", THIN, EAGER), "eager", "leak"),
+    # Every token is put together with its two neighbours, so the last real one knows of padding.
+    "mobilebert": (
+        Tiny(
+            "MobileBertForMaskedLM",
+            "MobileBertConfig",
+            {**THIN, "intra_bottleneck_size": 32},
+        ),
+        "sdpa",
+        "leak",
+    ),
+    # Its landmarks are means over stretches of positions, and padding is in them.
+    "nystromformer": (
+        Tiny("NystromformerForMaskedLM", "NystromformerConfig", TINY, EAGER),
+        "eager",
+        "padding",
+    ),
+    # With use_cache, which is the default, no causal mask is made, though nothing is cached yet:
+    # another last id in decoder_input_ids moves all logits. With use_cache=False it does not.
+    "fsmt": (
+        Tiny("FSMTForConditionalGeneration", "FSMTConfig", {**PAIR, **FSMT}, EAGER),
+        "eager",
+        "leak",
+    ),
+    # The bias of relative positions is laid out as (batch, position, stream, head) and read as
+    # (stream, batch, head, position): from the second layer on, a position gets the bias of
+    # another. With weights six times as large, another decoder id 2 moves the logits of 0 and 1.
+    "prophetnet": (
+        Tiny(
+            "ProphetNetForConditionalGeneration",
+            "ProphetNetConfig",
+            {**PROPHET, **ENDS, "vocab_size": 100, "hidden_size": 32},
+            EAGER,
+        ),
+        "eager",
+        "gradient",
+    ),
+    # Tokens are sorted by their hashes over the whole sequence and then cut into chunks: a later one
+    # moves what an earlier one is put beside. Another id 23 moves logits from 6 on.
+    "reformer": (
+        Tiny(
+            "ReformerModelWithLMHead",
+            "ReformerConfig",
+            {**REFORMER, "is_decoder": True, "attn_layers": ["lsh", "lsh"]},
+            EAGER,
+        ),
+        "eager",
+        "leak",
+    ),
+    # The fill is -1e10, which float16 rounds to -inf: blocks of padding alone give NaN, and then
+    # the whole sequence does. model.half()(**inputs).logits is NaN for the one that is padded.
+    "longt5": (
+        Tiny("LongT5ForConditionalGeneration", "LongT5Config", {**T5, "local_radius": 3}, EAGER),
+        "eager",
+        "dtype",
+    ),
+    # Positions are counted from 0 in every call, whatever the cache holds: token by token, without
+    # position_ids, gives something else from the second token on. With position_ids it does not.
+    "bamba": (
+        Tiny(
+            "BambaForCausalLM",
+            "BambaConfig",
+            {**GROUPED, **STATES, "attn_layer_indices": [1], "mamba_n_groups": 1},
+        ),
+        "sdpa",
+        "steps",
+    ),
+    # One token after another is right; several at once, behind a cache, have a mask of the wrong
+    # size. Eager attention raises, and sdpa gives other numbers.
+    "minimax": (
+        Tiny("MiniMaxForCausalLM", "MiniMaxConfig", {**GROUPED, **EXPERTS, **HALF_LINEAR}),
+        "sdpa",
+        "steps",
+    ),
+    # The mask stays causal, only sdpa's flag is off: a sequence alone sees all, in a batch with
+    # padding it sees the past. Its hidden states differ between the two.
+    "gemma, all seen": (
+        Tiny("GemmaModel", "GemmaConfig", {**GROUPED, "use_bidirectional_attention": True}),
+        "sdpa",
+        "batch",
+    ),
+    # The root of a mean square is taken where that may be 0, as it is for padding's embedding:
+    # the gradient there is NaN.
+    "gemma3n": (
+        Tiny(
+            "Gemma3nForCausalLM",
+            "Gemma3nTextConfig",
+            {**MIXED, "vocab_size_per_layer_input": 100, "hidden_size_per_layer_input": 8}
+            | {"num_kv_shared_layers": 0, "altup_num_inputs": 2, "laurel_rank": 4}
+            | {"activation_sparsity_pattern": None},
+        ),
+        "sdpa",
+        "gradient",
+    ),
+    # A head to generate with, on an encoder: without is_decoder=True the future is seen.
+    "bert without is_decoder": (Tiny("BertLMHeadModel", "BertConfig", TINY), "sdpa", "leak"),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_an_alarm_that_is_right(name: str) -> None:
+    tiny, kind, probe = RIGHT[name]
+    report = mw.audit(tiny.build(kind), expects="auto", probes=probe)
+    assert report.findings, str(report)

@@ -1,0 +1,143 @@
+"""What is not installed is told in one sentence, with the line that installs it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+from maskwright.core._optional_deps import EXTRAS, PACKAGES, require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Take = Callable[[str], None]
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(mw.__file__).parent
+STOOD_IN_FOR = {"typer", "wcwidth"}  # there is something plainer without them
+
+
+def later(name: str) -> Callable[[], Any]:
+    return lambda: mw.__getattr__(name)
+
+
+def imported(name: str) -> Callable[[], Any]:
+    return lambda: importlib.import_module(name)
+
+
+def call(module: str, name: str, *given: Any) -> Callable[[], Any]:
+    return lambda: getattr(importlib.import_module(module), name)(*given)
+
+
+# What is asked for, the package that is not there, and what must be imported anew.
+# Frameworks that a mask is lowered to are tried in tests/targets/test_options.py.
+DOORS: list[tuple[Callable[[], Any], str, str]] = [
+    (later("audit"), "torch", "maskwright.auditing.audit"),
+    (later("trace"), "torch", "maskwright.tracing.trace"),
+    (later("influence"), "torch", "maskwright.auditing.probes.influence"),
+    (lambda: mw.attention(None, None, None), "torch", "maskwright.engine.autograd"),
+    (lambda: mw.top_blocks(None, None, size=2, keep=1), "torch", ""),
+    (lambda: mw.picture(mw.causal().on(2), form="png"), "matplotlib", ""),
+    (imported("maskwright.models"), "torch", "maskwright.models"),
+    (imported("maskwright.integrations"), "torch", "maskwright.integrations"),
+    (imported("maskwright.parallel.context"), "torch", "maskwright.parallel.context"),
+    (imported("maskwright.parallel.heads"), "torch", "maskwright.parallel.heads"),
+    (imported("maskwright.parallel.share"), "torch", "maskwright.parallel.share"),
+    (call("maskwright.integrations.transformers", "register"), "transformers", ""),
+    (call("maskwright.models.gpt2_form", "read_folder", Path()), "safetensors", ""),
+    (call("maskwright.models.gpt2_form", "write_folder", Path(), {}, {}), "safetensors", ""),
+    (
+        call("maskwright.apps.registry", "find_app", "language"),
+        "tokenizers",
+        "maskwright.apps.language",
+    ),
+    (call("maskwright.apps.image", "load_digits"), "sklearn", ""),
+    (call("maskwright.apps.image", "sheet", np.zeros((1, 1, 8, 8))), "matplotlib", ""),
+    (call("maskwright.apps.graph", "karate_club"), "networkx", ""),
+    (call("maskwright.apps.curves", "curves", None, "svg"), "matplotlib", ""),
+    (call("maskwright.apps.conversations", "corpus", "english"), "chatterbot_corpus", ""),
+    (call("maskwright.apps.pairs", "needed", "translation", "sacrebleu"), "sacrebleu", ""),
+]
+
+
+@pytest.fixture
+def take(monkeypatch: pytest.MonkeyPatch) -> Take:
+    """Makes a package as if it were not installed."""
+
+    def away(name: str) -> None:
+        for held in [*sys.modules]:
+            if held == name or held.startswith(f"{name}."):
+                monkeypatch.setitem(sys.modules, held, None)
+        monkeypatch.setitem(sys.modules, name, None)
+
+    return away
+
+
+@pytest.mark.parametrize(
+    ("door", "package", "anew"),
+    DOORS,
+    ids=[f"{package} {n}" for n, (_, package, _) in enumerate(DOORS)],
+)
+def test_a_package_that_is_not_there_is_named_with_its_extra(
+    door: Callable[[], Any],
+    package: str,
+    anew: str,
+    take: Take,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")  # so that what is taken away is all that is not there
+    if anew in sys.modules:
+        monkeypatch.delitem(sys.modules, anew)
+        parent, _, name = anew.rpartition(".")
+        monkeypatch.delattr(sys.modules[parent], name, raising=False)
+    take(package)
+    with pytest.raises(mw.MissingError) as caught:
+        door()
+    called = re.escape(PACKAGES.get(package, package))
+    line = rf"pip install (-U )?'maskwright\[{EXTRAS[package]}\]'"
+    assert re.fullmatch(rf"[\w. -]+: {called} is not installed\. Run: {line}", str(caught.value))
+
+
+def test_what_is_no_extra_is_left_as_it_is() -> None:
+    with pytest.raises(ModuleNotFoundError, match="nowhere"), require("here"):
+        importlib.import_module("nowhere")
+
+
+def imported_packages() -> set[str]:
+    line = re.compile(
+        r"^ *(?:from ([a-z]\w*)[\w.]* import |import ([a-z]\w*)[\w.]*(?: |$))", re.MULTILINE
+    )
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        found |= {one or other for one, other in line.findall(path.read_text())}
+    return found - sys.stdlib_module_names - {"maskwright"}
+
+
+def test_every_package_that_is_imported_has_its_extra() -> None:
+    found = imported_packages()
+    assert found >= {"numpy", "torch", "matplotlib", "jax", "starlette"}
+    assert found - STOOD_IN_FOR - {"numpy"} <= set(EXTRAS)
+
+
+def test_every_extra_brings_what_it_is_named_for() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    def brought(extra: str) -> set[str]:
+        names = set()
+        for line in told[extra]:
+            if inner := re.match(r"maskwright\[(.*)\]", line):
+                names |= {name for one in inner[1].split(",") for name in brought(one)}
+            else:
+                names.add(re.match(r"[\w.-]+", line)[0].removesuffix("-cpu"))  # type: ignore[index]
+        return names
+
+    for package, extra in EXTRAS.items():
+        assert PACKAGES.get(package, package).lower() in brought(extra), package

@@ -1,0 +1,175 @@
+"""`trace`: what holds for every model, whatever its attention is made of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from maskwright.errors import ArgumentError
+from maskwright.tracing.trace import recording, trace
+from tests.tracing.attention_examples import (
+    CAUSAL,
+    INF,
+    LATER,
+    B,
+    ByHand,
+    C,
+    D,
+    H,
+    Stack,
+    T,
+    sdpa,
+    tensors,
+    tokens,
+)
+
+
+def causal_layer() -> ByHand:
+    return ByHand(lambda s: s.masked_fill(LATER, -INF))
+
+
+def test_layers_that_differ_are_named() -> None:
+    found = trace(Stack(causal_layer(), ByHand(), causal_layer(), ByHand()), tokens())
+    assert [call.layer for call in found] == [f"layers.{i}" for i in range(4)]
+    assert found.differences == (
+        "layers.1, layers.3 have another mask than layers.0: everything()",
+    )
+    lines = str(found).splitlines()
+    assert len(lines) == 6
+    assert lines[1].startswith("layers.0  softmax  (2, 6, 32) → (2, 4, 6, 8) → ")
+    assert "causal()" in lines[1]
+    assert lines[1].endswith("42 %")
+    assert trace(Stack(causal_layer(), causal_layer()), tokens()).differences == ()
+    assert str(trace(nn.Linear(C, C), tokens())) == "no attention calls"
+
+
+def test_a_trace_is_a_sequence_and_plain_data() -> None:
+    found = trace(Stack(causal_layer(), causal_layer()), tokens())
+    assert len(found) == 2
+    assert found[1].index == 1
+    assert [call.layer for call in found] == ["layers.0", "layers.1"]
+    told = json.loads(json.dumps(found.as_dict()))["calls"][0]
+    assert told["mask"] == "causal()"
+    assert told["flow"][2] == [B, H, T, T]
+    with pytest.raises(AttributeError):
+        found[0].layer = "other"  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        found[0].seen[0] = True
+
+
+def test_what_no_expression_says() -> None:
+    keep = torch.rand(B, H, T, T) > 0.5
+    [call] = trace(sdpa, *tensors(), attn_mask=keep | torch.eye(T).bool())
+    assert call.mask is not None
+    assert len(call.mask_text) < 80
+
+
+def test_functions_that_call_modules() -> None:
+    model = Stack(causal_layer())
+    assert [call.layer for call in trace(lambda x: model(x), tokens())] == ["layers.0"]
+    assert [call.layer for call in trace(model.forward, tokens())] == ["layers.0"]
+
+
+def test_compiled_models_run_eagerly() -> None:
+    model = torch.compile(Stack(causal_layer()), backend="eager")
+    [call] = trace(model, tokens())
+    assert (call.layer, call.mask) == ("layers.0", CAUSAL)
+
+
+def test_outputs_and_modules_are_kept() -> None:
+    model = Stack(causal_layer(), ByHand()).eval()
+    with torch.no_grad(), recording(model, outputs=True, modules=True) as recorder:
+        out = model(tokens())
+    assert [tuple(x.shape) for x in recorder.outputs] == [(B, H, T, D)] * 2
+    names = [name for name, _ in recorder.modules]
+    assert names[-1] == ""
+    assert (
+        names.index("layers.0.project") < names.index("layers.0") < names.index("layers.1.project")
+    )
+    assert torch.equal(recorder.modules[-1][1], out)
+
+
+def leftovers() -> tuple[object, ...]:
+    return (
+        nn.Module.__call__,
+        torch.overrides.has_torch_function,
+        F.has_torch_function,
+        torch.overrides._get_current_function_mode_stack(),
+        torch.utils._python_dispatch._get_current_dispatch_mode_stack(),
+    )
+
+
+def test_a_model_that_raises_leaves_nothing_behind() -> None:
+    def fail(scores: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("on purpose")
+
+    model, before = Stack(causal_layer(), ByHand(fail)), leftovers()
+    model.layers[0].train()
+    model.layers[1].eval()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        trace(model, tokens())
+    assert leftovers() == before
+    assert [layer.training for layer in model.layers] == [True, False]
+    with pytest.raises(RuntimeError, match="on purpose"), recording(model) as recorder:
+        model(tokens())
+    assert leftovers() == before
+    assert [call.layer for call in recorder.calls] == ["layers.0"]
+    with pytest.raises(RuntimeError):
+        trace(sdpa, *tensors(), attn_mask=torch.ones(3, 3).bool())
+    assert leftovers() == before
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = Stack(causal_layer(), causal_layer()).train()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    trace(model, tokens())
+    trace(lambda x: F.dropout(x), tokens())
+    assert torch.equal(torch.rand(1), expected)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in state.items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(not module._forward_hooks for module in model.modules())
+
+
+def test_gradients_go_through_a_recording() -> None:
+    model, x = Stack(causal_layer(), causal_layer()).eval(), tokens()
+    model(x).sum().backward()
+    plain = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    with recording(model) as recorder:
+        model(x).sum().backward()
+    assert len(recorder.calls) == 2
+    for one, parameter in zip(plain, model.parameters(), strict=True):
+        assert torch.equal(one, parameter.grad)
+
+
+def test_recordings_nest() -> None:
+    model = Stack(causal_layer()).eval()
+    with recording(model) as outer, recording(model) as inner:
+        model(tokens())
+    assert [call.layer for call in outer.calls] == [call.layer for call in inner.calls]
+
+
+def test_a_default_device_does_not_disturb() -> None:
+    with torch.device("cpu"):
+        [call] = trace(causal_layer(), tokens())
+    assert call.mask == CAUSAL
+
+
+@pytest.mark.parametrize("model", [None, 3, torch.ones(2)])
+def test_what_is_no_model(model: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^trace: the model is .*\. Give a module"):
+        trace(model)
+    with (
+        pytest.raises(ArgumentError, match=r"^recording: the model is"),
+        recording(model),
+    ):
+        pass

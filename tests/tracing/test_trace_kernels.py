@@ -1,0 +1,379 @@
+"""`trace` on kernels: the mask that torch's, nn's and maskwright's attention really has."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.nn.attention.bias import causal_lower_right
+
+import maskwright as mw
+from maskwright.engine.api import override_attention
+from maskwright.tracing.trace import recording, trace
+from tests.tracing.attention_examples import (
+    CAUSAL,
+    INF,
+    LATER,
+    LENGTHS,
+    PADDED,
+    PADDING,
+    PLANES,
+    B,
+    C,
+    D,
+    H,
+    T,
+    assert_sees,
+    cells,
+    same_as_untraced,
+    sdpa,
+    tensors,
+    tokens,
+)
+
+if TYPE_CHECKING:
+    from maskwright import Mask
+
+# ── scaled_dot_product_attention ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("form", ["bool", "-inf", "-1e9", "-200"])
+@pytest.mark.parametrize("name", PLANES)
+def test_sdpa_has_the_mask_that_it_was_given(name: str, form: str) -> None:
+    keep = torch.from_numpy(cells(PLANES[name]))
+    fill = 0.0 if form == "bool" else float(form)
+    mask = keep if form == "bool" else torch.zeros(keep.shape).masked_fill(~keep, fill)
+    [call] = trace(sdpa, *tensors(), attn_mask=mask)
+    assert call.kernel == "sdpa"
+    assert call.convention == ("bool, True keeps" if form == "bool" else "added")
+    assert torch.equal(call.given, mask)
+    if name == "inverted" and fill:
+        # The last query sees nothing else, so that a finite fill hides nothing from it.
+        rows = slice(0, T - 1) if math.isfinite(fill) else slice(0, T)
+        assert (call.seen[:, :, rows] == cells(~CAUSAL)[:, :, rows]).all()
+        assert call.seen[:, :, -1].all() == math.isfinite(fill)
+    else:
+        assert_sees(call, PLANES[name])
+        assert repr(call.mask) == repr(mw.recognize(call.seen, axes="bhqk", polarity="keep").mask)
+
+
+@pytest.mark.parametrize("fill", [-1.0, 1.0, -50.0])
+def test_numbers_that_leave_a_weight_hide_nothing(fill: float) -> None:
+    mask = torch.zeros(T, T).masked_fill(LATER, fill)
+    [call] = trace(sdpa, *tensors(), attn_mask=mask)
+    assert call.mask == mw.everything()
+    assert call.hidden_share == 0.0
+    assert call.convention == "added"
+
+
+def test_alibi_far_away_is_seen() -> None:
+    length = 400
+    q, k, v = (x.expand(B, H, length, D) for x in tensors(1))
+    far = torch.arange(length)[None] - torch.arange(length)[:, None]
+    slopes = -far.abs().float() * 0.9
+    [call] = trace(sdpa, q, k, v, attn_mask=slopes)
+    assert call.mask == mw.everything()
+    [call] = trace(sdpa, q, k, v, attn_mask=slopes.masked_fill(far > 0, -INF))
+    assert call.mask == CAUSAL
+
+
+def test_is_causal_is_from_the_upper_left() -> None:
+    q, k, v = tensors(T, T + 3)
+    [call] = trace(sdpa, q, k, v, is_causal=True)
+    assert call.convention == "is_causal"
+    assert_sees(call, CAUSAL, q_start=0)
+    assert call.mask_text == "causal() from q_start=0"
+    [call] = trace(sdpa, q, k, v, attn_mask=causal_lower_right(T, T + 3))
+    assert_sees(call, CAUSAL)
+    assert call.mask_text == "causal()"
+
+
+def test_groups_of_heads_and_few_axes() -> None:
+    q, k, v = tensors(heads=2)
+    mask = torch.zeros(T, T).masked_fill(LATER, -INF)
+    [call] = trace(sdpa, q, k, v, attn_mask=mask, enable_gqa=True)
+    assert_sees(call, CAUSAL)
+    assert (call.q_shape, call.k_shape) == ((B, H, T, D), (B, 2, T, D))
+    for x in (q[0], q[0, 0], q[None]):
+        [call] = trace(sdpa, x, x, x, is_causal=True)
+        assert call.mask == CAUSAL
+        assert len(call.q_shape) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    mask = torch.zeros(T, T).to(dtype).masked_fill(LATER, torch.finfo(dtype).min)
+    [call] = trace(sdpa, *(x.to(dtype) for x in tensors()), attn_mask=mask)
+    assert call.mask == CAUSAL
+
+
+def test_sdpa_in_other_hands() -> None:
+    """By an import of one's own, by torch.ops, in a script and in inference mode."""
+    q, k, v = tensors()
+    [call] = trace(torch.ops.aten.scaled_dot_product_attention, q, k, v, None, 0.0, True)
+    assert call.mask == CAUSAL
+
+    @torch.inference_mode()
+    def inferred(q: torch.Tensor) -> torch.Tensor:
+        return sdpa(q, q, q, is_causal=True)
+
+    [call] = trace(inferred, q)
+    assert (call.kernel, call.mask) == ("sdpa", CAUSAL)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=["strided", "jagged"])
+def test_nested_tensors(layout: Any) -> None:
+    each = [torch.randn(n, H, D) for n in LENGTHS]
+    x = torch.nested.nested_tensor(each, layout=layout).transpose(1, 2)
+    [call] = trace(sdpa, *[x if layout == torch.jagged else x.contiguous()] * 3)
+    assert (call.mask, call.convention) == (PADDING, "nested tensor")
+    assert call.flow == ((B, H, T, D), (B, H, T, T), (B, H, T, D))
+
+
+def test_vmap_and_checkpoints() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def attend(q: torch.Tensor) -> torch.Tensor:
+        return sdpa(q, q, q, is_causal=True)
+
+    q, _, _ = tensors()
+    [call] = trace(torch.vmap(attend), q)
+    assert call.mask == CAUSAL
+    for reentrant in (True, False):
+        with recording(attend) as recorder:
+            q = q.detach().requires_grad_()
+            checkpoint(attend, q, use_reentrant=reentrant).sum().backward()
+        [call] = recorder.calls  # and not a second one, when it is computed again
+        assert call.mask == CAUSAL
+
+
+# ── nn.MultiheadAttention ─────────────────────────────────────────────────────────────────────
+
+
+def nn_masks() -> dict[str, tuple[dict[str, Any], Mask, str]]:
+    dropped = {name: ~torch.from_numpy(cells(mask)[0, 0]) for name, mask in PLANES.items()}
+    added = torch.zeros(T, T).masked_fill(LATER, -INF)
+    return {
+        "none": ({}, mw.everything(), "none"),
+        "bool": ({"attn_mask": dropped["causal"]}, CAUSAL, "bool, True drops"),
+        "inverted": ({"attn_mask": ~dropped["causal"]}, ~CAUSAL, "bool, True drops"),
+        "window": ({"attn_mask": dropped["window"]}, mw.window(back=2), "bool, True drops"),
+        "float": ({"attn_mask": added}, CAUSAL, "added"),
+        "padding": ({"key_padding_mask": PADDED}, PADDING, "bool, True drops"),
+        "both": (
+            {"attn_mask": dropped["causal"], "key_padding_mask": PADDED},
+            CAUSAL & PADDING,
+            "bool, True drops",
+        ),
+        "hint": ({"attn_mask": dropped["causal"], "is_causal": True}, CAUSAL, ""),
+    }
+
+
+@pytest.mark.parametrize("weights", [True, False], ids=["weights", "no weights"])
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "batch second"])
+@pytest.mark.parametrize("name", nn_masks())
+def test_multihead_attention(name: str, batch_first: bool, grad: bool, weights: bool) -> None:
+    given, mask, convention = nn_masks()[name]
+    layer = nn.MultiheadAttention(C, H, batch_first=batch_first).eval()
+    x = tokens() if batch_first else tokens().transpose(0, 1)
+    with torch.set_grad_enabled(grad), recording(layer) as recorder:
+        layer(x, x, x, need_weights=weights, **given)
+    [call] = recorder.calls
+    fast = batch_first and not grad and name != "float"
+    assert call.kernel == ("mha fast path" if fast else "mha")
+    assert_sees(call, mask)
+    assert call.q_shape == (B, H, T, D)
+    assert call.flow == (x.shape, (B, H, T, D), (B, H, T, T), (B, H, T, D), x.shape)
+    assert not call.cross
+    assert not call.after_softmax
+    if name == "hint":
+        assert call.convention == ("bool, True drops" if weights or fast else "is_causal")
+    else:
+        assert call.convention == convention
+    assert list(call.masks) == [key for key in given if key != "is_causal"]
+    if not grad:
+        same_as_untraced(layer, x, x, x, need_weights=weights, **given)
+
+
+def test_a_wrong_hint_is_what_counts() -> None:
+    """Without weights, nn's attention drops the mask and believes the hint."""
+    layer = nn.MultiheadAttention(C, H).eval()
+    x = tokens().transpose(0, 1)
+    window = ~torch.from_numpy(cells(PLANES["window"])[0, 0])
+    [call] = trace(layer, x, x, x, attn_mask=window, is_causal=True, need_weights=False)
+    assert call.mask == CAUSAL
+    [call] = trace(layer, x, x, x, attn_mask=window, is_causal=True, need_weights=True)
+    assert call.mask == mw.window(back=2)
+
+
+def test_multihead_attention_over_another_sequence() -> None:
+    layer = nn.MultiheadAttention(C, H, batch_first=True)
+    memory = tokens(T, seed=1)
+    [call] = trace(layer, tokens(3), memory, memory, key_padding_mask=PADDED)
+    assert call.cross
+    assert_sees(call, PADDING)
+    [call] = trace(layer, tokens(T), memory, memory)
+    assert call.cross
+
+
+def test_the_function_without_the_module() -> None:
+    layer = nn.MultiheadAttention(C, H)
+    x = tokens().transpose(0, 1)
+
+    def attend(x: torch.Tensor) -> Any:
+        return F.multi_head_attention_forward(
+            x, x, x, C, H, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0,
+            layer.out_proj.weight, layer.out_proj.bias, attn_mask=LATER, training=False,
+        )  # fmt: skip
+
+    [call] = same_as_untraced(attend, x)
+    assert (call.layer, call.kernel, call.mask) == ("", "mha", CAUSAL)
+    assert call.q_shape == (B, H, T, D)
+    assert call.convention == "bool, True drops"
+
+
+# ── flex_attention ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own
+def test_flex_attention() -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = tensors()
+    lengths = torch.tensor(LENGTHS)
+    block_mask = create_block_mask(
+        lambda b, h, q, k: (q >= k) & (k < lengths[b]), B, None, T, T, device="cpu"
+    )
+    for attend in (flex_attention, torch.compile(flex_attention)):
+        [call] = trace(attend, q, k, v, block_mask=block_mask)
+        assert (call.kernel, call.convention) == ("flex", "mask_mod")
+        assert_sees(call, CAUSAL & PADDING)
+        [call] = trace(attend, q, k, v)
+        assert (call.mask, call.convention) == (mw.everything(), "none")
+    for fill in (-INF, -1e9):
+
+        def later(score: Any, b: Any, h: Any, q: Any, k: Any, fill: float = fill) -> Any:
+            return torch.where(q >= k, score, fill)
+
+        def score_mod(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return later(score, b, h, q, k)
+
+        [call] = trace(flex_attention, q, k, v, score_mod=score_mod)
+        assert (call.mask, call.convention) == (CAUSAL, "score_mod")
+
+
+def test_flex_attention_gives_what_it_gives_untraced() -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = tensors()
+    block_mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, T, T, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = flex_attention(q, k, v, block_mask=block_mask)
+    with recording(flex_attention, outputs=True) as recorder:
+        watched = flex_attention(q, k, v, block_mask=block_mask)
+    assert torch.equal(plain, watched)
+    assert torch.equal(plain, recorder.outputs[0])
+
+
+# ── maskwright's own ──────────────────────────────────────────────────────────────────────────
+
+
+def test_maskwright_attention() -> None:
+    from maskwright.integrations.torch import MultiheadAttention
+
+    q, k, v = tensors()
+    mask = CAUSAL & PADDING
+    [call] = same_as_untraced(lambda q: mw.attention(q, k, v, mask), q)
+    assert call.kernel == "maskwright"
+    assert call.given is mask
+    assert_sees(call, mask)
+    for impl in ("blocks", "sdpa", "reference"):
+        [call] = trace(mw.attention, q, k, v, mask, impl=impl)
+        assert call.kernel == "maskwright"
+    [call] = trace(sdpa, q, k, v, attn_mask=mask)
+    assert call.kernel == "maskwright"
+    assert_sees(call, mask)
+    [call] = trace(mw.attention, q[:, :, -2:], k, v, CAUSAL)
+    assert call.mask_text == "causal()"
+    layer, x = MultiheadAttention(C, H, batch_first=True), tokens()
+    [call] = trace(layer, x, x, x, attn_mask=mask, need_weights=False)
+    assert (call.kernel, call.cross) == ("maskwright", False)
+    assert_sees(call, mask)
+    [call] = trace(layer, x, x, x, attn_mask=mask, need_weights=True)
+    assert_sees(call, mask)
+
+
+def test_no_mask_differs_from_a_mask_of_everything() -> None:
+    q, k, v = tensors()
+    [call] = trace(mw.attention, q, k, v)
+    assert (call.convention, call.masks, call.mask) == ("none", {}, mw.everything())
+    [call] = trace(mw.attention, q, k, v, mw.everything())
+    assert (call.convention, list(call.masks)) == ("a mask", ["mask"])
+
+
+def test_q_start_and_bound_masks() -> None:
+    q, k, v = tensors(T, T + 3)
+    for given in ({"mask": CAUSAL, "q_start": 0}, {"mask": CAUSAL.on(T, T + 3, q_start=0)}):
+        [call] = trace(mw.attention, q, k, v, **given)
+        assert call.mask_text == "causal() from q_start=0"
+        assert_sees(call, CAUSAL, q_start=0)
+
+
+def test_gradients_and_nested_recordings() -> None:
+    q, k, v = (x.requires_grad_() for x in tensors())
+    mask = CAUSAL & PADDING
+    expected = torch.autograd.grad(mw.attention(q, k, v, mask).sum(), (q, k, v))
+    with recording(mw.attention, outputs=True) as outer, recording(mw.attention) as inner:
+        out = mw.attention(q, k, v, mask)
+        found = torch.autograd.grad(out.sum(), (q, k, v))
+    for recorder in (outer, inner):
+        [call] = recorder.calls
+        assert (call.kernel, call.given) == ("maskwright", mask)
+    assert torch.equal(outer.outputs[0], out)
+    for grad, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(grad, right)
+    mw.attention(q, k, v, mask)
+    assert len(outer.calls) == len(inner.calls) == 1
+
+
+def test_other_threads_are_not_recorded() -> None:
+    q, k, v = tensors()
+    with ThreadPoolExecutor(1) as other, recording(mw.attention) as recorder:
+        plain = other.submit(mw.attention, q, k, v, PADDING).result()
+        # A copied context carries the observer into the other thread, where it records nothing.
+        copied = other.submit(copy_context().run, mw.attention, q, k, v, PADDING).result()
+        mw.attention(q, k, v, CAUSAL)
+        assert other.submit(trace, mw.attention, q, k, v, PADDING).result()[0].given is PADDING
+    [call] = recorder.calls
+    assert call.given is CAUSAL
+    expected = mw.attention(q, k, v, PADDING)
+    assert torch.equal(plain, expected)
+    assert torch.equal(copied, expected)
+
+
+def test_an_override_applies_to_its_own_thread() -> None:
+    q, k, v = tensors()
+    expected = mw.attention(q, k, v, CAUSAL)
+    seen = []
+
+    def override(q: Any, k: Any, v: Any, mask: Any, options: Any) -> str:
+        seen.append((mask, options))
+        return "replaced"
+
+    with ThreadPoolExecutor(1) as other, override_attention(override):
+        assert mw.attention(q, k, v, CAUSAL, impl="blocks") == "replaced"
+        elsewhere = other.submit(mw.attention, q, k, v, CAUSAL)
+        assert torch.equal(elsewhere.result(), expected)
+    [(mask, options)] = seen
+    assert (mask, options.impl) == (CAUSAL, "blocks")
+    assert torch.equal(mw.attention(q, k, v, CAUSAL), expected)

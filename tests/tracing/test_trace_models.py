@@ -1,0 +1,230 @@
+"""`trace` on whole models: those of nn, and those of transformers."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import maskwright as mw
+from maskwright.tracing.trace import AttentionCall, recording, trace
+from tests.tracing.attention_examples import (
+    CAUSAL,
+    LATER,
+    PADDED,
+    PADDING,
+    B,
+    C,
+    D,
+    H,
+    T,
+    assert_sees,
+    cells,
+    same_as_untraced,
+    tokens,
+)
+
+if TYPE_CHECKING:
+    from maskwright import Mask
+
+# ── nn.Transformer ────────────────────────────────────────────────────────────────────────────
+
+
+def encoder(nested: bool, layers: int = 2, **options: Any) -> nn.TransformerEncoder:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(C, H, C, batch_first=True, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.TransformerEncoder(layer, layers, enable_nested_tensor=nested).eval()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("nested", [True, False], ids=["nested", "padded"])
+def test_encoder_fast_path(nested: bool) -> None:
+    model = encoder(nested)
+    calls = same_as_untraced(model, tokens(), src_key_padding_mask=PADDED)
+    assert [call.layer for call in calls] == ["layers.0.self_attn", "layers.1.self_attn"]
+    for call in calls:
+        assert call.kernel == "encoder fast path"
+        assert call.mask == PADDING
+        assert call.convention == ("nested tensor" if nested else "bool, True drops")
+        assert call.flow[0] == call.flow[-1] == (B, T, C)
+        assert call.flow[1:4] == ((B, H, T, D), (B, H, T, T), (B, H, T, D))
+    calls = same_as_untraced(model, tokens(), mask=LATER)
+    assert {call.mask for call in calls} == {CAUSAL}
+    assert {call.kernel for call in calls} == {"encoder fast path"}
+
+
+def test_encoder_takes_numbers_for_truth_values_on_the_fast_path() -> None:
+    bias = torch.zeros(T, T).masked_fill(LATER, 0.5)
+    [call] = same_as_untraced(encoder(nested=False, layers=1), tokens(), mask=bias)
+    assert call.kernel == "encoder fast path"
+    assert call.mask == CAUSAL
+
+
+def test_encoder_slow_paths() -> None:
+    model = encoder(nested=False, norm_first=True)
+    with recording(model) as recorder:  # with gradients
+        model(tokens(), mask=LATER, src_key_padding_mask=PADDED)
+    assert [call.layer for call in recorder.calls] == ["layers.0.self_attn", "layers.1.self_attn"]
+    for call in recorder.calls:
+        assert call.kernel == "mha"
+        assert_sees(call, CAUSAL & PADDING)
+
+
+def test_decoder_has_two_masks_a_layer() -> None:
+    layer = nn.TransformerDecoderLayer(C, H, C, batch_first=True)
+    model = nn.TransformerDecoder(layer, 2).eval()
+    calls = same_as_untraced(
+        model, tokens(3), tokens(seed=1), tgt_mask=LATER[:3, :3], memory_key_padding_mask=PADDED
+    )
+    assert [call.layer for call in calls] == [
+        "layers.0.self_attn",
+        "layers.0.multihead_attn",
+        "layers.1.self_attn",
+        "layers.1.multihead_attn",
+    ]
+    assert [call.cross for call in calls] == [False, True, False, True]
+    assert [call.mask for call in calls] == [CAUSAL, PADDING, CAUSAL, PADDING]
+
+
+def test_whole_transformer() -> None:
+    model = nn.Transformer(C, H, 1, 1, C, batch_first=True).eval()
+    calls = trace(model, tokens(), tokens(3, seed=1), tgt_is_causal=True, tgt_mask=LATER[:3, :3])
+    assert [call.layer for call in calls] == [
+        "encoder.layers.0.self_attn",
+        "decoder.layers.0.self_attn",
+        "decoder.layers.0.multihead_attn",
+    ]
+    assert [call.mask for call in calls] == [mw.everything(), CAUSAL, mw.everything()]
+    assert [call.cross for call in calls] == [False, False, True]
+
+
+# ── models of transformers ────────────────────────────────────────────────────────────────────
+
+IDS = torch.tensor([[5, 6, 7, 8, 0, 0], [5, 6, 7, 8, 9, 4]])
+REAL = (IDS != 0).long()
+
+
+def assert_real_rows_see(call: AttentionCall, mask: Mask) -> None:
+    """Rows of padding may see what they like."""
+    rows = np.broadcast_to(~PADDED.numpy()[:, None, :], (B, H, T))
+    whole = np.broadcast_to(call.seen, (B, H, T, T))
+    np.testing.assert_array_equal(whole[rows], np.broadcast_to(cells(mask), whole.shape)[rows])
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral"])
+def test_decoders(name: str, implementation: str) -> None:
+    from tests.integrations.tiny_models import DECODERS, WINDOW
+
+    [tiny] = [tiny for tiny in DECODERS if tiny.name == name]
+    model = tiny.build(implementation)
+    calls = same_as_untraced(model, IDS, attention_mask=REAL)
+    stem = "transformer.h.{}.attn" if name == "gpt2" else "model.layers.{}.self_attn"
+    assert [call.layer for call in calls] == [stem.format(i) for i in range(2)]
+    mask = CAUSAL & PADDING
+    if name == "mistral":
+        mask = mask & mw.window(back=WINDOW - 1)
+    for call in calls:
+        assert call.kernel == ("softmax" if implementation == "eager" else "sdpa")
+        assert not call.cross
+        assert_real_rows_see(call, mask)
+    [call, *_] = trace(model, IDS[1:])
+    assert call.mask == (mw.window(back=WINDOW - 1) if name == "mistral" else CAUSAL)
+    assert call.q_shape == (1, H, T, D)
+
+
+def test_bert() -> None:
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=40, hidden_size=C, intermediate_size=C, num_hidden_layers=2,
+        num_attention_heads=H,
+    )  # fmt: skip
+    for implementation in ("eager", "sdpa"):
+        config._attn_implementation = implementation
+        model = transformers.BertModel(config).eval()
+        calls = same_as_untraced(model, IDS, attention_mask=REAL)
+        assert [call.layer for call in calls] == [
+            f"encoder.layer.{i}.attention.self" for i in range(2)
+        ]
+        for call in calls:
+            assert call.mask == PADDING
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_encoder_decoders(name: str) -> None:
+    import transformers
+
+    if name == "t5":
+        config = transformers.T5Config(
+            vocab_size=40, d_model=C, d_kv=D, d_ff=C, num_layers=2, num_heads=H,
+            decoder_start_token_id=0,
+        )  # fmt: skip
+        model = transformers.T5ForConditionalGeneration(config).eval()
+    else:
+        from tests.integrations.tiny_models import SEQ2SEQ
+
+        config = transformers.BartConfig(**SEQ2SEQ)
+        config._attn_implementation = "eager"
+        model = transformers.BartForConditionalGeneration(config).eval()
+    target = torch.tensor([[1, 2, 3, 4], [4, 3, 2, 1]])
+    calls = same_as_untraced(
+        model, input_ids=IDS, attention_mask=REAL, decoder_input_ids=target, use_cache=False
+    )
+    assert len(calls) == 6
+    assert [call.cross for call in calls] == [False] * 2 + [False, True] * 2
+    assert all("encoder" in call.layer for call in calls[:2])
+    assert all("decoder" in call.layer for call in calls[2:])
+    expected = [PADDING, PADDING, CAUSAL, PADDING, CAUSAL, PADDING]
+    assert [call.mask for call in calls] == expected
+
+
+def test_heads_side_by_side_are_one_step_and_layers_are_several() -> None:
+    from maskwright.models.attention import Heads
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Heads(8, 2), Heads(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = mw.window(back=1)
+            return self.second(self.first(x, mask), mask)
+
+    calls = mw.trace(Two(), torch.randn(1, 6, 8))
+    assert [call.layer for call in calls] == [
+        "first.heads.0",
+        "first.heads.1",
+        "second.heads.0",
+        "second.heads.1",
+    ]
+    assert [call.step for call in calls] == [0, 0, 1, 1]
+    mw.audit(Two(), torch.randn(2, 12, 8), expects=mw.window(back=1)).assert_ok()
+
+
+def test_what_is_written_into_is_another_input() -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Plain() for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.clone()
+            for layer in self.layers:
+                x += layer(x)
+            return x
+
+    class Plain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            one = nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+            return nn.functional.scaled_dot_product_attention(one, one, one, is_causal=True)
+
+    with torch.no_grad():
+        calls = mw.trace(InPlace(), torch.randn(1, 4, 8))
+    assert [call.step for call in calls] == list(range(6))
