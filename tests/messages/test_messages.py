@@ -1,0 +1,40 @@
+"""The tables of messages are complete: the same codes and parameters in every language."""
+
+from __future__ import annotations
+
+from string import Formatter
+
+import pytest
+
+import maskwright as mw
+from maskwright.messages import LANGUAGES, Reason, messages, reasons, render
+
+
+def fields(text: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_language_has_every_code_with_the_same_parameters(lang: str) -> None:
+    english, other = messages("en"), messages(lang)
+    assert set(english) == set(other)
+    for code, text in english.items():
+        assert fields(text) == fields(other[code]), code
+
+
+def test_reasons_nest() -> None:
+    inner = Reason("keys.masked", {"key": 1})
+    outer = Reason("cell.masked", {"query": 0, "key": 1, "terms": (inner, inner)})
+    assert [reason.code for reason in reasons(outer)] == [
+        "cell.masked",
+        "keys.masked",
+        "keys.masked",
+    ]
+    text = render(inner)
+    assert render(outer).endswith(f"{text}; {text}")
+    assert render(inner, "zh") in render(outer, "zh")
+
+
+def test_an_unknown_language_is_refused() -> None:
+    with pytest.raises(mw.ArgumentError, match=r"'de'.*en, zh"):
+        render(Reason("keys.masked", {"key": 1}), "de")
