@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import importlib
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
+from maskwright.core.cache import MISSING, Cache
 from maskwright.core.evaluate import RowReader, View
-from maskwright.core.expr import MISSING, Cache, Cell, Mask, answer_torch
+from maskwright.core.expr import Cell, Mask, answer_torch
 from maskwright.core.frame import MAX_BYTES, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
-from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_stretch
+from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_range
 from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, FrameError, SizeError, TruthError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -164,15 +166,9 @@ class BoundMask:
         return self.cached("spans", self._make_spans)
 
     def _make_spans(self) -> Spans:
-        parts, size = [], 0
-        for spans in self._reader.blocks():
-            parts.append(spans)
-            size += 16 * spans.intervals()
-            if size > MAX_BYTES:
-                raise SizeError(
-                    f"spans would need more than {MAX_BYTES / 1e9:.1f} GB. "
-                    "Use .count(), .tiles() or .rows(start, stop)."
-                )
+        parts = list(
+            _limited(self._reader.blocks(), "spans", ".count(), .tiles() or .rows(start, stop)")
+        )
         return (parts[0] if len(parts) == 1 else Spans.stack(parts, axis=2)).freeze()
 
     def dense(self) -> BoolArray:
@@ -182,12 +178,7 @@ class BoundMask:
         >>> mw.window(back=0, ahead=1).on(2).dense().tolist()
         [[[[True, True], [False, True]]]]
         """
-        size = math.prod(self.shape)
-        if size > MAX_BYTES:
-            raise SizeError(
-                f"dense() would need {size / 1e9:.1f} GB for shape {self.shape}. "
-                "Use .spans, .tiles() or .rows(start, stop)."
-            )
+        _check_size("dense()", math.prod(self.shape), ".spans, .tiles() or .rows(start, stop)")
         out = np.empty(self.shape, np.bool_)
         row = 0
         for spans in self._blocks():
@@ -205,6 +196,8 @@ class BoundMask:
         """
         tall = parse_int(q_block, "tiles: q_block", minimum=1)
         broad = tall if kv_block is None else parse_int(kv_block, "tiles: kv_block", minimum=1)
+        rows = math.prod(self._planes) * math.ceil(self._part.rows / tall)
+        _check_size("tiles()", 32 * rows, "larger blocks or .rows(start, stop)")
         return cut(self._blocks(tall), tall, broad)
 
     def coverage(
@@ -231,13 +224,10 @@ class BoundMask:
         broad = tall if kv_block is None else parse_int(kv_block, "coverage: kv_block", minimum=1)
         b = read_index(batch, "batch", self._home.batch)
         h = read_index(head, "head", self._home.heads)
-        across = read_stretch(rows, "rows", self._part.rows)
-        along = read_stretch(keys, "keys", self._part.key_stop)
+        across = read_range(rows, "rows", self._part.rows)
+        along = read_range(keys, "keys", self._part.key_stop)
         size = 8 * math.ceil(len(across) / tall) * math.ceil(len(along) / broad)
-        if size > MAX_BYTES:
-            raise SizeError(
-                f"coverage would need {size / 1e9:.1f} GB. Pass larger blocks, or a range of rows and keys."
-            )
+        _check_size("coverage", size, "larger blocks, or a range of rows and keys")
         parts = self._reader.plane(b, h, across, along)
         return covered_cells(parts, len(across), along, tall, broad)
 
@@ -250,7 +240,9 @@ class BoundMask:
         """
         batch, heads = self._planes
         shared = (self._home.batch if batch == 1 else 1) * (self._home.heads if heads == 1 else 1)
-        return shared * sum(spans.cells() for spans in self._blocks())
+        if "spans" in self._cache:
+            return shared * self.spans.cells()
+        return shared * self._reader.count_cells()
 
     @property
     def density(self) -> float:
@@ -269,7 +261,14 @@ class BoundMask:
         >>> (mw.causal() & ~mw.keys([0])).on(3).empty_rows().tolist()
         [[[True, False, False]]]
         """
-        return np.concatenate([spans.empty_rows() for spans in self._blocks()], axis=2)
+        _check_size("empty_rows()", math.prod(self.shape[:3]), ".rows(start, stop)")
+        parts = []
+        for pieces in self._pieces():
+            empty = next(pieces).empty_rows()
+            for spans in pieces:
+                empty = empty & spans.empty_rows()
+            parts.append(empty)
+        return np.concatenate(parts, axis=2)
 
     def unseen_keys(self) -> BoolArray:
         """True for each key that no query attends to, (batch, heads, keys).
@@ -279,8 +278,9 @@ class BoundMask:
         [[[False, False, True, True]]]
         """
         keys = self._part.key_stop
+        _check_size("unseen_keys()", 32 * math.prod(self._planes) * (keys + 1), "fewer keys")
         change = np.zeros((*self._planes, keys + 1), np.int64)
-        for spans in self._blocks():
+        for spans in chain.from_iterable(self._pieces()):
             b, h, rows = spans.shape
             offsets, starts, stops = spans.flat
             row = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
@@ -292,11 +292,11 @@ class BoundMask:
         return np.equal(np.cumsum(change, axis=2)[:, :, :-1], 0)
 
     def why(self, q: int, k: int, batch: int = 0, head: int = 0) -> Why:
-        """Explains which term makes this cell visible or masked. Indices are those of `dense()`.
+        """Explains which terms make this cell visible or masked. Indices are those of `dense()`.
 
         >>> import maskwright as mw
         >>> (mw.causal() & mw.padding(lengths=[3])).on(4).why(0, 2)
-        query 0 may not see key 2: causal() stops it (2 > 0); padding(...) would allow it
+        query 0 does not attend to key 2: causal() masks it (2 > 0); padding(...) would allow it
         """
         from maskwright.core.explain import explain
 
@@ -323,9 +323,9 @@ class BoundMask:
         >>> mw.causal().on(3).equals(mw.causal() | mw.keys([0]))
         equal
         """
-        from maskwright.core.compare import bind_beside, compare
+        from maskwright.core.compare import bind_like, compare
 
-        return compare(self, bind_beside(self, other))
+        return compare(self, bind_like(self, other))
 
     # ── parts ─────────────────────────────────────────────────────────────────────────────────
 
@@ -386,6 +386,12 @@ class BoundMask:
         if step is None and "spans" in self._cache:
             return iter((self.spans,))
         return self._reader.blocks(block, step)
+
+    def _pieces(self) -> Iterator[Iterator[Spans]]:
+        """As `_blocks`, but the keys of rows with very many intervals are split, too."""
+        if "spans" in self._cache:
+            return iter((iter((self.spans,)),))
+        return self._reader.pieces()
 
     def __bool__(self) -> NoReturn:
         raise TruthError(
@@ -453,3 +459,23 @@ class BoundMask:
         except SizeError:
             return None
         return picture
+
+
+Mask._bound_class = BoundMask
+
+
+def _check_size(what: str, size: int, fix: str) -> None:
+    """Raises SizeError if a result of `size` bytes is larger than `MAX_BYTES`."""
+    if size > MAX_BYTES:
+        raise SizeError(
+            f"{what} would need {size / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:.1f} GB. Use {fix}."
+        )
+
+
+def _limited(parts: Iterable[Spans], what: str, fix: str) -> Iterator[Spans]:
+    """Yields the parts, and raises SizeError when they are larger than `MAX_BYTES` together."""
+    size = 0
+    for spans in parts:
+        yield spans
+        size += 16 * spans.intervals()
+        _check_size(what, size, fix)
