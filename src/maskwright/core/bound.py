@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import math
 from itertools import chain
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from maskwright.core.cache import MISSING, Cache
+from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View
 from maskwright.core.expr import Cell, Mask, answer_torch
 from maskwright.core.frame import MAX_BYTES, Frame
@@ -57,7 +58,8 @@ class BoundMask:
     _frame: Frame
     _known_planes: tuple[int, int] | None  # None if a predicate has to be evaluated for them
     _handle: int  # in the mask registry; a plain attribute, which torch.compile can read
-    _cache: Cache
+    _values: dict[Hashable, Any]  # of cached()
+    _lock: RLock
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class BoundMask:
             own = Frame(rows, part.key_stop, frame.batch, frame.heads, start, frame.k_start)
         handle = next(HANDLES)
         self.__dict__.update(mask=mask, _home=frame, _part=part, _frame=own)
-        self.__dict__.update(_known_planes=planes, _handle=handle, _cache=Cache())
+        self.__dict__.update(_known_planes=planes, _handle=handle, _values={}, _lock=RLock())
         MASKS[handle] = self
 
     def __getstate__(self) -> tuple[Mask, Frame, View]:
@@ -114,8 +116,15 @@ class BoundMask:
         >>> bound.has_cached("visible")
         True
         """
-        value: ValueT = self._cache.values.get(key, MISSING)
-        return self._cache.get(key, make) if value is MISSING else value
+        value: ValueT = self._values.get(key, MISSING)
+        if value is not MISSING:
+            return value
+        with self._lock:  # reentrant: one value may be computed from another
+            value = self._values.get(key, MISSING)
+            if value is MISSING:
+                value = make()
+                value = self._values.setdefault(key, value)
+        return value
 
     def has_cached(self, key: Hashable) -> bool:
         """Whether `cached` has a value for `key`.
@@ -124,7 +133,7 @@ class BoundMask:
         >>> mw.causal().on(4).has_cached("spans")
         False
         """
-        return key in self._cache
+        return key in self._values
 
     @property
     def frame(self) -> Frame:
@@ -240,7 +249,7 @@ class BoundMask:
         """
         batch, heads = self._planes
         shared = (self._home.batch if batch == 1 else 1) * (self._home.heads if heads == 1 else 1)
-        if "spans" in self._cache:
+        if "spans" in self._values:
             return shared * self.spans.cells()
         return shared * self._reader.count_cells()
 
@@ -383,13 +392,13 @@ class BoundMask:
 
     def _blocks(self, block: int = 1, step: int | None = None) -> Iterator[Spans]:
         """Spans of a block of rows at a time; all at once if they have been computed."""
-        if step is None and "spans" in self._cache:
+        if step is None and "spans" in self._values:
             return iter((self.spans,))
         return self._reader.blocks(block, step)
 
     def _pieces(self) -> Iterator[Iterator[Spans]]:
         """As `_blocks`, but the keys of rows with very many intervals are split, too."""
-        if "spans" in self._cache:
+        if "spans" in self._values:
             return iter((iter((self.spans,)),))
         return self._reader.pieces()
 

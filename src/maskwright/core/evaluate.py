@@ -165,7 +165,15 @@ class RowReader(NamedTuple):
         Raises:
             SizeError: If the intervals of these rows do not fit into memory.
         """
-        for pieces in self.pieces(block, step):
+        keys = self.max_keys()
+        if keys >= self.part.key_stop:
+            part, rows = self.part, self.part.row_stop - self.part.row
+            step = self.step() if step is None else step
+            for row, stop in [(0, rows)] if rows <= step else _cuts(rows, block, step):
+                view = View(self.frame, part.row + row, part.row + stop, 0, part.key_stop)
+                yield self._evaluate(view)
+            return
+        for pieces in self.pieces(block, step, keys):
             first = next(pieces)
             parts, size = [first], 16 * first.intervals()
             for spans in pieces:
@@ -194,11 +202,13 @@ class RowReader(NamedTuple):
     def _pieces_of(self, row: int, stop: int, piece: int) -> Iterator[Spans]:
         keys = self.part.key_stop
         for key in range(0, max(keys, 1), piece):
-            view = View(self.frame, row, stop, key, min(key + piece, keys))
-            spans = self.mask._spans(view)
-            if spans.kv_len != keys:
-                spans = spans.shift(0, keys)
-            yield spans if spans.shape[:2] == self.planes else self._expand(spans)
+            yield self._evaluate(View(self.frame, row, stop, key, min(key + piece, keys)))
+
+    def _evaluate(self, view: View) -> Spans:
+        spans = self.mask._spans(view)
+        if spans.kv_len != self.part.key_stop:
+            spans = spans.shift(0, self.part.key_stop)
+        return spans if spans.shape[:2] == self.planes else self._expand(spans)
 
     def plane(self, batch: int, head: int, rows: range, keys: range) -> Iterator[tuple[int, Spans]]:
         """Yields the spans of one batch row and head for some rows and keys, with the first row."""

@@ -377,11 +377,11 @@ class Mask(ABC):
         """An equal mask of `self.T` without `.T`; None if there is none."""
         return None
 
-    def _intersection(self, other: Mask) -> Mask | None:  # noqa: ARG002
+    def _intersection(self, other: Any) -> Mask | None:  # noqa: ARG002
         """One node for `self & other`, where `other` is of the same class; None if there is none."""
         return None
 
-    def _union(self, other: Mask) -> Mask | None:  # noqa: ARG002
+    def _union(self, other: Any) -> Mask | None:  # noqa: ARG002
         """One node for `self | other`, where `other` is of the same class; None if there is none."""
         return None
 

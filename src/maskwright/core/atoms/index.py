@@ -173,14 +173,13 @@ class _Indexed(Atom):
     def _call(self) -> tuple[str, dict[str, Any]]:
         return self.name, {"where": self.where.argument()}
 
-    def _intersection(self, other: Mask) -> Mask | None:
+    def _intersection(self, other: Any) -> Mask | None:
         return self._merge(other, 2)
 
-    def _union(self, other: Mask) -> Mask | None:
+    def _union(self, other: Any) -> Mask | None:
         return self._merge(other, 1)
 
-    def _merge(self, other: Mask, level: int) -> Mask | None:
-        assert isinstance(other, _Indexed)
+    def _merge(self, other: _Indexed, level: int) -> Mask | None:
         where = self.where.merge(other.where, level)
         return None if where is None else type(self)(where)
 

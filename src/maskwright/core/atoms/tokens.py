@@ -80,14 +80,13 @@ class Padding(KeyOnly):
         assert self.lengths is not None
         return Sizes(None, None if exact else int(self.lengths.data.max(initial=0)))
 
-    def _intersection(self, other: Mask) -> Mask | None:
+    def _intersection(self, other: Any) -> Mask | None:
         return self._merge(other, np.minimum, np.logical_and)
 
-    def _union(self, other: Mask) -> Mask | None:
+    def _union(self, other: Any) -> Mask | None:
         return self._merge(other, np.maximum, np.logical_or)
 
-    def _merge(self, other: Mask, lengths: Any, flags: Any) -> Mask | None:
-        assert isinstance(other, Padding)
+    def _merge(self, other: Padding, lengths: Any, flags: Any) -> Mask | None:
         if self.lengths is not None and other.lengths is not None:
             merged = merge_lengths(lengths, self.lengths, other.lengths)
             return None if merged is None else Padding(merged)
