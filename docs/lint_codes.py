@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from maskwright.linting.findings import CODES
+from maskwright.linting.codes import CODES
 
 SETUP: Final = """\
 import numpy as np
@@ -70,7 +70,10 @@ def sections() -> str:
     names: dict[str, Any] = {}
     exec(SETUP, names)
     lines = ["```pycon", *_prompted(SETUP), "```", ""]
-    for code, meaning in CODES.items():
+    for code, entry in CODES.items():
+        if not entry.lint:
+            continue
+        meaning = str(entry.meaning)
         if code in PARTS:
             lines += [f"## {PARTS[code]}", ""]
         lines += [f"### {code}", "", f"{meaning[0].upper()}{meaning[1:]}.", ""]

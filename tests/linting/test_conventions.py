@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import lint
-from maskwright.linting.findings import CODES
+from maskwright.linting.codes import CODES
 from tests.linting.examples import (
     INF,
     LOWEST,

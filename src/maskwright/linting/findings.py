@@ -3,56 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from maskwright.errors import TruthError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from maskwright.core.expr import Cell
-
-CODES: Final[Mapping[str, str]] = {
-    # the values of an array
-    "fill-at-limit": "a fill so low that adding to it overflows, in a mask with empty rows",
-    "fill-overflows": "a fill that the scores' dtype can't hold",
-    "fill-too-weak": "a fill too near to 0 to hide a key",
-    "integer-bias": "whole numbers to be added to scores",
-    "integer-wrapped": "~ or - of a mask of whole numbers 0 and 1",
-    "nan-value": "NaN in an array",
-    "no-values": "an array whose values can't be read",
-    "odd-values": "whole numbers that neither keep nor hide",
-    "positive-value": "a value above 0 that is added to scores",
-    "summed-fills": "two masks were added, so that there are two fills",
-    "wrong-form": "numbers to be added where truth values are read",
-    "zero-one-added": "truth values, or 0 and 1, added to scores",
-    "wrong-device": "the array lies on another device than the scores",
-    # its shape
-    "batch-on-heads": "the batch axis lands on the heads",
-    "batch-on-queries": "the batch axis lands on the queries",
-    "does-not-broadcast": "an axis that fits neither its size nor 1",
-    "does-not-fit": "what was stated is about other sizes than the mask's",
-    "keys-mismatch": "more or fewer keys than attention has",
-    "queries-mismatch": "more or fewer queries than attention has",
-    "wrong-rank": "more axes than attention has, or none",
-    # its cells
-    "aligned-lower-right": "causal from the last key on, where it should be from the first",
-    "aligned-upper-left": "causal from the first key on, where it should be from the last",
-    "differs": "not the expected mask",
-    "documents-leak": "a query sees another document",
-    "empty-row": "a query that sees nothing",
-    "future-visible": "a query sees a later key",
-    "inverted": "what should be seen is hidden, and the other way round",
-    "own-position-hidden": "a query that does not see itself",
-    "padding-on-queries": "padding hides rows instead of columns",
-    "padding-visible": "a query sees padding",
-    "queries-and-keys-swapped": "the mask is transposed",
-    "real-key-hidden": "a real token that no query sees",
-    "window-missing": "no window where one was stated",
-    "window-off-by-one": "a window of one key more or less than stated",
-    "window-too-narrow": "a window that sees fewer keys than stated",
-    "window-too-wide": "a window that sees more keys than stated",
-}
 
 
 @dataclass(frozen=True)
