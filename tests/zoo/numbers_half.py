@@ -283,7 +283,7 @@ def adds_beside(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, seen: Tensor) -> 
     TWICE,
     "added in place to a bias that the layers share",
     after="NeMo Automodel#2658",
-    causes="summed-fills fill-overflows empty-row-nan",
+    causes="fill-at-limit fill-overflows empty-row-nan",
     checks="N G",
     layer="layers.1.attention",
 )
