@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import maskwright as mw
 from maskwright import Finding, lint
+from maskwright.messages import Reason
 from tests.linting.examples import (
     BOTH,
     INF,
@@ -46,11 +48,21 @@ def test_findings_are_values() -> None:
         one[0].code = "other"  # type: ignore[misc]
     assert one.as_dict()["findings"][0] == {
         "code": "future-visible",
-        "message": "Query 0 may see key 1, which comes later.",
+        "severity": "error",
+        "message": "Query 0 attends to key 1, a later position.",
         "fix": "Combine the mask with causal().",
         "cell": {"batch": 0, "head": 0, "query": 0, "key": 1},
+        "reason": {
+            "code": "future-visible.message",
+            "params": {
+                "query": 0,
+                "key": 1,
+                "at": {"code": "lint.at_anywhere", "params": {"batch": 0, "head": 0}},
+            },
+        },
     }
-    assert Finding("differs", "a.", "b.").as_dict()["cell"] is None
+    assert Finding("nan-value", Reason("nan-value.message")).as_dict()["cell"] is None
+    assert pickle.loads(pickle.dumps(one)) == one
 
 
 def test_two_mistakes_are_both_found() -> None:
@@ -62,7 +74,7 @@ def test_two_mistakes_are_both_found() -> None:
 def test_a_message_names_batch_row_and_head_where_there_are_several() -> None:
     report = lint(BOTH | (np.arange(2) > 0)[:, None, None, None], heads=3, causal=True)
     assert report[0].cell == (1, 0, 0, 1)
-    assert "Query 0 (batch row 1, head 0) may see key 1" in report[0].message
+    assert "Query 0 (batch row 1, head 0) attends to key 1" in report[0].message
 
 
 def test_the_masks_of_a_library_are_healthy() -> None:
@@ -162,7 +174,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "window of 0": (lambda: lint(PAST, window=0), "less than 1"),
     "window of three": (lambda: lint(PAST, window=(1, 2, 3)), "has 3 numbers"),
     "window of -2": (lambda: lint(PAST, window=(-2, 0)), "less than 0"),
-    "expects an array": (lambda: lint(PAST, expects=PAST), "Give a mask"),
+    "expects an array": (lambda: lint(PAST, expects=PAST), "Pass a mask"),
     "padding of floats": (lambda: lint(PAST, padding=REAL * 1.0), "dtype float64"),
     "documents of text": (lambda: lint(PAST, documents="ab"), "of type str"),
 }

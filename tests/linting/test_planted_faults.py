@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import torch
 import maskwright as mw
 from maskwright import LintReport, lint
 from maskwright.linting.codes import CODES
+from maskwright.messages import LANGUAGES, messages, reasons
 from tests.linting.examples import (
     BOTH,
     EMPTY,
@@ -537,6 +539,19 @@ def test_a_planted_fault_is_found(name: str) -> None:
         for sentence in (finding.message, finding.fix):
             assert sentence.endswith(".")
             assert ". " not in sentence
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_finding_has_texts_in_both_languages(name: str) -> None:
+    for finding in PLANTS[name].bad():
+        for reason in reasons(finding.reason):
+            assert reason.code in messages("en")
+        english, chinese = (finding.as_dict(lang) for lang in LANGUAGES)
+        assert (english["message"], english["fix"]) == (finding.message, finding.fix)
+        assert chinese["message"].endswith("。")
+        assert chinese["fix"].endswith("。")
+        assert {**english, "message": "", "fix": ""} == {**chinese, "message": "", "fix": ""}
+        json.dumps(english, allow_nan=False)
 
 
 @pytest.mark.parametrize("name", PLANTS)
