@@ -138,7 +138,8 @@ def check_cells(
             return [replace(other.finding, cell=leaks[0].cell)]
     causes = [leak for leak in leaks if CODES[leak.code].root_cause]
     if not causes and _is_transposed(placed, expected):
-        causes = [make_finding("queries-and-keys-swapped", leaks[0].cell)]
+        mask = brief(expected.allowed())
+        causes = [make_finding("queries-and-keys-swapped", leaks[0].cell, mask=mask)]
     return causes[:1] or leaks
 
 

@@ -8,7 +8,7 @@ MESSAGES: Final = {
     # Values of a mask array
     "fill-at-limit.meaning": "掩码值过于接近该数据类型的最小值，再加任何数都会溢出为 -inf",
     "fill-at-limit.fix": "以布尔值合并各掩码，只转换一次为加性掩码，"
-    "掩码值取 finfo(dtype).min / 2 或 -inf。",
+    "掩码值取 finfo(dtype).min / 2，或让这些行至少有一个键可见。",
     "fill-overflows.meaning": "掩码值超出分数的数据类型的表示范围",
     "fill-overflows.fix": "用 masked_fill 填入 torch.finfo(scores.dtype).min 或 -inf，不要用乘法。",
     "fill-too-weak.meaning": "掩码值过于接近 0，不足以屏蔽键",

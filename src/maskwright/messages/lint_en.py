@@ -25,8 +25,8 @@ MESSAGES: Final = {
     "adding {addend} gives -inf, and a fully masked row gives NaN.",
     "fill-overflows.message": "The fill value {fill:.5g} is out of range of {dtype}, whose lowest "
     "number is {limit:.5g}: it becomes -inf, and 0 * -inf is NaN.",
-    "fill-too-weak.message": "The fill value {fill:.3g} is too close to 0: a score that is larger "
-    "by as much cancels it.",
+    "fill-too-weak.message": "The fill value {fill:.3g} is too close to 0: a score difference "
+    "of the same size cancels it.",
     "integer-bias.message": "Expected a floating-point array to add to the scores, got {dtype}.",
     "integer-wrapped.message": "The array contains {low} and {high}: {operator} of 0 and 1 in "
     "{dtype} wraps around.",
@@ -35,7 +35,8 @@ MESSAGES: Final = {
     "odd-values.message": "Expected 0 and 1, got {value}.",
     "positive-value.message": "The array contains {value:.3g}: it raises a score instead of masking "
     "the key.",
-    "summed-fills.message": "Expected one fill value, got {high:.3g} and {low:.3g}.",
+    "summed-fills.message": "Expected one fill value, got {high:.3g} and {low:.3g}: two additive "
+    "masks were summed.",
     "wrong-form.message": "Expected a bool mask, got an additive mask: read as bool, 0 masks and "
     "every other value keeps.",
     "zero-one-added.message": "Expected 0 and -inf, got 0 and 1 ({dtype}): added to the scores, they "
@@ -76,7 +77,7 @@ MESSAGES: Final = {
     "the rows of padding queries are masked.",
     "padding-on-queries.rows": "Every query attends to all keys or to none.",
     "padding-visible.message": "Query {query}{at} attends to key {key}, which is padding.",
-    "queries-and-keys-swapped.message": "The transpose of the mask is as stated, the mask is not.",
+    "queries-and-keys-swapped.message": "Expected {mask}, got its transpose.",
     "real-key-hidden.message": "Key {key}{at} is not padding, but no query attends to it.",
     "window.back": "Expected {window}, {expected} keys back including the query, got {actual} keys.",
     "window.ahead": "Expected {window}, {expected} keys ahead, got {actual} keys.",
