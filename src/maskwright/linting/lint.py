@@ -213,7 +213,7 @@ def _lint_cells(
     yield from empty
     if values is None or not values.overflow_addend:
         return
-    # Scores are added in every row, of padding too; a second mask only if the caller adds one.
+    # Scores are added in all rows, padding included; a second mask only if the caller adds one.
     any_score = values.overflow_addend == "score"
     for finding in check_empty_rows(placed, fill, Expected()) if any_score else empty:
         addend = Reason(f"lint.addend_{values.overflow_addend}", {})

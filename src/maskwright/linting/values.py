@@ -76,7 +76,7 @@ class AdditiveValues:
 
     @cached_property
     def filled(self) -> BoolArray:
-        """Where the value is low enough to mask a key."""
+        """Where the value is low enough to mask the key."""
         return np.asarray(self.values <= MAX_FILL)
 
     @cached_property
@@ -101,7 +101,7 @@ class AdditiveValues:
 
     @cached_property
     def weak_fill(self) -> float | None:
-        """The single value that is meant as a fill value, but is too close to 0 to mask a key."""
+        """The single value that is meant as a fill value, but is too close to 0 to mask keys."""
         other = self.other & ~np.isnan(self.values)
         if not bool(other.any()) or bool(self.filled.any()):
             return None

@@ -69,7 +69,7 @@ MESSAGES: Final = {
     "inverted.complement": "Expected {mask}, got its complement.",
     "inverted.future": "Every query attends only to later keys.",
     "inverted.padding": "Query {query}{at} attends to key {key}, which is padding, and no query "
-    "attends to a token.",
+    "attends to tokens.",
     "inverted.window": "No query attends to itself, and each one masks a single interval of keys.",
     "own-position-hidden.message": "Query {query}{at} does not attend to key {key}, its own "
     "position.",
