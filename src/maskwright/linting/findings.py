@@ -36,6 +36,8 @@ class Finding:
     ('future-visible', 'error', Cell(batch=0, head=0, query=0, key=1))
     >>> print(finding)
     future-visible: Query 0 attends to key 1, a later position. Combine the mask with causal().
+    >>> finding.message, finding.fix
+    ('Query 0 attends to key 1, a later position.', 'Combine the mask with causal().')
     >>> finding.text("zh")
     'future-visible：查询 0 关注键 1，而它的位置更靠后。将掩码与 causal() 取交集（&）。'
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -60,6 +60,15 @@ class MaskValues:
     overflow_addend: str = ""
 
 
+class OtherRange(NamedTuple):
+    """The values of an additive mask that neither keep nor mask."""
+
+    low: float
+    high: float
+    few: bool  # whether `low` and `high` are the only ones
+    where: BoolArray
+
+
 @dataclass(frozen=True)
 class AdditiveValues:
     """An array (batch, heads, query, key) that is added to the scores.
@@ -80,18 +89,48 @@ class AdditiveValues:
         return np.asarray(self.values <= MAX_FILL)
 
     @cached_property
-    def other(self) -> BoolArray:
-        """Where the value is neither 0 nor a fill value; NaN is included."""
-        return np.asarray((self.values != 0) & ~self.filled)
+    def is_filled(self) -> bool:
+        """Whether there is a fill value."""
+        return bool(self.filled.any())
+
+    @cached_property
+    def other(self) -> BoolArray | None:
+        """Where the value is neither 0 nor a fill value, NaN included; None if nowhere."""
+        other = np.asarray((self.values != 0) & ~self.filled)
+        return other if bool(other.any()) else None
+
+    @cached_property
+    def other_range(self) -> OtherRange | None:
+        """The range of the values that are neither 0, nor a fill value, nor NaN."""
+        if self.other is None:
+            return None
+        where = self.other & ~np.isnan(self.values)
+        if not bool(where.any()):
+            return None
+        high = float(np.max(self.values, where=where, initial=-np.inf))
+        low = float(np.min(self.values, where=where, initial=np.inf))
+        few = not bool((where & (self.values != low) & (self.values != high)).any())
+        return OtherRange(low, high, few, where)
 
     @cached_property
     def highest_fill(self) -> float:
         """The fill value closest to 0, -inf if there is none."""
+        if not self.is_filled:
+            return -np.inf
         return float(np.max(self.values, where=self.filled, initial=-np.inf))
+
+    @cached_property
+    def lowest_fill(self) -> float:
+        """The lowest fill value, -inf if there is none."""
+        if not self.is_filled:
+            return -np.inf
+        return float(np.min(self.values, where=self.filled, initial=0))
 
     @cached_property
     def lowest_finite_fill(self) -> float:
         """The lowest fill value other than -inf, 0 if there is none."""
+        if not self.is_filled or self.lowest_fill > -np.inf:
+            return self.lowest_fill if self.is_filled else 0.0
         return float(np.min(self.values, where=self.filled & (self.values > -np.inf), initial=0))
 
     @property
@@ -102,17 +141,10 @@ class AdditiveValues:
     @cached_property
     def weak_fill(self) -> float | None:
         """The single value that is meant as a fill value, but is too close to 0 to mask keys."""
-        other = self.other & ~np.isnan(self.values)
-        if not bool(other.any()) or bool(self.filled.any()):
+        other = self.other_range
+        if other is None or self.is_filled:
             return None
-        high, low = self.range_of(other)
-        few = not bool((other & (self.values != low) & (self.values != high)).any())
-        return high if few and high <= 0 else None
-
-    def range_of(self, where: BoolArray) -> tuple[float, float]:
-        """Returns the highest and the lowest value of these cells."""
-        high = float(np.max(self.values, where=where, initial=-np.inf))
-        return high, float(np.min(self.values, where=where, initial=np.inf))
+        return other.high if other.few and other.high <= 0 else None
 
 
 ADDITIVE_CHECKS: Final = Checks[AdditiveValues]()
@@ -228,7 +260,7 @@ def _check_additive(
     """Values that are added to the scores: 0 keeps, a low number masks."""
     added = AdditiveValues(values, convention, dtype or own_dtype)
     masked = added.filled
-    if bool(added.other.any()):
+    if added.other is not None:
         # A value that cannot mask is still meant to, so that the cells are checked as intended.
         masked = masked | (added.other if added.weak_fill is not None else values >= -MAX_FILL)
     addend = ""
@@ -245,30 +277,28 @@ def _check_form(added: AdditiveValues) -> Iterator[Finding]:
 
 @ADDITIVE_CHECKS.register("nan-value")
 def _check_nan(added: AdditiveValues) -> Iterator[Finding]:
-    nan = np.isnan(added.values)
-    if bool(nan.any()):
-        yield make_finding("nan-value", _first(nan))
+    if added.other is not None:
+        nan = np.isnan(added.values)
+        if bool(nan.any()):
+            yield make_finding("nan-value", _first(nan))
 
 
 @ADDITIVE_CHECKS.register("positive-value", "fill-too-weak")
 def _check_other_values(added: AdditiveValues) -> Iterator[Finding]:
     """Values that neither keep nor mask. Many different ones are a bias, which keeps like 0."""
-    other = added.other & ~np.isnan(added.values)
-    if not bool(other.any()):
+    other = added.other_range
+    if other is None:
         return
-    high, low = added.range_of(other)
-    few = not bool((other & (added.values != low) & (added.values != high)).any())
-    if high >= -MAX_FILL or (few and high > 0):
-        yield make_finding("positive-value", _first(added.values == high), value=high)
+    if other.high >= -MAX_FILL or (other.few and other.high > 0):
+        yield make_finding("positive-value", _first(added.values == other.high), value=other.high)
     elif added.weak_fill is not None:
-        yield make_finding("fill-too-weak", _first(other), fill=high)
+        yield make_finding("fill-too-weak", _first(other.where), fill=added.weak_fill)
 
 
 @ADDITIVE_CHECKS.register("summed-fills")
 def _check_summed_fills(added: AdditiveValues) -> Iterator[Finding]:
-    high = added.highest_fill
-    low = float(np.min(added.values, where=added.filled, initial=0))
-    if bool(added.filled.any()) and low < 1.5 * high:
+    high, low = added.highest_fill, added.lowest_fill
+    if low < 1.5 * high:
         yield make_finding("summed-fills", _first(added.values == low), high=high, low=low)
 
 

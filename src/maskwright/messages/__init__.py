@@ -18,11 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LANGUAGES: Final = ("en", "zh")
-SUBJECTS: Final = (
-    "masks",
-    "findings",
-    "lint",
-)  # modules <subject>_<language>, each with a table MESSAGES
+# The modules <subject>_<language>, each with a table MESSAGES
+SUBJECTS: Final = ("masks", "findings", "lint")
 
 
 @dataclass(frozen=True)
