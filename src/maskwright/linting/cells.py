@@ -16,8 +16,7 @@ import numpy as np
 
 from maskwright.core import atoms
 from maskwright.core.atoms import causal, window
-from maskwright.core.explain import brief
-from maskwright.core.expr import Cell
+from maskwright.core.expr import Cell, brief
 from maskwright.core.spans import Spans
 from maskwright.errors import FrameError
 from maskwright.linting.codes import CODES
@@ -336,7 +335,9 @@ def _check_documents(given: CellInput) -> Iterator[Finding]:
         documents = bind(given.expected.documents, given.frame)
         cell = first(given.checked - documents.spans)
         if cell is not None:
-            yield _leak("documents-leak", cell, given.frame, reason=_why(documents, cell))
+            yield _leak(
+                "documents-leak", cell, given.frame, terms=_why(documents, cell).params["terms"]
+            )
 
 
 @CELL_CHECKS.register("real-key-hidden")
@@ -407,8 +408,8 @@ def _plane(cell: Cell, frame: Frame) -> Reason:
     return Reason(f"lint.at_{name}", {"batch": cell.batch, "head": cell.head})
 
 
-def _why(bound: BoundMask, cell: Cell) -> object:
-    return str(bound.why(cell.query, cell.key, cell.batch, cell.head))
+def _why(bound: BoundMask, cell: Cell) -> Reason:
+    return bound.why(cell.query, cell.key, cell.batch, cell.head).reason
 
 
 def _masks_padding_rows(given: CellInput) -> bool:

@@ -10,7 +10,6 @@ import numpy as np
 from maskwright.core import atoms
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
-from maskwright.core.lengths import implied_sizes
 from maskwright.core.validate import describe_type, parse_bool, parse_int, read_array, read_choice
 from maskwright.errors import ArgumentError, FrameError
 from maskwright.linting.cells import (
@@ -314,7 +313,7 @@ def _bind(mask: Mask, sizes: Sizes, expected: Expected) -> BoundMask:
 
 def _data_sizes(masks: list[Mask]) -> tuple[int | None, int | None]:
     """The numbers of queries and keys that the data of masks describes, None if it does not."""
-    implied = [(None, None), *(implied_sizes(mask, at_least=False) for mask in masks)]
+    implied = [(None, None), *(mask.implied_sizes(exact=True) for mask in masks)]
     queries, keys = (
         max((n for n in side if n is not None), default=None) for side in zip(*implied, strict=True)
     )

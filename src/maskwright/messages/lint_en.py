@@ -61,7 +61,7 @@ MESSAGES: Final = {
     "aligned-lower-right.message": "Expected the first query at position {expected}, got {actual}.",
     "aligned-upper-left.message": "Expected the first query at position {expected}, got {actual}.",
     "differs.message": "Expected {mask}: {reason}.",
-    "documents-leak.message": "Query {query}{at} attends to key {key}, expected: {reason}.",
+    "documents-leak.message": "Query {query}{at} attends to key {key}, but {terms}.",
     "empty-row.nan": "Query {query}{at}{more}: every key is masked, so softmax gives NaN.",
     "empty-row.uniform": "Query {query}{at}{more}: every key is masked, so softmax is uniform over "
     "all keys (each score is {fill:.3g}).",

@@ -53,7 +53,7 @@ MESSAGES: Final = {
     "aligned-lower-right.message": "第一个查询的位置应为 {expected}，实际为 {actual}。",
     "aligned-upper-left.message": "第一个查询的位置应为 {expected}，实际为 {actual}。",
     "differs.message": "应为 {mask}：{reason}。",
-    "documents-leak.message": "查询 {query}{at}关注键 {key}，而应为：{reason}。",
+    "documents-leak.message": "查询 {query}{at}关注键 {key}，但 {terms}。",
     "empty-row.nan": "查询 {query}{at}{more}的所有键都被屏蔽，softmax 产生 NaN。",
     "empty-row.uniform": "查询 {query}{at}{more}的所有键都被屏蔽，softmax 在所有键上均匀分布"
     "（每个分数都是 {fill:.3g}）。",
