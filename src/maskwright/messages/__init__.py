@@ -36,7 +36,7 @@ class Reason:
     """
 
     code: str
-    params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    params: Mapping[str, Any] = field(default_factory=dict)  # a dict, so that it can be pickled
 
     def __str__(self) -> str:
         return render(self)
