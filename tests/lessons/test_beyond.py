@@ -30,7 +30,7 @@ def test_d5_a_flexible_mask_is_put_together_from_others() -> None:
         [1, 0, 1, 1, 0],
         [1, 0, 0, 1, 1],
     ]
-    assert "key 0 is chosen" in str(bound.why(4, 0))
+    assert "key 0 is selected" in str(bound.why(4, 0))
     assert "window(back=1)" in str(bound.why(4, 3))
     assert "may not see" in str(bound.why(4, 1))
 
