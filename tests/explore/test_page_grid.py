@@ -52,7 +52,7 @@ def test_pointing_at_a_cell_says_why(visit: Visit) -> None:
     for query, key in ((1, 3), (5, 0), (5, 2), (4, 3)):
         page.mouse.move(*middle_of(page, query, key, (6, 6)))
         expect(why).to_have_text(on.why(query, key).text())
-        seen = on.why(query, key).allowed
+        seen = on.why(query, key).visible
         expect(why).to_have_class(f"why {'is-seen' if seen else 'is-hidden'}")
         expect(page.locator("#stage .ring")).to_have_count(1)
     page.mouse.move(2, 2)

@@ -121,7 +121,7 @@ def gone(pid: int) -> bool:
 
 def test_it_says_where_it_is_and_how_to_stop_it(server: Running) -> None:
     assert server.process.stdout is not None
-    assert server.process.stdout.readline().strip() == "Ctrl+C masks it."
+    assert server.process.stdout.readline().strip() == "Ctrl+C stops it."
     headers = server.headers()
     reply = server.post("mask", {"subject": {"expression": "causal()"}}, headers)
     assert reply.json()["count"] == 36
