@@ -100,7 +100,7 @@ def test_a_dialogue_without_a_prompt_is_a_chat(here: Here, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("train", "langage"), "There is no app langage. Did you mean language?"),
+        (("train", "langage"), "there is no app 'langage'. Did you mean 'language'?"),
         (
             ("train", "language", "--version", "v5"),
             "no version v5 of language. Give one of gpt, v4, v3.",

@@ -11,6 +11,7 @@ import difflib
 import inspect
 import re
 import warnings
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.core.atoms import ATOMS
@@ -106,7 +107,7 @@ stride, tree, window, by_head, by_batch.
 def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Mask:
     """Calls the atom of that name, with a clear message for wrong arguments."""
     atom = ATOMS[name]
-    signature = inspect.signature(atom)
+    signature = _signature(atom)
     for key in named:
         if key not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
@@ -116,6 +117,9 @@ def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Mask:
     except TypeError as error:
         raise TextError(f"{name}: {str(error)[:100]}. See help(maskwright.{name}).") from None
     return atom(*arguments, **named)
+
+
+_signature = cache(inspect.signature)
 
 
 def _check_limits(text: str) -> None:
