@@ -1,17 +1,17 @@
-"""Every exception that maskwright raises.
+"""The exceptions that maskwright raises.
 
     MaskError (ValueError)
-    ├── ArgumentError    an atom, operator or helper was given something it can't take
-    ├── AuditError       a model does not obey its mask (an AssertionError too)
-    ├── FrameError       the sizes asked for do not fit the mask, or a cell lies outside them
-    ├── MissingError     a framework that the target needs is not installed (an ImportError too)
-    ├── RankError        another process of a job does not answer (a RuntimeError too)
-    ├── SizeError        the answer would be too large to build; the message names the way around
-    ├── TextError        text or JSON that does not spell a mask
-    ├── TruthError       a mask was used as a plain True or False (a TypeError too)
-    └── Unsupported      a target can't say this mask; the message names the part that it can't
+    ├── ArgumentError    an argument is invalid
+    ├── AuditError       a model does not respect its mask (also an AssertionError)
+    ├── FrameError       the sizes do not fit the mask, or a cell is outside them
+    ├── MissingError     a package is not installed (also an ImportError)
+    ├── RankError        another process of a job does not respond (also a RuntimeError)
+    ├── SizeError        the result would be too large
+    ├── TextError        text or JSON that is not a mask
+    ├── TruthError       a mask was used as a boolean (also a TypeError)
+    └── Unsupported      a target cannot represent this mask
 
-A message is one sentence of what was given and which rule it breaks, and one of what to do.
+A message names the argument, the value and the rule, and then the fix.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class MaskError(ValueError):
     ...     print(error)
     window: back=-1 is negative. Pass the number of keys from the query, 0 or more, or None for no limit.
 
-    Where a mask was read from text, `at` is the first character that is at fault, and one past
-    the last.
+    If a mask was parsed from text, `at` is the position of the first character at fault, and one
+    past the last.
 
     >>> text = "causal() & windw(back=3)"
     >>> try:
@@ -55,7 +55,7 @@ class MaskError(ValueError):
 
 
 class ArgumentError(MaskError):
-    """An atom, operator or helper was given something it can't take.
+    """An argument is invalid.
 
     >>> import maskwright as mw
     >>> mw.stride(0)
@@ -65,7 +65,7 @@ class ArgumentError(MaskError):
 
 
 class AuditError(MaskError, AssertionError):
-    """A model does not obey its mask; the message is the report.
+    """A model does not respect its mask; the message is the report.
 
     >>> import torch, maskwright as mw
     >>> report = mw.audit(lambda x: x.flip(1), torch.randn(1, 4, 2), expects="causal")
@@ -78,7 +78,7 @@ class AuditError(MaskError, AssertionError):
 
 
 class FrameError(MaskError):
-    """The sizes asked for do not fit the mask, or a cell lies outside them.
+    """The sizes do not fit the mask, or a cell is outside them.
 
     >>> import maskwright as mw
     >>> mw.padding(lengths=[3, 9]).on(4)
@@ -89,7 +89,7 @@ Pass kv_len=9 or more, or shorten the lengths.
 
 
 class MissingError(MaskError, ImportError):
-    """A framework that the target needs is not installed; the message names the extra.
+    """A package is not installed; the message names the extra that installs it.
 
     >>> import maskwright as mw
     >>> raise mw.MissingError("jax: jax is not installed. Run: pip install 'maskwright[jax]'")
@@ -99,7 +99,7 @@ class MissingError(MaskError, ImportError):
 
 
 class RankError(MaskError, RuntimeError):
-    """Another process of a job has died or hangs. `ranks` are those that do not answer.
+    """Another process of a job has died or hangs. `ranks` are those that do not respond.
 
     >>> from maskwright.errors import RankError
     >>> raise RankError("Rank 2 does not answer. Look there, and start the job again.", ranks=[2])
@@ -113,7 +113,7 @@ class RankError(MaskError, RuntimeError):
 
 
 class SizeError(MaskError):
-    """The answer would be too large to build; the message names the way around.
+    """The result would be too large; the message names an alternative.
 
     >>> import maskwright as mw
     >>> mw.causal().on(1_000_000).dense()
@@ -124,7 +124,7 @@ Use .spans, .tiles() or .rows(start, stop).
 
 
 class TextError(MaskError):
-    """Text or JSON that does not spell a mask.
+    """Text or JSON that is not a mask.
 
     >>> import maskwright as mw
     >>> mw.parse("casual()")
@@ -134,7 +134,7 @@ class TextError(MaskError):
 
 
 class TruthError(MaskError, TypeError):
-    """A mask was used as a plain True or False, mostly by `and`, `or`, `not` or `if`.
+    """A mask was used as a boolean, by `and`, `or`, `not` or `if`.
 
     >>> import maskwright as mw
     >>> mw.causal() and mw.window(back=3)
@@ -145,7 +145,7 @@ Write & for `and`, | for `or`, ~ for `not`.
 
 
 class Unsupported(MaskError):  # noqa: N818 - it is a refusal, not a fault
-    """A target can't say this mask. `target` is its name, `term` the part that it can't say.
+    """A target cannot represent this mask. `target` is its name, `term` the part at fault.
 
     >>> import maskwright as mw
     >>> try:

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.core import evaluate, expr
+from tests.strategies import bind, cases
 
 MASKS = [
     mw.causal() & mw.padding(lengths=[3, 4]),
@@ -265,3 +268,42 @@ def test_threads_compute_a_value_of_a_mask_once() -> None:
             )
         assert len(calls) == 1
         assert len(set(map(id, found))) == 1
+
+
+def test_and_and_or_compare_by_their_set_of_terms() -> None:
+    a, b, d = mw.causal(), mw.chunks(4), mw.keys([1])
+    assert a & b == b & a
+    assert a | b | d == d | a | b
+    assert hash(a & b & d) == hash(d & b & a)
+    assert a & b & a == b & a
+    assert (a & b) | d == d | (b & a)
+    assert a & b != a | b
+    assert a & b != a & d
+    assert (a & b) != a
+    assert (a & b) != "a & b"
+    assert len({a & b, b & a, a | b}) == 2
+
+
+def test_repr_keeps_the_order_of_the_terms() -> None:
+    a, b = mw.causal(), mw.chunks(4)
+    assert repr(b & a) == "chunks(4) & causal()"
+    assert repr(mw.simplify(b & a)) == repr(mw.simplify(a & b))
+    assert repr(mw.from_json(mw.to_json(b | a))) == "chunks(4) | causal()"
+
+
+@given(cases(), st.data())
+def test_equal_masks_have_equal_cells(case: tuple[mw.Mask, mw.Frame], data: st.DataObject) -> None:
+    mask, frame = case
+    shuffled = shuffle(mask, data)
+    assert shuffled == mask
+    assert hash(shuffled) == hash(mask)
+    assert bind(shuffled, frame).equals(mask)
+
+
+def shuffle(mask: mw.Mask, data: st.DataObject) -> mw.Mask:
+    if not isinstance(mask, expr.Composite):
+        return mask
+    parts = [shuffle(part, data) for part in mask._parts()]
+    if isinstance(mask, expr.Chain):
+        parts = data.draw(st.permutations(parts))
+    return mask._with_parts(tuple(parts))
