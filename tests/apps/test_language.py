@@ -104,7 +104,7 @@ def test_bad_texts_are_one_sentence(tmp_path: Path) -> None:
 
 
 def test_an_unknown_app_and_version_are_named(notes: Path) -> None:
-    with pytest.raises(mw.ArgumentError, match="Did you mean .language"):
+    with pytest.raises(mw.ArgumentError, match=r"Did you mean .language"):
         find_app("langauge")
     with pytest.raises(mw.ArgumentError, match="no version v9"):
         task(notes, version="v9")

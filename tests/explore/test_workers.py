@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maskwright.explore.faults import Fault
-from maskwright.explore.workers import Crew, Reply, Worker
+from maskwright.explore.faults import Fault, Reply
+from maskwright.explore.workers import Crew, Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

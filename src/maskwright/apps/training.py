@@ -18,7 +18,7 @@ import torch
 from maskwright.apps.checkpoints import Progress, is_there, read_weights, save_weights
 from maskwright.apps.ranks import Ranks
 from maskwright.apps.resuming import load_last, progress_of, save_last
-from maskwright.apps.weights import weights_of
+from maskwright.apps.weights import Weights
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -290,3 +290,20 @@ def _bar(steps: int, done: int, main: bool) -> Iterator[Callable[[int, float, fl
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task("", total=steps, completed=done, loss=float("nan"), speed=0.0)
         yield lambda step, loss, speed: bar.update(line, completed=step, loss=loss, speed=speed)
+
+
+def weights_of(model: nn.Module, loss: Callable[[Any], torch.Tensor], ranks: Ranks) -> Weights:
+    """The weights of a model, held as the ranks are to hold them.
+
+    >>> from torch import nn
+    >>> from maskwright.apps.ranks import Ranks
+    >>> from maskwright.apps.training import weights_of
+    >>> model = nn.Linear(2, 1)
+    >>> sorted(weights_of(model, model, Ranks()).copied())
+    ['bias', 'weight']
+    """
+    if ranks.mesh is None:
+        return Weights(model, loss)
+    from maskwright.apps.weights_over_ranks import Copies, Parts  # a second of imports
+
+    return (Parts if ranks.fsdp else Copies)(model, loss, ranks)

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from maskwright.apps.ranks import Ranks
-
 
 class Weights:
     """A model's weights, all in this process. Over ranks, all of them call everything together."""
@@ -45,19 +43,3 @@ class Weights:
     def put(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take what `copied` gave."""
         self.model.load_state_dict(weights)
-
-
-def weights_of(model: nn.Module, loss: Callable[[Any], torch.Tensor], ranks: Ranks) -> Weights:
-    """The weights of a model, held as the ranks are to hold them.
-
-    >>> from torch import nn
-    >>> from maskwright.apps.ranks import Ranks
-    >>> model = nn.Linear(2, 1)
-    >>> sorted(weights_of(model, model, Ranks()).copied())
-    ['bias', 'weight']
-    """
-    if ranks.mesh is None:
-        return Weights(model, loss)
-    from maskwright.apps.weights_over_ranks import Copies, Parts  # a second of imports
-
-    return (Parts if ranks.fsdp else Copies)(model, loss, ranks)

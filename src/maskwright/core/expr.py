@@ -27,6 +27,7 @@ from maskwright.core import regions as closed
 from maskwright.core import spans as sets
 from maskwright.core.cache import Cache, mask_property
 from maskwright.core.frame import BroadcastDims, Frame, make_frame, merge_dims
+from maskwright.core.interval_ops import CSR
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.validate import FrozenArray, literal, parse_int
 from maskwright.errors import ArgumentError, FrameError, TruthError
@@ -504,9 +505,11 @@ class KeyOnly(Atom):
     def _spans_transposed(self, view: View) -> Spans:
         # Transposed, a row attends to all keys or to none, as the one distinct row says.
         one = view.transposed._replace(row=0, row_stop=1)
-        spans = self._spans(one).shift(-view.row, view.rows)
+        spans = self._spans(one)
+        offsets, starts, stops = spans.flat  # unlike a band, it has no empty intervals to shift
+        flat = CSR(offsets, starts - view.row, stops - view.row)
         visible = np.zeros((*spans.shape, view.rows), np.bool_)
-        spans.write_dense(visible)
+        sets.Spans(spans.shape, view.rows, flat=flat).write_dense(visible)
         return view.band(view.first, np.where(visible[:, :, 0], view.last + 1, view.first))
 
     def _width_transposed(self, keys: int) -> int:  # noqa: ARG002 - all keys or none

@@ -9,9 +9,8 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.explore import answers, answers_numbers, answers_use
-from maskwright.explore.faults import Fault, fault_of
+from maskwright.explore.faults import Fault, Reply, fault_of
 from maskwright.explore.requests import read_request
-from maskwright.explore.workers import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

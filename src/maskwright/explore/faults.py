@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from maskwright.errors import MaskError, SizeError
 
 ADVICE = "Take fewer tokens, or zoom in."
 REPORT = "Report it, with what you asked."
+
+
+class Reply(NamedTuple):
+    """The response of a worker."""
+
+    status: int
+    kind: str
+    body: bytes
 
 
 class Fault(Exception):  # noqa: N818 - most are the user's, not the program's

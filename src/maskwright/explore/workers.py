@@ -13,9 +13,9 @@ import json
 import multiprocessing
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from maskwright.explore.faults import ADVICE, Fault
+from maskwright.explore.faults import ADVICE, Fault, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,14 +28,6 @@ START_SECONDS: Final = 60.0  # for a worker to import the library on a slow disk
 MEMORY: Final = 3 * 2**30  # bytes of address space that a job may add
 PAUSE: Final = 1.0  # seconds before a worker that can't start is tried again
 READY: Final = b"ready"
-
-
-class Reply(NamedTuple):
-    """What a worker answers."""
-
-    status: int
-    kind: str
-    body: bytes
 
 
 class Crew:
