@@ -1,7 +1,7 @@
-"""Deciders: can a target say this mask at all? Told from its dense cells alone.
+"""Deciders: whether a target can represent a mask at all, from its dense cells alone.
 
-Each is a plain search or count, by another way than the code that lowers, so that a refusal
-which need not be shows.
+Each is a plain search or count that shares nothing with the code that lowers, so that an
+unnecessary refusal fails.
 """
 
 from __future__ import annotations
@@ -199,11 +199,48 @@ def reaches_the_end(cells: np.ndarray, back: int | None, ahead: int | None) -> b
     return (queries, keys) in reached
 
 
+def onnx(allowed: np.ndarray, representation: str, opset: int, past_len: int) -> bool:
+    """Every value of the attributes, and for each sequence every length."""
+    _b, _h, t, s = allowed.shape
+    if not heads_are_equal(allowed):
+        return False
+    sides = [-1, *range(max(t + past_len, s) + 1)]
+    unlimited = [(-1, -1)]
+    windows = list(product(sides, sides))
+    if representation == "is_causal":
+        return bool((allowed == onnx_cells(t, s, past_len, s, (-1, 0))).all())
+    if representation == "window":
+        return any(
+            bool((allowed == onnx_cells(t, s, past_len, s, window)).all()) for window in windows
+        )
+    assert representation == "nonpad_kv_seqlen"
+    if past_len:
+        return False
+    return any(
+        all(
+            any(
+                bool((cells == onnx_cells(t, s, length - t, length, window)).all())
+                for length in range(s + 1)
+            )
+            for cells in allowed
+        )
+        for window in (windows if opset >= 25 else [*unlimited, (-1, 0)])
+    )
+
+
+def onnx_cells(t: int, s: int, offset: int, length: int, window: tuple[int, int]) -> np.ndarray:
+    """One sequence: is_causal is the same as a right window of 0."""
+    position, key = np.arange(t)[:, None] + offset, np.arange(s)[None, :]
+    cells = np.broadcast_to(key < length, (t, s))
+    cells = cells & (key >= position - window[0]) if window[0] >= 0 else cells
+    return cells & (key <= position + window[1]) if window[1] >= 0 else cells
+
+
 def always(_: np.ndarray) -> bool:
     return True
 
 
-CAN_SAY: dict[str, Callable[[np.ndarray], bool]] = {
+CAN_REPRESENT: dict[str, Callable[[np.ndarray], bool]] = {
     "numpy": always,
     "additive": always,
     "torch.bool": always,
@@ -217,6 +254,8 @@ CAN_SAY: dict[str, Callable[[np.ndarray], bool]] = {
     "jax.splash": splash,
     "keras": has_no_empty_row,
     "flashmask": flashmask,
-    "intervals": always,
-    "slices": heads_are_equal,
+    "cudnn": always,
+    "magi": heads_are_equal,
+    "flashinfer": heads_are_equal,
+    "onnx": always,
 }  # "hf" needs to know where the queries sit; "torch.transformer" takes three masks

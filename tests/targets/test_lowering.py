@@ -20,10 +20,10 @@ from maskwright import BoundMask, Frame, Mask
 from maskwright.core.atoms.array import Where
 from maskwright.core.expr import walk
 from maskwright.core.oracle import truth
-from maskwright.targets.lowering import FILES
+from maskwright.targets.lower import TARGETS
 from tests.conftest import TARGET_CASES
 from tests.strategies import bind
-from tests.targets import deciders, hf_reader
+from tests.targets import deciders, transformers_reader
 from tests.targets.drawn import for_target, three
 from tests.targets.readers import READERS, transformer
 from tests.targets.runners import RUNNERS, transformer_is_right
@@ -31,7 +31,7 @@ from tests.targets.runners import transformer as run_transformer
 
 SINGLE = sorted(set(READERS) - {"torch.transformer"})
 SLOW = ("jax", "jax.splash", "torch.flex", "torch.mha", "torch.transformer")
-PICKY = ("flash.varlen", "flashmask", "jax", "jax.splash", "keras", "slices", "hf")
+PICKY = ("flash.varlen", "flashmask", "jax", "jax.splash", "keras", "magi", "flashinfer", "hf")
 
 
 def cells(mask: Mask, frame: Frame) -> np.ndarray:
@@ -46,7 +46,7 @@ def share(target: str) -> int:
 
 
 def test_every_target_is_tested() -> None:
-    assert {*SINGLE, "hf", "torch.transformer", "tensorflow"} == set(FILES)
+    assert {*SINGLE, "hf", "torch.transformer", "tensorflow"} == set(TARGETS)
 
 
 @pytest.mark.parametrize("target", SINGLE)
@@ -66,11 +66,11 @@ def check_one(target: str, mask: Mask, frame: Frame) -> None:
         given_form = mw.lower(bind(mask, frame), target)
     except mw.Unsupported as refusal:
         event("refused")
-        assert not deciders.CAN_SAY[target](right), "it could have been said"
+        assert not deciders.CAN_REPRESENT[target](right), "it could have been represented"
         check_refusal(refusal, target, mask)
         return
     event("said")
-    assert deciders.CAN_SAY[target](right), "it can't be said"
+    assert deciders.CAN_REPRESENT[target](right), "it cannot be represented"
     assert np.array_equal(READERS[target](given_form, right.shape), right)
     if target in RUNNERS:
         RUNNERS[target](given_form, right)
@@ -78,7 +78,7 @@ def check_one(target: str, mask: Mask, frame: Frame) -> None:
 
 def test_a_query_that_sees_further_than_the_last_of_its_segment_is_no_window() -> None:
     mask = mw.dense([[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0]])
-    with pytest.raises(mw.Unsupported, match="sees further than the last one of its segment"):
+    with pytest.raises(mw.Unsupported, match="attends to keys after those of its segment"):
         mw.lower(mask, "flash.varlen")
     given_form = mw.lower(mask, "xformers")
     assert np.array_equal(READERS["xformers"](given_form, (1, 1, 4, 4)), mask.on(4).dense())
@@ -99,13 +99,13 @@ def test_transformers_makes_exactly_this_mask(
     try:
         given_form = mw.lower(bind(mask, frame), "hf", model=kind, packed=packed)
     except mw.Unsupported as refusal:
-        assert not deciders.hf(right, frame.q_start), "it could have been said"
+        assert not deciders.hf(right, frame.q_start), "it could have been represented"
         check_refusal(refusal, "hf", mask)
         return
-    assert deciders.hf(right, frame.q_start), "it can't be said"
+    assert deciders.hf(right, frame.q_start), "it cannot be represented"
     event("said in 4-D" if getattr(given_form["attention_mask"], "ndim", 2) == 4 else "said in 2-D")
     for implementation in ("eager", "sdpa"):
-        made = hf_reader.read(given_form, right.shape, kind, implementation)
+        made = transformers_reader.read(given_form, right.shape, kind, implementation)
         # A row that sees nothing may come out as anything: nobody sees its token.
         rows = right.any(axis=3, keepdims=True)
         assert np.array_equal(made & rows, right)
@@ -122,7 +122,7 @@ def test_a_transformer_sees_exactly_these_masks(parts: Any, dtype: Any) -> None:
     except mw.Unsupported as refusal:
         event("refused")
         if all(part.size for part in right):
-            assert not some_form_serves_the_encoder(right), "it could have been said"
+            assert not some_form_serves_the_encoder(right), "it could have been represented"
         check_refusal(refusal, "torch.transformer", *(mask for mask, _ in parts))
         return
     event("said")

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 import maskwright as mw
-from tests.targets import hf_reader
+from tests.targets import transformers_reader
 
 LENGTH = 8
 OURS: dict[str, np.ndarray] = {}  # the mask that the reference attention goes by
@@ -256,6 +256,6 @@ def test_a_step_after_a_cache_gives_what_the_whole_gives(attention: str) -> None
 
 def test_the_reader_knows_what_a_missing_mask_means() -> None:
     shape = (1, 1, 1, 4)
-    assert hf_reader.as_cells(None, shape, "decoder").all()
-    assert hf_reader.as_cells(None, (1, 1, 3, 3), "decoder").sum() == 6
-    assert hf_reader.as_cells(None, (1, 1, 3, 3), "encoder").all()
+    assert transformers_reader.as_cells(None, shape, "decoder").all()
+    assert transformers_reader.as_cells(None, (1, 1, 3, 3), "decoder").sum() == 6
+    assert transformers_reader.as_cells(None, (1, 1, 3, 3), "encoder").all()

@@ -25,13 +25,13 @@ from maskwright.linting.facts import Facts, read_facts, sizes_in
 from maskwright.linting.findings import Finding, LintReport
 from maskwright.linting.shapes import AXES, Sizes, place
 from maskwright.recognition.encoding import read_values
-from maskwright.targets.lowering import capabilities
+from maskwright.targets.lower import capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.validate import BoolArray
-    from maskwright.targets.target import Target
+    from maskwright.targets.base import Target
 
 MOST_CELLS: Final = 2**24  # made into spans at a time
 
@@ -127,12 +127,12 @@ def _consumer(to: Any, target: Target | None, mask: Any) -> str | None:
     """What the consumer does: as it was said, or as the target that was named does."""
     if target is None:
         return None if to is None else read_choice(to, "lint: to", numbers.CONSUMERS)
-    if not target.reads:
+    if not target.encoding:
         raise ArgumentError(
             f"lint: {to} takes no array of cells. Give 'keep', 'drop' or 'additive'."
         )
     floats = "float" in str(getattr(mask, "dtype", ""))
-    return "additive" if target.adds_floats and floats else target.reads
+    return "additive" if target.accepts_additive and floats else target.encoding
 
 
 def _lint_mask(

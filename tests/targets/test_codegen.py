@@ -25,14 +25,14 @@ MADE = {
     "additive": "bias",
     "torch.bool": "mask",
     "torch.additive": "bias",
-    "intervals": "mask_func",
+    "cudnn": "mask_func",
     "xformers": "attn_bias",
-    "flash.varlen": "given",
-    "jax.splash": "given",
+    "flash.varlen": "kwargs",
+    "jax.splash": "kwargs",
 }
 
 
-PARTS = {"numpy": "mask", "torch.bool": "mask", "torch.additive": "bias", "jax.splash": "given"}
+PARTS = {"numpy": "mask", "torch.bool": "mask", "torch.additive": "bias", "jax.splash": "kwargs"}
 
 
 def run(bound: Any, target: str, /, **names: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def test_a_snippet_makes_the_same_mask(target: str) -> None:
 def test_snippets_of_many_names_make_the_same_mask(case: tuple[Mask, Frame]) -> None:
     bound = bind(*case)
     shape = (case[1].batch, case[1].heads, *bound.shape[2:])
-    for target in ("flashmask", "slices"):
+    for target in ("flashmask", "magi"):
         given_form = lowered(bound, target)
         if given_form is not None:
             names = run(bound, target)
