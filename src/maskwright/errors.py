@@ -9,7 +9,7 @@
     ├── SizeError        the answer would be too large to build; the message names the way around
     ├── TextError        text or JSON that does not spell a mask
     ├── TruthError       a mask was used as a plain True or False (a TypeError too)
-    └── Unsupported      a target can't say this mask; the message names the part that it can't
+    └── Unsupported      a target cannot represent this mask; the message names the term
 
 A message is one sentence of what was given and which rule it breaks, and one of what to do.
 """
@@ -145,7 +145,7 @@ Write & for `and`, | for `or`, ~ for `not`.
 
 
 class Unsupported(MaskError):  # noqa: N818 - it is a refusal, not a fault
-    """A target can't say this mask. `target` is its name, `term` the part that it can't say.
+    """A target cannot represent this mask. `target` is its name, `term` the unsupported term.
 
     >>> import maskwright as mw
     >>> try:

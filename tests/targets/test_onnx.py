@@ -15,6 +15,7 @@ from maskwright import Frame, Mask
 from tests.strategies import bind
 from tests.targets import deciders, readers, runners
 from tests.targets.drawn import for_target
+from tests.targets.reference import attention, random_qkv
 from tests.targets.test_lowering import cells, check_refusal, share
 
 PADDING = mw.padding(lengths=[3, 5])
@@ -125,6 +126,13 @@ def test_the_most_compact_representation_is_chosen(
     assert (lowered.attributes, set(lowered.inputs)) == (attributes, inputs)
 
 
+def test_a_refusal_names_the_term_and_the_option() -> None:
+    mask = mw.causal() & mw.padding(lengths=[3, 5])
+    with pytest.raises(mw.Unsupported, match="representation='is_causal'") as refusal:
+        mw.lower(mask, "onnx", representation="is_causal")
+    assert refusal.value.term == "padding(lengths=[3, 5])"
+
+
 def test_nonpad_kv_seqlen_moves_the_causal_mask() -> None:
     """The trap: is_causal is aligned at the last of the valid keys, as with a static cache."""
     cached = mw.dense(np.array([[[[1, 1, 0, 0], [1, 1, 1, 0]]], [[[1, 0, 0, 0], [1, 1, 0, 0]]]]))
@@ -171,6 +179,18 @@ def test_a_fully_masked_row_is_zero_but_not_in_float64_by_onnx_runtime() -> None
     feeds = runners.onnx_feeds(lowered, allowed, 0, np.float64)
     out = runners.onnx_runtime(runners.onnx_model(lowered, feeds, 24), feeds)
     assert np.isnan(out[0, 0, 1]).all()
+
+
+def test_onnx_runtime_ignores_is_causal_for_one_query_with_past_keys() -> None:
+    """So `lower` does not choose it there. Remove that exception once this fails."""
+    mask = mw.padding(lengths=[2]).on(1, 3)
+    assert set(mw.lower(mask, "onnx", past_len=1).inputs) == {"attn_mask"}
+    lowered = mw.lower(mask, "onnx", past_len=1, representation="is_causal")
+    allowed = mask.dense()
+    feeds = runners.onnx_feeds(lowered, allowed, 1, np.float32)
+    out = runners.onnx_runtime(runners.onnx_model(lowered, feeds, 24), feeds)
+    everything = attention(*random_qkv(allowed.shape), np.ones_like(allowed))
+    assert np.allclose(out, everything, atol=1e-5)
 
 
 def test_onnx_runtime_does_not_implement_windows() -> None:

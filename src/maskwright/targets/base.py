@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """The capabilities of a target: which masks it can represent, and in which format.
+    """Which masks a target can represent, and in which format.
 
     Attributes:
         name: The name that `lower` takes.
@@ -95,7 +95,7 @@ def mask_value(fill: object, dtype_min: float, dtype: str) -> float:
         dtype: The name of the dtype, for messages.
 
     Raises:
-        ArgumentError: If `fill` is not such a value, or not low enough to mask a key, or lower
+        ArgumentError: If `fill` is not such a value, or not low enough to mask keys, or lower
             than the dtype can hold.
     """
     if fill is None or (isinstance(fill, str) and fill == "-inf"):

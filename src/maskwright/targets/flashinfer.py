@@ -4,9 +4,10 @@ The masks of all requests are flattened with the query as the first dimension an
 the packed format every request starts at a new byte, and the first cell is the lowest bit.
 
 `single_prefill_with_kv_cache` takes `packed_custom_mask` of one request. `plan()` of the batch
-wrappers computes the offsets of the requests itself, in cells; it converts them to bytes only if it
-packs the mask itself. So several requests must pass `custom_mask`, which is what `lower` returns
-for them unless `packed=True` asks for the bytes that the kernel reads, with `mask_indptr`.
+wrappers computes the offsets of the requests itself, in cells, and converts them to bytes only if
+it packs the mask too (https://github.com/flashinfer-ai/flashinfer/pull/2201). So several requests
+need `custom_mask`, which `lower` returns for them; `packed=True` returns the bytes and the
+`mask_indptr` that the kernel reads.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ TARGET = Target(
 
 
 def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]:
-    """An explicit mask on the active backend, or None where every query attends to every key."""
+    """An explicit mask on the active backend, or None where nothing is masked."""
     from keras import ops
 
     check_empty_rows(bound, empty_rows, returns_zero=False)

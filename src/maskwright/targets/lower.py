@@ -63,7 +63,7 @@ def lower(
 
     Args:
         mask: A mask, or for "torch.transformer" the three masks (encoder, decoder, cross).
-        to: The name of a target; `capabilities()` lists them.
+        to: The name of the target; `capabilities()` lists the names.
         q_len: The number of queries. Sizes may be omitted where the data of the mask implies
             them, and must be where the mask is bound.
         kv_len: The number of keys.
@@ -113,7 +113,7 @@ def explain_lowering(
 
     Args:
         mask: As for `lower`, with all other arguments.
-        to: The name of a target.
+        to: The name of the target.
         q_len: The number of queries.
         kv_len: The number of keys.
         batch: The number of sequences.
@@ -123,7 +123,7 @@ def explain_lowering(
 
     Raises:
         Unsupported: If the target cannot represent the mask.
-        ArgumentError: If the mask holds a function, which has no source.
+        ArgumentError: If the mask contains `where(...)`, whose function has no source.
 
     >>> import maskwright as mw
     >>> print(mw.explain_lowering(mw.causal() & mw.padding(lengths=[2, 3]), "numpy", q_len=3))
@@ -201,12 +201,16 @@ def _unsupported(
     assert isinstance(bound, BoundMask)
     found = find_unsupported_term(bound, representable)
     reason = f": {refusal}" if found.is_whole_mask and str(refusal) else ""
-    return Unsupported(
-        f"{target.name} supports {target.supports}, and cannot represent "
-        f"{found.description}{reason}.{use}",
-        target=target.name,
-        term=found.term,
-    )
+    if target.supports == "every mask":  # so an option excludes this one
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        text = f"{target.name} cannot represent {found.description} with {given}{reason}."
+        use = " Omit the option that requires one representation."
+    else:
+        text = (
+            f"{target.name} supports {target.supports}, and cannot represent "
+            f"{found.description}{reason}."
+        )
+    return Unsupported(text + use, target=target.name, term=found.term)
 
 
 def _empty_row_error(

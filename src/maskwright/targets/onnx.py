@@ -47,14 +47,13 @@ TARGET = Target(
     empty_rows="zero",
     encoding="keep",
     accepts_additive=True,
-    alternatives=("torch.sdpa", "torch.flex"),
 )
 
 Representation = Literal["auto", "is_causal", "nonpad_kv_seqlen", "window", "attn_mask"]
 REPRESENTATIONS: Final = ("auto", "is_causal", "nonpad_kv_seqlen", "window", "attn_mask")
 OPSETS: Final = {"nonpad_kv_seqlen": 24, "window": 25}  # the first opset of each; others 23
 MIN_OPSET: Final = 23
-FLOAT_DTYPES: Final = ("float16", "float32", "float64")  # and bfloat16, which numpy has not
+FLOAT_DTYPES: Final = ("float16", "float32", "float64")  # and bfloat16, which numpy does not have
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def lower(
         if found is not None:
             return found
         if chosen != "auto":
-            raise Unrepresentable(f"{chosen} alone is another mask")
+            raise Unrepresentable(f"no value of {chosen} is equal to it")
     visible = bound.dense()
     if kind is None:
         return OnnxAttention({}, {"attn_mask": visible})
@@ -145,7 +144,9 @@ def _compact(bound: BoundMask, chosen: str, opset: int, past_len: int) -> OnnxAt
     allowed = (chosen,) if chosen != "auto" else REPRESENTATIONS
     if chosen == "auto" and is_full(bound):
         return OnnxAttention({}, {})
-    if "is_causal" in allowed and bound.spans == causal_spans(bound, past_len):
+    # ONNX Runtime 1.31 ignores is_causal for a single query with past keys.
+    ignored = chosen == "auto" and past_len and bound.frame.q_len == 1
+    if "is_causal" in allowed and not ignored and bound.spans == causal_spans(bound, past_len):
         return OnnxAttention({"is_causal": 1}, {})
     try:
         ends = single_intervals(spans_shared_by_heads(bound))

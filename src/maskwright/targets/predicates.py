@@ -22,7 +22,7 @@ EMPTY_ROWS: Final = ("zero", "error", "native")
 
 
 def is_full(bound: BoundMask) -> bool:
-    """Whether every query attends to every key."""
+    """Whether nothing is masked."""
     return bound.spans == full_spans(bound)
 
 
@@ -50,7 +50,7 @@ def causal_spans(bound: BoundMask, offset: int = 0) -> Spans:
 
 
 def full_spans(bound: BoundMask) -> Spans:
-    """Spans in which every row attends to every key."""
+    """Spans in which nothing is masked."""
     zeros = np.zeros_like(row_index(bound))
     return band(bound, zeros, zeros + bound.spans.kv_len)
 

@@ -1,4 +1,4 @@
-"""torch.mha: keyword arguments of nn.MultiheadAttention, in which True masks a key."""
+"""torch.mha: keyword arguments of nn.MultiheadAttention, where True means masked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lower(
     """One mask for all sequences with the padding of each, or a mask per sequence and head.
 
     The module returns NaN for a fully masked row, unless the masks are floats and `need_weights`
-    is False: both are set if there is such a row.
+    is False: both are set where needed.
     """
     check_options(device, dtype)
     check_empty_rows(bound, empty_rows, returns_zero=True)

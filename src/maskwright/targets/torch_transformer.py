@@ -1,4 +1,4 @@
-"""torch.transformer: the six mask arguments of nn.Transformer, in which True masks a key."""
+"""torch.transformer: the six mask arguments of nn.Transformer, where True means masked."""
 
 from __future__ import annotations
 

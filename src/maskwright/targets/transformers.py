@@ -153,7 +153,7 @@ def _document_starts(bound: BoundMask) -> IntArray | None:
 def _token_positions(bound: BoundMask, first: int, device: object) -> dict[str, Any]:
     """position_ids within documents or among unpadded tokens, if the mask has such a term.
 
-    Empty where positions would count from the first token anyway, or a query is not a token.
+    Empty where positions would count from the first token anyway, or a query has no token.
     """
     for part in walk(bound.mask):
         place = None
