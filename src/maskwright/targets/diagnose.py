@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maskwright.core.bound import BoundMask
-from maskwright.core.explain import brief
-from maskwright.core.expr import And, Not, Or
+from maskwright.core.expr import Chain, Not, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,15 +41,15 @@ def find_unsupported_term(
 def _search(mask: Mask, accepted: Callable[[Mask], bool], operator: str) -> tuple[Mask, str]:
     if isinstance(mask, Not) and not accepted(mask.term):
         return _search(mask.term, accepted, " under ~")
-    if not isinstance(mask, (And, Or)) or not 1 < len(mask.terms) <= MAX_TERMS:
+    if not isinstance(mask, Chain) or not 1 < len(mask.terms) <= MAX_TERMS:
         return mask, operator
-    sign = " under &" if isinstance(mask, And) else " under |"
+    sign = f" under {mask.symbol}"
     for term in mask.terms:
         if not accepted(term):
             return _search(term, accepted, sign)
     # Each term is representable alone: find the last one whose removal makes the rest so.
     for index in reversed(range(len(mask.terms))):
         rest = mask.terms[:index] + mask.terms[index + 1 :]
-        if accepted(rest[0] if len(rest) == 1 else type(mask)(rest)):
+        if accepted(rest[0] if len(rest) == 1 else mask._with_parts(rest)):
             return mask.terms[index], sign
     return mask, operator

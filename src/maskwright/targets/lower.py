@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from maskwright._registry import Registry
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
-from maskwright.core.lengths import implied_sizes
 from maskwright.errors import ArgumentError, FrameError, MissingError, SizeError, Unsupported
 from maskwright.targets.base import EmptyRow, Target, TargetModule, Unrepresentable
 from maskwright.targets.diagnose import find_unsupported_term
@@ -93,7 +92,7 @@ def lower(
     maskwright.errors.Unsupported: flash.varlen supports causal, window and documents, and cannot \
 represent prefix(lengths=[3]) under |. Use torch.flex or torch.bool.
     """
-    module = TARGETS.find(to, "lower")
+    module = _find(to)
     bound = _bind(mask, module.TARGET, _Sizes(q_len, kv_len, batch, heads, q_start))
     return _run(module, bound, options)
 
@@ -134,7 +133,7 @@ def explain_lowering(
     mask = np.broadcast_to((col <= row) & (col < np.array([2, 3])[:, None, None, None]), \
 (2, 1, 3, 3))  # True keeps
     """
-    module = TARGETS.find(to, "lower")
+    module = _find(to)
     bound = _bind(mask, module.TARGET, _Sizes(q_len, kv_len, batch, heads, q_start))
     return "\n".join(module.usage(bound, _run(module, bound, options)))
 
@@ -147,6 +146,15 @@ def capabilities() -> dict[str, Target]:
     ('True keeps', 'True drops')
     """
     return {name: module.TARGET for name, module in TARGETS.items()}
+
+
+def _find(to: str) -> TargetModule:
+    return _find_cached(to) if isinstance(to, str) else TARGETS.find(to, "lower")
+
+
+@cache
+def _find_cached(to: str) -> TargetModule:
+    return TARGETS.find(to, "lower")
 
 
 def _run(module: TargetModule, bound: BoundMask | EncDecMasks, options: dict[str, Any]) -> Any:
@@ -271,7 +279,7 @@ def _bind_one(mask: Any, sizes: _Sizes) -> BoundMask:
         )
     q_len, kv_len = sizes.q_len, sizes.kv_len
     if q_len is None:
-        queries, keys = implied_sizes(mask)
+        queries, keys = mask.implied_sizes()
         kv_len = keys if kv_len is None else kv_len
         q_len = kv_len if queries is None else queries
         if q_len is None:

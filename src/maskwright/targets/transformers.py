@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from maskwright.core.atoms.tokens import Documents, Padding
-from maskwright.core.expr import walk
+from maskwright.core.expr import find
 from maskwright.core.spans import Spans
 from maskwright.core.validate import parse_int, read_choice
 from maskwright.targets._torch import additive_mask, check_options, to_tensor
@@ -155,19 +155,27 @@ def _token_positions(bound: BoundMask, first: int, device: object) -> dict[str, 
 
     Empty where positions would count from the first token anyway, or a query has no token.
     """
-    for part in walk(bound.mask):
-        place = None
+    start, stop = bound.frame.q_start, bound.frame.q_stop
+    for part in find(bound.mask, (Documents, Padding)):
         if isinstance(part, Documents):
-            place = _positions_in_documents(part, bound._home.tokens)
-        elif isinstance(part, Padding) and part.keep is not None:
-            keep = part.keep.data
-            if bool((keep[:, 1:] & ~keep[:, :-1]).any()):  # not only padding on the right
-                place = np.maximum(np.cumsum(keep, axis=1) - 1, 0)
-        start, stop = bound.frame.q_start, bound.frame.q_stop
+            place: IntArray | None = _positions_in_documents(part, bound._home.tokens)
+        else:
+            place = _positions_after_padding(cast("Padding", part))
         if place is not None and 0 <= start <= stop <= place.shape[1]:
             queries = _per_sequence(place[:, start:stop] + first, bound)
             return {"position_ids": to_tensor(queries, device)}
     return {}
+
+
+def _positions_after_padding(part: Padding) -> IntArray | None:
+    """(batch, tokens): the number of unpadded tokens before each; None with padding on the right."""
+    if part.keep is None:
+        return None
+    keep = part.keep.data
+    if not bool((keep[:, 1:] & ~keep[:, :-1]).any()):
+        return None
+    place: IntArray = np.maximum(np.cumsum(keep, axis=1) - 1, 0)
+    return place
 
 
 def _positions_in_documents(part: Documents, tokens: int) -> IntArray:
