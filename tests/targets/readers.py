@@ -1,4 +1,4 @@
-"""Readers: what a target was given, as the dense mask (B, H, T, S) that its makers say it means.
+"""Readers: the dense mask (B, H, T, S) that the lowered arguments of a target define.
 
 They are written from the formats' public definitions and share nothing with the code that writes
 them. A reader also fails where the form is not a lawful one: other values, shapes or overlaps.
@@ -27,7 +27,7 @@ def spread(cells: Any, shape: Shape) -> np.ndarray:
 
 
 def kept(values: Any, hides: float = -np.inf) -> np.ndarray:
-    """An additive mask: 0 keeps, the fill hides, and there is nothing else."""
+    """An additive mask: 0 is visible, the fill is masked, and there are no other values."""
     values = np.asarray(values, np.float64)
     assert bool(((values == 0) | (values == hides)).all())
     return np.equal(values, 0)
@@ -99,7 +99,7 @@ def mha(given: dict[str, Any], shape: Shape) -> np.ndarray:
 
 
 def transformer(given: dict[str, Any], shapes: tuple[Shape, Shape, Shape]) -> list[np.ndarray]:
-    """The masks of the encoder, of the decoder, and of the decoder's look at the encoder."""
+    """The masks of the encoder, of the decoder, and of cross-attention."""
     names = ("src", "tgt", "memory")
     assert sorted(given) == sorted(
         f"{name}_{kind}" for name in names for kind in ("mask", "key_padding_mask")
@@ -155,7 +155,7 @@ def listed_blocks(count: Any, index: Any, planes: Any) -> np.ndarray:
 
 
 def flash_varlen(given: dict[str, Any], shape: Shape) -> np.ndarray:
-    """flash-attn 2.1 or newer: segment i of queries sees segment i of keys, lower right."""
+    """flash-attn 2.1 or newer: segment i of queries attends to segment i of keys."""
     b, _, t, s = shape
     q_ends, k_ends = (given[f"cu_seqlens_{side}"].numpy() for side in "qk")
     assert q_ends.dtype == k_ends.dtype == np.int32
@@ -180,16 +180,16 @@ def flash_varlen(given: dict[str, Any], shape: Shape) -> np.ndarray:
 
 
 def end_to_end(cells: np.ndarray, shape: Shape) -> np.ndarray:
-    """Cells of (B * T, B * S), in which no sequence may see another one."""
+    """Cells of (B * T, B * S), in which no sequence attends to another one."""
     b, _, t, s = shape
     table = cells.reshape(b, t, b, s)
     own = np.stack([table[i, :, i] for i in range(b)])[:, None]
-    assert own.sum() == cells.sum(), "one sequence sees another"
+    assert own.sum() == cells.sum(), "one sequence attends to another"
     return np.broadcast_to(own, shape)
 
 
 def xformers(given: Any, shape: Shape) -> np.ndarray:
-    """None, a float tensor of the full shape, or an object that says it by `materialize`."""
+    """None, a float tensor of the full shape, or an AttentionBias, by its `materialize`."""
     import torch
 
     if given is None:
@@ -204,7 +204,7 @@ def xformers(given: Any, shape: Shape) -> np.ndarray:
 
 
 def jax(given: dict[str, Any], shape: Shape) -> np.ndarray:
-    """The arguments of jax.nn.dot_product_attention, each of which hides something more."""
+    """The arguments of jax.nn.dot_product_attention, each of which masks more."""
     known = {"mask", "is_causal", "local_window_size", "query_seq_lengths", "key_value_seq_lengths"}
     assert set(given) <= known
     b, _, t, s = shape
@@ -280,7 +280,7 @@ def flashmask(given: dict[str, Any], shape: Shape) -> np.ndarray:
 
 
 def cudnn(given: Any, shape: Shape) -> np.ndarray:
-    """cuDNN's mask function (H or 1, odd, B * T): [0, F0), [F1, F2), … are seen."""
+    """cuDNN's mask function (H or 1, odd, B * T): [0, F0), [F1, F2), … are visible."""
     b, h, t, s = shape
     table = given.numpy()
     assert table.dtype == np.int32

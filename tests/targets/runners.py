@@ -1,7 +1,7 @@
 """Runners: the real attention of a framework with the lowered mask, against the reference.
 
 Each takes what `lower` gave and the mask's true cells, and fails where an output differs in any
-row; rows that see nothing must be exactly zero, where the target promises it.
+row; fully masked rows must be exactly zero, where the target returns zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDTH = 4  # of a head
 
 
 def same(found: Any, right: np.ndarray, allowed: np.ndarray, close: float) -> None:
-    """(B, H, T, D): equal in all rows, and exactly zero in those that see nothing."""
+    """(B, H, T, D): equal in all rows, and exactly zero in fully masked ones."""
     found = np.asarray(found, np.float64)
     assert found.shape == right.shape
     assert np.allclose(found, right, rtol=close, atol=close)

@@ -1,4 +1,4 @@
-"""The promise: `lower` gives exactly this mask, or refuses one that the target can't say.
+"""`lower` returns exactly this mask, or refuses one that the target cannot represent.
 
 What comes out is read by an independent reader and run by the real framework; what is refused is
 put before an independent decider.
@@ -24,14 +24,14 @@ from maskwright.targets.lower import TARGETS
 from tests.conftest import TARGET_CASES
 from tests.strategies import bind
 from tests.targets import deciders, transformers_reader
-from tests.targets.drawn import for_target, three
+from tests.targets.drawn import encoder_decoder, for_target
 from tests.targets.readers import READERS, transformer
 from tests.targets.runners import RUNNERS, transformer_is_right
 from tests.targets.runners import transformer as run_transformer
 
 SINGLE = sorted(set(READERS) - {"torch.transformer"})
 SLOW = ("jax", "jax.splash", "torch.flex", "torch.mha", "torch.transformer")
-PICKY = ("flash.varlen", "flashmask", "jax", "jax.splash", "keras", "magi", "flashinfer", "hf")
+RESTRICTED = ("flash.varlen", "flashmask", "jax", "jax.splash", "keras", "magi", "flashinfer", "hf")
 
 
 def cells(mask: Mask, frame: Frame) -> np.ndarray:
@@ -69,14 +69,14 @@ def check_one(target: str, mask: Mask, frame: Frame) -> None:
         assert not deciders.CAN_REPRESENT[target](right), "it could have been represented"
         check_refusal(refusal, target, mask)
         return
-    event("said")
+    event("lowered")
     assert deciders.CAN_REPRESENT[target](right), "it cannot be represented"
     assert np.array_equal(READERS[target](given_form, right.shape), right)
     if target in RUNNERS:
         RUNNERS[target](given_form, right)
 
 
-def test_a_query_that_sees_further_than_the_last_of_its_segment_is_no_window() -> None:
+def test_a_query_that_attends_beyond_the_last_of_its_segment_is_not_a_window() -> None:
     mask = mw.dense([[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0]])
     with pytest.raises(mw.Unsupported, match="attends to keys after those of its segment"):
         mw.lower(mask, "flash.varlen")
@@ -103,16 +103,16 @@ def test_transformers_makes_exactly_this_mask(
         check_refusal(refusal, "hf", mask)
         return
     assert deciders.hf(right, frame.q_start), "it cannot be represented"
-    event("said in 4-D" if getattr(given_form["attention_mask"], "ndim", 2) == 4 else "said in 2-D")
+    event("4-D" if getattr(given_form["attention_mask"], "ndim", 2) == 4 else "2-D")
     for implementation in ("eager", "sdpa"):
         made = transformers_reader.read(given_form, right.shape, kind, implementation)
-        # A row that sees nothing may come out as anything: nobody sees its token.
+        # The output of a fully masked row is not used: no query attends to its token.
         rows = right.any(axis=3, keepdims=True)
         assert np.array_equal(made & rows, right)
 
 
 @settings(max_examples=share("torch.transformer"))
-@given(parts=three(), dtype=st.sampled_from([None, torch.float64]))
+@given(parts=encoder_decoder(), dtype=st.sampled_from([None, torch.float64]))
 def test_a_transformer_sees_exactly_these_masks(parts: Any, dtype: Any) -> None:
     note("\n".join(f"{mask!r}\n{frame}" for mask, frame in parts))
     right = [cells(mask, frame) for mask, frame in parts]
@@ -125,7 +125,7 @@ def test_a_transformer_sees_exactly_these_masks(parts: Any, dtype: Any) -> None:
             assert not some_form_serves_the_encoder(right), "it could have been represented"
         check_refusal(refusal, "torch.transformer", *(mask for mask, _ in parts))
         return
-    event("said")
+    event("lowered")
     for found, truly in zip(
         transformer(given_form, tuple(part.shape for part in right)), right, strict=True
     ):
@@ -165,8 +165,8 @@ def check_refusal(refusal: mw.Unsupported, target: str, *whole: Mask) -> None:
     assert str(refusal).endswith(".")
 
 
-@pytest.mark.parametrize("target", PICKY)
-def test_picky_targets_are_asked_for_both_what_they_can_say_and_what_they_cannot(
+@pytest.mark.parametrize("target", RESTRICTED)
+def test_restricted_targets_get_masks_that_they_support_and_others(
     target: str,
 ) -> None:
     counts: Counter[str] = Counter()
@@ -180,7 +180,7 @@ def test_picky_targets_are_asked_for_both_what_they_can_say_and_what_they_cannot
         except mw.Unsupported:
             counts["refused"] += 1
         else:
-            counts["said"] += 1
+            counts["lowered"] += 1
 
     draw()
-    assert min(counts["said"], counts["refused"]) >= 6, counts
+    assert min(counts["lowered"], counts["refused"]) >= 6, counts

@@ -1,4 +1,4 @@
-"""Options, sizes and what is said when they are wrong: one or two clear sentences."""
+"""Options and sizes, and the messages for invalid ones: one or two clear sentences."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_device_that_is_none_is_refused(target: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, "float16"])
 @pytest.mark.parametrize("target", ["torch.additive", "torch.sdpa", "torch.mha", "hf", "xformers"])
-def test_floats_of_a_dtype_hide_the_same_cells(target: str, dtype: Any) -> None:
+def test_float_masks_of_a_dtype_mask_the_same_cells(target: str, dtype: Any) -> None:
     mask = mw.window(back=1, ahead=1) & ~mw.keys([2]) | mw.keys([0])
     given = mw.lower(mask, target, q_len=6, dtype=dtype)
     (bias,) = tensors_in(given)
@@ -111,8 +111,8 @@ def test_an_unknown_option_is_refused_everywhere(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_wish_for_empty_rows(target: str) -> None:
-    """The wish "native" takes all, "error" refuses any; "zero" gives zero or refuses."""
+def test_the_option_empty_rows(target: str) -> None:
+    """ "native" accepts fully masked rows, "error" refuses them, "zero" returns zero or refuses."""
     empty_first = mw.causal().on(6, kv_len=4)  # the first two queries come before all keys
     mw.lower(empty_first, target, empty_rows="native")
     mw.lower(mw.causal(), target, q_len=4, empty_rows="error")
@@ -200,7 +200,7 @@ def test_three_masks_are_for_a_transformer_and_only_for_it() -> None:
         mw.lower(three, "numpy", q_len=4)
 
 
-def test_one_of_three_may_be_all_that_tells_how_many_sequences_there_are() -> None:
+def test_one_of_three_masks_implies_the_batch_size_of_all() -> None:
     three = (mw.everything(), mw.causal(), mw.padding(lengths=[2, 3]))
     given = mw.lower(three, "torch.transformer", q_len=4, kv_len=3)
     assert given["memory_key_padding_mask"].tolist() == [[False, False, True], [False] * 3]
@@ -214,8 +214,8 @@ def test_a_part_of_a_bound_mask_is_lowered_as_it_stands() -> None:
     assert np.array_equal(mw.lower(part, "numpy"), part.dense())
 
 
-def test_heads_that_are_said_apart_but_equal_are_one_mask() -> None:
-    """Also of no size, where nn.MultiheadAttention takes no mask of (B·H, T, S)."""
+def test_heads_with_equal_masks_share_one_mask() -> None:
+    """Also without tokens, where nn.MultiheadAttention takes no mask of (B·H, T, S)."""
     for size in (0, 4):
         given = mw.lower(mw.by_head([mw.causal()] * 2), "torch.mha", q_len=size, dtype="float32")
         assert given["attn_mask"] is None or given["attn_mask"].shape == (size, size)
