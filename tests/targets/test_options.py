@@ -291,6 +291,15 @@ def test_masks_of_a_transformer_belong_together() -> None:
         mw.lower(bound, "torch.transformer")
 
 
+@pytest.mark.parametrize(
+    ("alias", "name"), [("intervals", "cudnn"), ("slices", "magi"), ("transformers", "hf")]
+)
+def test_aliases(alias: str, name: str) -> None:
+    mask = mw.window(1, 1).on(4)
+    assert mw.explain_lowering(mask, alias) == mw.explain_lowering(mask, name)
+    assert alias not in mw.capabilities()
+
+
 def test_a_target_is_found_by_its_last_name() -> None:
     with pytest.raises(mw.ArgumentError, match=r"Did you mean 'torch\.sdpa'"):
         mw.lower(mw.causal(), "sdpa", q_len=4)
