@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from importlib.util import find_spec
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
@@ -258,7 +260,7 @@ def onnx_feeds(given: Any, allowed: np.ndarray, past_len: int, dtype: Any) -> di
 
 
 def onnx_runtime(model: Any, feeds: dict[str, Any]) -> np.ndarray:
-    import onnxruntime
+    onnxruntime = pytest.importorskip("onnxruntime")
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -281,6 +283,8 @@ def onnx(given: Any, allowed: np.ndarray, past_len: int = 0, opset: int = 24) ->
     model = onnx_model(given, feeds, opset)
     out = ReferenceEvaluator(model).run(None, feeds)[0]
     same(out, right, allowed, 1e-12 if out.dtype == np.float64 else 1e-5)
+    if find_spec("onnxruntime") is None:
+        return  # it has no release for this Python: test_onnx reports that as skipped
     if any("window" in name for name in given.attributes):
         return  # not implemented by ONNX Runtime: see test_onnx
     if fixed is not None and fixed != np.float32:
