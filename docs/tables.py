@@ -21,12 +21,12 @@ def recipes() -> str:
 
 
 def targets() -> str:
-    """A row for each target: what it can say, and how it says it."""
-    head = ["to", "gives", "can say", "polarity", "shape", "alignment", "a row that sees nothing"]
-    rows = [f"| {' | '.join([*head, 'checked'])} |", "|---" * (len(head) + 1) + "|"]
+    """A row for each target: which masks it supports, and in which format."""
+    head = ["to", "returns", "supports", "polarity", "shape", "alignment", "a fully masked row"]
+    rows = [f"| {' | '.join([*head, 'tested'])} |", "|---" * (len(head) + 1) + "|"]
     for name, it in mw.capabilities().items():
-        cells = [f"`{name}`", it.gives, it.says, it.polarity, it.shape, it.alignment]
-        rows.append(f"| {' | '.join([*cells, it.empty_rows, it.checked])} |")
+        cells = [f"`{name}`", it.returns, it.supports, it.polarity, it.shape, it.alignment]
+        rows.append(f"| {' | '.join([*cells, it.empty_rows, it.tested])} |")
     return "\n".join(rows)
 
 

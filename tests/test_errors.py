@@ -114,6 +114,6 @@ def test_error_names_the_input_and_a_fix(name: str) -> None:
 
 
 def test_target_that_refuses_names_others() -> None:
-    refusing = [t for t in mw.capabilities().values() if t.says != "every mask"]
+    refusing = [t for t in mw.capabilities().values() if t.supports != "every mask"]
     assert refusing
-    assert [target.name for target in refusing if not target.instead] == []
+    assert [target.name for target in refusing if not target.alternatives] == []

@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from maskwright.linting.lint import lint
     from maskwright.recognition.encoding import Convention
     from maskwright.recognition.recognize import Recognized, recognize
-    from maskwright.targets.lowering import capabilities, explain_lowering, lower
-    from maskwright.targets.target import Target
+    from maskwright.targets.base import Target
+    from maskwright.targets.lower import capabilities, explain_lowering, lower
     from maskwright.tracing.trace import AttentionCall, Trace, trace
 
 # What not everybody needs is loaded when it is first asked for, so that importing stays quick.
@@ -89,18 +89,18 @@ _LATER = {
     "Influence": "auditing.probes.influence",
     "LintReport": "linting.findings",
     "Recognized": "recognition.recognize",
-    "Target": "targets.target",
+    "Target": "targets.base",
     "Trace": "tracing.trace",
     "Walkthrough": "draw.walkthrough",
     "WorkEstimate": "engine.cost",
     "attention": "engine.api",
     "audit": "auditing.audit",
-    "capabilities": "targets.lowering",
-    "explain_lowering": "targets.lowering",
+    "capabilities": "targets.lower",
+    "explain_lowering": "targets.lower",
     "explain_backend": "engine.api",
     "influence": "auditing.probes.influence",
     "lint": "linting.lint",
-    "lower": "targets.lowering",
+    "lower": "targets.lower",
     "picture": "draw.picture",
     "recognize": "recognition.recognize",
     "top_blocks": "engine.block_selection",

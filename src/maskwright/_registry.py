@@ -71,7 +71,8 @@ class Registry(Mapping[str, EntryT], Generic[EntryT]):
             name = self.aliases.get(name, name)
             if name in self.entries:
                 return name
-        close = get_close_matches(str(name)[:50], self.entries, n=1)
+        close = [one for one in self.entries if one.split(".")[-1] == name]
+        close = close or get_close_matches(str(name)[:50], self.entries, n=1)
         fix = f"Did you mean {close[0]!r}?" if close else f"Pass one of {', '.join(self.entries)}."
         raise ArgumentError(f"{caller}: there is no {self.kind} {name!r:.50}. {fix}")
 

@@ -36,7 +36,14 @@ def test_targets_lists_all_and_tells_of_one(here: Here) -> None:
     assert [line.split()[0] for line in here("targets").out.splitlines()] == names
     told = json.loads(here("targets", "torch.mha", "--format", "json").out)
     assert [(one["name"], one["polarity"]) for one in told] == [("torch.mha", "True drops")]
-    assert "polarity    True drops\n" in here("targets", "torch.mha").out
+    assert "polarity         True drops\n" in here("targets", "torch.mha").out
+
+
+def test_targets_takes_an_alias_and_refuses_a_typo(here: Here) -> None:
+    assert here("targets", "slices").out == here("targets", "magi").out
+    ran = here("targets", "torch.mah")
+    assert ran.code == 2
+    assert "torch.mha" in ran.err
 
 
 def written(folder: Path, ending: str) -> str:
@@ -142,10 +149,10 @@ def test_lint_of_a_good_mask_is_code_0(here: Here) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["targets", "torch.mah"], "There is no target torch.mah."),
-        (["lower", "causal()", "--to", "torch.mah", "-n", "4"], "Did you mean torch.mha?"),
+        (["targets", "torch.mah"], "there is no target 'torch.mah'"),
+        (["lower", "causal()", "--to", "torch.mah", "-n", "4"], "Did you mean 'torch.mha'?"),
         (["lower", "causal()", "--to", "numpy"], "Pass --size"),
-        (["lower", "causal()", "causal()", "--to", "numpy", "-n", "4"], "takes one mask, not 2"),
+        (["lower", "causal()", "causal()", "--to", "numpy", "-n", "4"], "takes one mask, got 2"),
         (["lower", "causal() | prefix([3])", "--to", "flash.varlen", "-n", "8"], "prefix"),
         (["lint", "nothing.npy"], "nothing.npy is not there"),
         (["lint", "causal()", "-n", "4", "-o", "x.svg"], "lint gives text or json, not svg"),

@@ -13,7 +13,7 @@ import maskwright as mw
 from maskwright.core.atoms import ATOMS
 from maskwright.core.expr import Atom
 from maskwright.core.oracle import rule, truth
-from maskwright.targets.lowering import lower
+from maskwright.targets.lower import lower
 
 if TYPE_CHECKING:
     from maskwright.core.evaluate import View

@@ -1,4 +1,4 @@
-"""Keras on torch, and one thread a worker: the tensors are tiny."""
+"""Keras on torch, and one thread per worker: the tensors are tiny."""
 
 from __future__ import annotations
 

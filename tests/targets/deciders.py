@@ -1,7 +1,7 @@
-"""Deciders: can a target say this mask at all? Told from its dense cells alone.
+"""Deciders: whether a target can represent a mask at all, from its dense cells alone.
 
-Each is a plain search or count, by another way than the code that lowers, so that a refusal
-which need not be shows.
+Each is a plain search or count that shares nothing with the code that lowers, so that an
+unnecessary refusal fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def heads_are_equal(allowed: np.ndarray) -> bool:
 
 
 def jax(allowed: np.ndarray) -> bool:
-    """Rows that see nothing are zero only from a sequence's last row on upwards, in all heads."""
+    """Fully masked rows are zero only if they are the last rows of a sequence, in all heads."""
     for sequence in empty(allowed):  # (H, T)
         rows = sequence.T.tolist()
         while rows and all(rows[-1]):
@@ -39,7 +39,7 @@ def jax(allowed: np.ndarray) -> bool:
 
 
 def hf(allowed: np.ndarray, q_start: int) -> bool:
-    """A row that sees nothing does no harm where its own token is seen by nobody."""
+    """A fully masked row is harmless if no query attends to its own token."""
     keys = allowed.shape[3]
     for b, _, q in np.argwhere(empty(allowed)):
         place = q + q_start
@@ -49,7 +49,7 @@ def hf(allowed: np.ndarray, q_start: int) -> bool:
 
 
 def flashmask(allowed: np.ndarray) -> bool:
-    """Each key may be hidden from two stretches of queries."""
+    """Each key may be masked for two ranges of queries."""
     for b, h, k in np.ndindex(allowed.shape[0], allowed.shape[1], allowed.shape[3]):
         seen = "".join("1" if cell else "0" for cell in allowed[b, h, :, k])
         if len([stretch for stretch in seen.split("1") if stretch]) > 2:
@@ -58,7 +58,7 @@ def flashmask(allowed: np.ndarray) -> bool:
 
 
 def splash(allowed: np.ndarray) -> bool:
-    """No row is empty, and one mask a head, parted by groups of tokens a sequence, says it."""
+    """No row is fully masked, and the mask is one mask per head with segments per sequence."""
     if not has_no_empty_row(allowed):
         return False
     shared = allowed.any(axis=0)
@@ -71,21 +71,21 @@ def splash(allowed: np.ndarray) -> bool:
 
 
 def splash_by_brute_force(allowed: np.ndarray) -> bool:
-    """The same, by every parting there is."""
+    """The same, by trying every partition."""
     if not has_no_empty_row(allowed):
         return False
     t, s = allowed.shape[2:]
     shared = allowed.any(axis=0)  # a larger mask would only be harder to part
     return all(
         any(
-            np.array_equal(cells, shared & np.equal.outer(parting[:t], parting[t:]))
-            for parting in partings(t + s)
+            np.array_equal(cells, shared & np.equal.outer(partition[:t], partition[t:]))
+            for partition in partitions(t + s)
         )
         for cells in allowed
     )
 
 
-def partings(count: int) -> Iterator[np.ndarray]:
+def partitions(count: int) -> Iterator[np.ndarray]:
     """Every way to put things into groups."""
 
     def grow(done: list[int]) -> Iterator[np.ndarray]:
@@ -146,7 +146,7 @@ def windowed(queries: int, keys: int, back: int | None, ahead: int | None) -> np
 
 
 def segments(cells: np.ndarray) -> list[tuple[int, int, int, int]] | None:
-    """Stretches of queries and of keys that belong together; None where two of them mix."""
+    """Ranges of queries and keys that are connected; None if two of them interleave."""
     queries, keys = groups(cells)
     parts = []
     for name in sorted({queries[q] for q in np.flatnonzero(cells.any(axis=1))}):
@@ -184,7 +184,7 @@ def flash_varlen_by_brute_force(allowed: np.ndarray) -> bool:
 
 
 def reaches_the_end(cells: np.ndarray, back: int | None, ahead: int | None) -> bool:
-    """From the first corner, by any lawful segments, to the last one."""
+    """Whether any valid segments lead from the first corner to the last one."""
     queries, keys = cells.shape
     reached = {(0, 0)}
     for q0, k0 in product(range(queries + 1), range(keys + 1)):
@@ -199,11 +199,48 @@ def reaches_the_end(cells: np.ndarray, back: int | None, ahead: int | None) -> b
     return (queries, keys) in reached
 
 
+def onnx(allowed: np.ndarray, representation: str, opset: int, past_len: int) -> bool:
+    """Every value of the attributes, and for each sequence every length."""
+    _b, _h, t, s = allowed.shape
+    if not heads_are_equal(allowed):
+        return False
+    sides = [-1, *range(max(t + past_len, s) + 1)]
+    unlimited = [(-1, -1)]
+    windows = list(product(sides, sides))
+    if representation == "is_causal":
+        return bool((allowed == onnx_cells(t, s, past_len, s, (-1, 0))).all())
+    if representation == "window":
+        return any(
+            bool((allowed == onnx_cells(t, s, past_len, s, window)).all()) for window in windows
+        )
+    assert representation == "nonpad_kv_seqlen"
+    if past_len:
+        return False
+    return any(
+        all(
+            any(
+                bool((cells == onnx_cells(t, s, length - t, length, window)).all())
+                for length in range(s + 1)
+            )
+            for cells in allowed
+        )
+        for window in (windows if opset >= 25 else [*unlimited, (-1, 0)])
+    )
+
+
+def onnx_cells(t: int, s: int, offset: int, length: int, window: tuple[int, int]) -> np.ndarray:
+    """One sequence: is_causal is the same as a right window of 0."""
+    position, key = np.arange(t)[:, None] + offset, np.arange(s)[None, :]
+    cells = np.broadcast_to(key < length, (t, s))
+    cells = cells & (key >= position - window[0]) if window[0] >= 0 else cells
+    return cells & (key <= position + window[1]) if window[1] >= 0 else cells
+
+
 def always(_: np.ndarray) -> bool:
     return True
 
 
-CAN_SAY: dict[str, Callable[[np.ndarray], bool]] = {
+CAN_REPRESENT: dict[str, Callable[[np.ndarray], bool]] = {
     "numpy": always,
     "additive": always,
     "torch.bool": always,
@@ -217,6 +254,8 @@ CAN_SAY: dict[str, Callable[[np.ndarray], bool]] = {
     "jax.splash": splash,
     "keras": has_no_empty_row,
     "flashmask": flashmask,
-    "intervals": always,
-    "slices": heads_are_equal,
+    "cudnn": always,
+    "magi": heads_are_equal,
+    "flashinfer": heads_are_equal,
+    "onnx": always,
 }  # "hf" needs to know where the queries sit; "torch.transformer" takes three masks

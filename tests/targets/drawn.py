@@ -1,4 +1,4 @@
-"""Masks to lower: any composition on any frame, and often the kinds that picky targets can say."""
+"""Strategies for masks to lower: any composition, and often those that restricted targets support."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import maskwright as mw
 from maskwright import Frame, Mask
 from tests.strategies import atom, cases, frames, masks
 
-# jax and Keras on jax compile anew for every shape, so these draw from a few.
+# jax and Keras on jax compile for every new shape, so these draw from a few.
 SHAPES = [(4, 4, 2, 2), (3, 5, 2, 1), (5, 3, 2, 2), (0, 2, 1, 1)]
 FEW_SHAPES = ("jax", "jax.splash", "keras")
 
@@ -31,7 +31,7 @@ def frames_with_room(draw: st.DrawFn) -> Frame:
 
 @st.composite
 def plain_frames(draw: st.DrawFn) -> Frame:
-    """As many queries as keys, mostly one sequence: where picky targets can say most."""
+    """As many queries as keys, mostly one sequence: where restricted targets support most."""
     length = draw(st.integers(2, 8))
     return Frame(length, length, draw(st.sampled_from([1, 1, 2])), draw(st.sampled_from([1, 1, 2])))
 
@@ -64,7 +64,7 @@ def usual(draw: st.DrawFn, frame: Frame) -> Mask:
     mask = terms[0]
     for term in terms[1:]:
         mask = mask & term
-    if draw(st.integers(0, 7)) == 0:  # said head by head, or sequence by sequence, yet the same
+    if draw(st.integers(0, 7)) == 0:  # written per head or per sequence, but equal
         by_head = draw(st.booleans())
         return mw.by_head([mask] * frame.heads) if by_head else mw.by_batch([mask] * frame.batch)
     return mask
@@ -72,7 +72,7 @@ def usual(draw: st.DrawFn, frame: Frame) -> Mask:
 
 @st.composite
 def unusual(draw: st.DrawFn, frame: Frame) -> Mask:
-    """The usual, but for one thing: heads differ, or some cells are hidden, or more are seen."""
+    """The usual, except that heads differ, or some cells are masked, or more are visible."""
     mask = draw(usual(frame))
     but = draw(st.sampled_from(["heads", "hidden", "more", "striped", "noisy", "noisy"]))
     if but == "heads":
@@ -151,8 +151,8 @@ def packed(frame: Frame) -> st.SearchStrategy[Mask]:
 
 
 @st.composite
-def three(draw: st.DrawFn) -> tuple[tuple[Mask, Frame], ...]:
-    """Masks of an encoder, of a decoder, and of the decoder's look at the encoder."""
+def encoder_decoder(draw: st.DrawFn) -> tuple[tuple[Mask, Frame], ...]:
+    """Masks of an encoder, of a decoder, and of cross-attention."""
     source, target = draw(st.integers(0, 6)), draw(st.integers(0, 6))
     batch, heads = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     sizes = ((source, source), (target, target), (target, source))

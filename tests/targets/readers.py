@@ -1,4 +1,4 @@
-"""Readers: what a target was given, as the dense mask (B, H, T, S) that its makers say it means.
+"""Readers: the dense mask (B, H, T, S) that the lowered arguments of a target define.
 
 They are written from the formats' public definitions and share nothing with the code that writes
 them. A reader also fails where the form is not a lawful one: other values, shapes or overlaps.
@@ -27,7 +27,7 @@ def spread(cells: Any, shape: Shape) -> np.ndarray:
 
 
 def kept(values: Any, hides: float = -np.inf) -> np.ndarray:
-    """An additive mask: 0 keeps, the fill hides, and there is nothing else."""
+    """An additive mask: 0 is visible, the fill is masked, and there are no other values."""
     values = np.asarray(values, np.float64)
     assert bool(((values == 0) | (values == hides)).all())
     return np.equal(values, 0)
@@ -99,7 +99,7 @@ def mha(given: dict[str, Any], shape: Shape) -> np.ndarray:
 
 
 def transformer(given: dict[str, Any], shapes: tuple[Shape, Shape, Shape]) -> list[np.ndarray]:
-    """The masks of the encoder, of the decoder, and of the decoder's look at the encoder."""
+    """The masks of the encoder, of the decoder, and of cross-attention."""
     names = ("src", "tgt", "memory")
     assert sorted(given) == sorted(
         f"{name}_{kind}" for name in names for kind in ("mask", "key_padding_mask")
@@ -155,7 +155,7 @@ def listed_blocks(count: Any, index: Any, planes: Any) -> np.ndarray:
 
 
 def flash_varlen(given: dict[str, Any], shape: Shape) -> np.ndarray:
-    """flash-attn 2.1 or newer: segment i of queries sees segment i of keys, lower right."""
+    """flash-attn 2.1 or newer: segment i of queries attends to segment i of keys."""
     b, _, t, s = shape
     q_ends, k_ends = (given[f"cu_seqlens_{side}"].numpy() for side in "qk")
     assert q_ends.dtype == k_ends.dtype == np.int32
@@ -180,16 +180,16 @@ def flash_varlen(given: dict[str, Any], shape: Shape) -> np.ndarray:
 
 
 def end_to_end(cells: np.ndarray, shape: Shape) -> np.ndarray:
-    """Cells of (B * T, B * S), in which no sequence may see another one."""
+    """Cells of (B * T, B * S), in which no sequence attends to another one."""
     b, _, t, s = shape
     table = cells.reshape(b, t, b, s)
     own = np.stack([table[i, :, i] for i in range(b)])[:, None]
-    assert own.sum() == cells.sum(), "one sequence sees another"
+    assert own.sum() == cells.sum(), "one sequence attends to another"
     return np.broadcast_to(own, shape)
 
 
 def xformers(given: Any, shape: Shape) -> np.ndarray:
-    """None, a float tensor of the full shape, or an object that says it by `materialize`."""
+    """None, a float tensor of the full shape, or an AttentionBias, by its `materialize`."""
     import torch
 
     if given is None:
@@ -204,7 +204,7 @@ def xformers(given: Any, shape: Shape) -> np.ndarray:
 
 
 def jax(given: dict[str, Any], shape: Shape) -> np.ndarray:
-    """The arguments of jax.nn.dot_product_attention, each of which hides something more."""
+    """The arguments of jax.nn.dot_product_attention, each of which masks more."""
     known = {"mask", "is_causal", "local_window_size", "query_seq_lengths", "key_value_seq_lengths"}
     assert set(given) <= known
     b, _, t, s = shape
@@ -279,8 +279,8 @@ def flashmask(given: dict[str, Any], shape: Shape) -> np.ndarray:
     return ~(hidden | lower | ((row >= parts[2]) & (row < parts[3])))
 
 
-def intervals(given: Any, shape: Shape) -> np.ndarray:
-    """cuDNN's mask function (H or 1, odd, B * T): [0, F0), [F1, F2), … are seen."""
+def cudnn(given: Any, shape: Shape) -> np.ndarray:
+    """cuDNN's mask function (H or 1, odd, B * T): [0, F0), [F1, F2), … are visible."""
     b, h, t, s = shape
     table = given.numpy()
     assert table.dtype == np.int32
@@ -297,7 +297,7 @@ def intervals(given: Any, shape: Shape) -> np.ndarray:
     return np.broadcast_to(np.moveaxis(seen.reshape(heads, b, t, s), 0, 1), shape)
 
 
-def slices(given: dict[str, Any], shape: Shape) -> np.ndarray:
+def magi(given: dict[str, Any], shape: Shape) -> np.ndarray:
     """MagiAttention's ranges: 0 full, 1 causal, 2 inverse causal, 3 both; no cell is in two."""
     b, _, t, s = shape
     q_ranges, k_ranges, kinds = (
@@ -320,6 +320,71 @@ def slices(given: dict[str, Any], shape: Shape) -> np.ndarray:
     return end_to_end(times > 0, shape)
 
 
+def onnx(given: Any, shape: Shape, past_len: int = 0) -> np.ndarray:
+    """The operator Attention: every attribute and input masks more, by absolute positions."""
+    b, _h, t, s = shape
+    attributes, inputs = given.attributes, given.inputs
+    assert set(attributes) <= {"is_causal", "left_window_size", "right_window_size"}
+    assert set(inputs) <= {"attn_mask", "nonpad_kv_seqlen"}
+    lengths, offset = np.full(b, s), np.full(b, past_len)
+    if "nonpad_kv_seqlen" in inputs:
+        assert past_len == 0, "nonpad_kv_seqlen cannot be combined with past_key"
+        lengths = inputs["nonpad_kv_seqlen"]
+        assert lengths.dtype == np.int64
+        assert lengths.shape == (b,)
+        assert bool(((lengths >= 0) & (lengths <= s)).all())
+        offset = lengths - t
+    left, right = (attributes.get(f"{side}_window_size", -1) for side in ("left", "right"))
+    allowed = np.zeros(shape, np.bool_)
+    for n, q, k in np.ndindex(b, t, s):
+        position = q + offset[n]
+        allowed[n, :, q, k] = (
+            k < lengths[n]
+            and (not attributes.get("is_causal") or k <= position)
+            and (left < 0 or k >= position - left)
+            and (right < 0 or k <= position + right)
+        )
+    mask = inputs.get("attn_mask")
+    if mask is None:
+        return allowed
+    cells = mask if mask.dtype == np.bool_ else kept(mask)
+    return allowed & spread(cells, shape)
+
+
+def flashinfer(given: dict[str, Any], shape: Shape) -> np.ndarray:
+    """As FlashInfer's default attention variant reads it, one cell at a time."""
+    b, _, t, s = shape
+    given = {name: getattr(value, "numpy", lambda v=value: v)() for name, value in given.items()}
+    assert given["qo_indptr"].tolist() == [n * t for n in range(b + 1)]
+    assert given["kv_indptr"].tolist() == [n * s for n in range(b + 1)]
+    bits, bools = given.get("packed_custom_mask"), given.get("custom_mask")
+    assert bits is None or bools is None
+    if bits is None and bools is None:
+        assert "mask_indptr" not in given
+    else:
+        assert not given["causal"]
+        assert given["mask_indptr"].dtype == np.int32
+        assert len(given["mask_indptr"]) == b + 1
+        assert given["mask_indptr"][-1] == len(bools if bits is None else bits)
+    if given["causal"]:
+        assert t <= s, "FlashInfer rejects causal=True with more queries than keys"
+    allowed = np.zeros(shape, np.bool_)
+    for n, q, k in np.ndindex(b, t, s):
+        cell = q * s + k
+        visible = not given["causal"] or k + t <= s + q
+        if given["window_left"] >= 0:
+            visible = visible and k + t + given["window_left"] >= s + q
+        if bits is not None:
+            assert bits.dtype == np.uint8
+            byte = int(bits[given["mask_indptr"][n] + cell // 8])
+            visible = visible and bool(byte >> (cell % 8) & 1)
+        elif bools is not None:
+            assert bools.dtype == np.bool_
+            visible = visible and bool(bools[given["mask_indptr"][n] + cell])
+        allowed[n, :, q, k] = visible
+    return allowed
+
+
 READERS: dict[str, Callable[[Any, Any], Any]] = {
     "numpy": numpy_array,
     "additive": additive,
@@ -335,6 +400,8 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
     "jax.splash": splash,
     "keras": keras,
     "flashmask": flashmask,
-    "intervals": intervals,
-    "slices": slices,
-}  # "hf" is read by transformers itself, in hf_reader.py
+    "cudnn": cudnn,
+    "magi": magi,
+    "onnx": onnx,
+    "flashinfer": flashinfer,
+}  # "hf" is read by transformers itself, in transformers_reader.py

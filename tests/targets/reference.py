@@ -1,4 +1,4 @@
-"""The judge: attention by its definition, dense and in float64."""
+"""The reference: attention by its definition, dense and in float64."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Softmax over the keys that a row may see; a row that sees nothing gives exactly zero.
+    """Softmax over the visible keys; a fully masked row returns exactly zero.
 
     q is (B, H, T, D), k and v are (B, H, S, D), allowed is (B, H, T, S).
     """

@@ -11,21 +11,22 @@ import pytest
 import torch
 
 import maskwright as mw
-from maskwright.targets.lowering import FILES
+from maskwright.targets.lower import TARGETS
 from tests.targets.reference import random_qkv
 from tests.targets.runners import keras_layer, mha_module, transformer_module
 
-ROOM = Path(mw.__file__).parent / "targets"
-SHARED = {
-    "bundles", "code", "culprit", "facts", "fills", "lowering", "segments", "target",
-    "torch_factors", "torch_tensors",
+PACKAGE = Path(mw.__file__).parent / "targets"
+SHARED = {"_torch", "base", "codegen", "diagnose", "lower", "predicates", "varlen"}
+FILES = {name: path.partition(":")[0] for name, path in TARGETS.entries.items()}
+FRAMEWORKS = {
+    "torch", "jax", "keras", "tensorflow", "transformers", "xformers", "paddle", "onnx",
+    "onnxruntime", "flashinfer",
 }  # fmt: skip
-FRAMEWORKS = {"torch", "jax", "keras", "tensorflow", "transformers", "xformers", "paddle"}
 ALLOWED = np.array([[[[True, False, False], [False, False, False], [True, True, True]]]])
 
 
 def tree(name: str) -> ast.Module:
-    return ast.parse((ROOM / f"{name}.py").read_text())
+    return ast.parse((PACKAGE / f"{name}.py").read_text())
 
 
 def imported(node: ast.AST) -> set[str]:
@@ -39,9 +40,10 @@ def imported(node: ast.AST) -> set[str]:
 
 
 def test_every_target_has_a_file_and_every_file_is_a_target_or_shared() -> None:
-    files = {path.stem for path in ROOM.glob("*.py")} - {"__init__"}
+    files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
     assert files == SHARED | set(FILES.values())
     assert not SHARED & set(FILES.values())
+    assert len(files) <= 25  # and __init__
     assert list(mw.capabilities()) == list(FILES)
 
 
@@ -49,13 +51,13 @@ def test_every_target_has_a_file_and_every_file_is_a_target_or_shared() -> None:
 def test_the_data_is_complete(name: str) -> None:
     target = mw.capabilities()[name]
     assert target.name == name
-    for field in ("gives", "says", "polarity", "shape", "alignment", "empty_rows"):
+    for field in ("returns", "supports", "polarity", "shape", "alignment", "empty_rows"):
         text = getattr(target, field)
         assert text
         assert not text.endswith(".")
-    assert target.needs in {"", "torch", "xformers", "jax", "keras", "tensorflow"}
-    assert target.checked in ("run here", "format checked, kernel not run here")
-    assert set(target.instead) <= set(FILES) - {name}
+    assert target.requires in {"", "torch", "xformers", "jax", "keras", "tensorflow"}
+    assert target.tested in ("kernel run", "format only, kernel not run")
+    assert set(target.alternatives) <= set(FILES) - {name}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -64,7 +66,7 @@ def test_targets_never_import_each_other(name: str) -> None:
     assert not imported(tree(FILES[name])) & others
 
 
-@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
 def test_no_framework_is_imported_with_a_file(path: Path) -> None:
     def outside(body: list[ast.stmt]) -> set[str]:
         """What runs at import: everything but functions and what is for types alone."""
@@ -81,10 +83,9 @@ def test_no_framework_is_imported_with_a_file(path: Path) -> None:
 
 
 def test_a_framework_is_imported_only_in_files_that_carry_its_name() -> None:
-    own = {"hf": "torch", "flash_varlen": "torch", "intervals": "torch", "slices": "torch"}
-    for path in ROOM.glob("*.py"):
+    for path in PACKAGE.glob("*.py"):
         used = {name.split(".")[0] for name in imported(tree(path.stem))} & FRAMEWORKS
-        assert all(name in path.stem or own.get(path.stem) == name for name in used), path.stem
+        assert used <= {path.stem.strip("_").split("_")[0]}, path.stem
 
 
 def qkv(dtype: Any = torch.float64) -> list[torch.Tensor]:
@@ -127,7 +128,7 @@ def test_empty_rows_of_sdpa_are_zero() -> None:
 
 def test_empty_rows_of_mha_are_nan_but_zero_with_floats_and_without_weights() -> None:
     claim = mw.capabilities()["torch.mha"].empty_rows
-    assert claim.startswith("NaN; with floats and need_weights=False zero")
+    assert claim.startswith("NaN; zero with float masks and need_weights=False")
     module = mha_module(1, torch.float64)
     inputs = [x[:, 0] for x in qkv()]
     drop = torch.from_numpy(~ALLOWED[0, 0])
@@ -139,7 +140,7 @@ def test_empty_rows_of_mha_are_nan_but_zero_with_floats_and_without_weights() ->
 
 def test_empty_rows_of_a_transformers_encoder_are_nan_in_eval_mode() -> None:
     claim = mw.capabilities()["torch.transformer"].empty_rows
-    assert claim == "NaN in eval mode; floats give zero, but not in the encoder"
+    assert claim == "NaN in eval mode; zero with float masks, except in the encoder"
     module = transformer_module(2, torch.float64, True).eval()
     x = torch.randn(1, 3, 8, dtype=torch.float64)
     hidden = torch.from_numpy(~ALLOWED[0, 0])
@@ -154,7 +155,7 @@ def test_empty_rows_of_jax_are_uniform_but_zero_beyond_the_queries() -> None:
     import jax
 
     claim = mw.capabilities()["jax"].empty_rows
-    assert claim.startswith("uniform over all keys; rows at the end become zero")
+    assert claim.startswith("uniform over all keys; zero for the last rows")
     q, k, v = (np.moveaxis(x.numpy(), 1, 2).astype(np.float32) for x in qkv())
     out = np.asarray(jax.nn.dot_product_attention(q, k, v, mask=ALLOWED))
     assert np.allclose(out[0, 1, 0], v[0, :, 0].mean(axis=0), atol=1e-6)

@@ -1,4 +1,4 @@
-"""The judges judged: on tiny masks, the plain searches agree with trying everything."""
+"""On tiny masks, the deciders agree with brute force."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_segments_are_found_where_any_cu_seqlens_would_do(allowed: np.ndarray) -
 
 @settings(max_examples=150)
 @given(tiny_masks())
-def test_partings_are_found_where_any_would_do(allowed: np.ndarray) -> None:
+def test_partitions_are_found_where_any_exists(allowed: np.ndarray) -> None:
     can = deciders.splash_by_brute_force(allowed[:, :, :3, :3])
     event(f"can be said: {can}")
     assert deciders.splash(allowed[:, :, :3, :3]) == can

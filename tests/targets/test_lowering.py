@@ -1,4 +1,4 @@
-"""The promise: `lower` gives exactly this mask, or refuses one that the target can't say.
+"""`lower` returns exactly this mask, or refuses one that the target cannot represent.
 
 What comes out is read by an independent reader and run by the real framework; what is refused is
 put before an independent decider.
@@ -20,18 +20,18 @@ from maskwright import BoundMask, Frame, Mask
 from maskwright.core.atoms.array import Where
 from maskwright.core.expr import walk
 from maskwright.core.oracle import truth
-from maskwright.targets.lowering import FILES
+from maskwright.targets.lower import TARGETS
 from tests.conftest import TARGET_CASES
 from tests.strategies import bind
-from tests.targets import deciders, hf_reader
-from tests.targets.drawn import for_target, three
+from tests.targets import deciders, transformers_reader
+from tests.targets.drawn import encoder_decoder, for_target
 from tests.targets.readers import READERS, transformer
 from tests.targets.runners import RUNNERS, transformer_is_right
 from tests.targets.runners import transformer as run_transformer
 
 SINGLE = sorted(set(READERS) - {"torch.transformer"})
 SLOW = ("jax", "jax.splash", "torch.flex", "torch.mha", "torch.transformer")
-PICKY = ("flash.varlen", "flashmask", "jax", "jax.splash", "keras", "slices", "hf")
+RESTRICTED = ("flash.varlen", "flashmask", "jax", "jax.splash", "keras", "magi", "flashinfer", "hf")
 
 
 def cells(mask: Mask, frame: Frame) -> np.ndarray:
@@ -46,7 +46,7 @@ def share(target: str) -> int:
 
 
 def test_every_target_is_tested() -> None:
-    assert {*SINGLE, "hf", "torch.transformer", "tensorflow"} == set(FILES)
+    assert {*SINGLE, "hf", "torch.transformer", "tensorflow"} == set(TARGETS)
 
 
 @pytest.mark.parametrize("target", SINGLE)
@@ -66,19 +66,19 @@ def check_one(target: str, mask: Mask, frame: Frame) -> None:
         given_form = mw.lower(bind(mask, frame), target)
     except mw.Unsupported as refusal:
         event("refused")
-        assert not deciders.CAN_SAY[target](right), "it could have been said"
+        assert not deciders.CAN_REPRESENT[target](right), "it could have been represented"
         check_refusal(refusal, target, mask)
         return
-    event("said")
-    assert deciders.CAN_SAY[target](right), "it can't be said"
+    event("lowered")
+    assert deciders.CAN_REPRESENT[target](right), "it cannot be represented"
     assert np.array_equal(READERS[target](given_form, right.shape), right)
     if target in RUNNERS:
         RUNNERS[target](given_form, right)
 
 
-def test_a_query_that_sees_further_than_the_last_of_its_segment_is_no_window() -> None:
+def test_a_query_that_attends_beyond_the_last_of_its_segment_is_not_a_window() -> None:
     mask = mw.dense([[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0]])
-    with pytest.raises(mw.Unsupported, match="sees further than the last one of its segment"):
+    with pytest.raises(mw.Unsupported, match="attends to keys after those of its segment"):
         mw.lower(mask, "flash.varlen")
     given_form = mw.lower(mask, "xformers")
     assert np.array_equal(READERS["xformers"](given_form, (1, 1, 4, 4)), mask.on(4).dense())
@@ -99,20 +99,20 @@ def test_transformers_makes_exactly_this_mask(
     try:
         given_form = mw.lower(bind(mask, frame), "hf", model=kind, packed=packed)
     except mw.Unsupported as refusal:
-        assert not deciders.hf(right, frame.q_start), "it could have been said"
+        assert not deciders.hf(right, frame.q_start), "it could have been represented"
         check_refusal(refusal, "hf", mask)
         return
-    assert deciders.hf(right, frame.q_start), "it can't be said"
-    event("said in 4-D" if getattr(given_form["attention_mask"], "ndim", 2) == 4 else "said in 2-D")
+    assert deciders.hf(right, frame.q_start), "it cannot be represented"
+    event("4-D" if getattr(given_form["attention_mask"], "ndim", 2) == 4 else "2-D")
     for implementation in ("eager", "sdpa"):
-        made = hf_reader.read(given_form, right.shape, kind, implementation)
-        # A row that sees nothing may come out as anything: nobody sees its token.
+        made = transformers_reader.read(given_form, right.shape, kind, implementation)
+        # The output of a fully masked row is not used: no query attends to its token.
         rows = right.any(axis=3, keepdims=True)
         assert np.array_equal(made & rows, right)
 
 
 @settings(max_examples=share("torch.transformer"))
-@given(parts=three(), dtype=st.sampled_from([None, torch.float64]))
+@given(parts=encoder_decoder(), dtype=st.sampled_from([None, torch.float64]))
 def test_a_transformer_sees_exactly_these_masks(parts: Any, dtype: Any) -> None:
     note("\n".join(f"{mask!r}\n{frame}" for mask, frame in parts))
     right = [cells(mask, frame) for mask, frame in parts]
@@ -122,10 +122,10 @@ def test_a_transformer_sees_exactly_these_masks(parts: Any, dtype: Any) -> None:
     except mw.Unsupported as refusal:
         event("refused")
         if all(part.size for part in right):
-            assert not some_form_serves_the_encoder(right), "it could have been said"
+            assert not some_form_serves_the_encoder(right), "it could have been represented"
         check_refusal(refusal, "torch.transformer", *(mask for mask, _ in parts))
         return
-    event("said")
+    event("lowered")
     for found, truly in zip(
         transformer(given_form, tuple(part.shape for part in right)), right, strict=True
     ):
@@ -165,8 +165,8 @@ def check_refusal(refusal: mw.Unsupported, target: str, *whole: Mask) -> None:
     assert str(refusal).endswith(".")
 
 
-@pytest.mark.parametrize("target", PICKY)
-def test_picky_targets_are_asked_for_both_what_they_can_say_and_what_they_cannot(
+@pytest.mark.parametrize("target", RESTRICTED)
+def test_restricted_targets_get_masks_that_they_support_and_others(
     target: str,
 ) -> None:
     counts: Counter[str] = Counter()
@@ -180,7 +180,7 @@ def test_picky_targets_are_asked_for_both_what_they_can_say_and_what_they_cannot
         except mw.Unsupported:
             counts["refused"] += 1
         else:
-            counts["said"] += 1
+            counts["lowered"] += 1
 
     draw()
-    assert min(counts["said"], counts["refused"]) >= 6, counts
+    assert min(counts["lowered"], counts["refused"]) >= 6, counts

@@ -1,4 +1,4 @@
-"""Where a framework has an object for a mask, that object is given, and says exactly the mask."""
+"""Where a framework has a mask object that is equal to the mask, `lower` returns it."""
 
 from __future__ import annotations
 

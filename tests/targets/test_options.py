@@ -1,4 +1,4 @@
-"""Options, sizes and what is said when they are wrong: one or two clear sentences."""
+"""Options and sizes, and the messages for invalid ones: one or two clear sentences."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import maskwright as mw
-from maskwright.targets.lowering import FILES
+from maskwright.targets.lower import TARGETS as REGISTRY
 
-TARGETS = [name for name in FILES if name not in ("tensorflow", "torch.transformer")]
+TARGETS = [name for name in REGISTRY if name not in ("tensorflow", "torch.transformer")]
 ON_TORCH = {
     "torch.bool", "torch.additive", "torch.sdpa", "torch.mha", "torch.flex", "hf",
-    "flash.varlen", "intervals", "slices",
+    "flash.varlen", "cudnn", "magi", "flashinfer",
 }  # fmt: skip
 
 
@@ -50,14 +50,14 @@ def test_tensors_are_made_where_they_are_wanted(target: str, device: Any) -> Non
 
 @pytest.mark.parametrize("target", sorted(ON_TORCH))
 def test_a_device_that_is_none_is_refused(target: str) -> None:
-    with pytest.raises(mw.ArgumentError, match="device='disc' is none of torch's") as caught:
+    with pytest.raises(mw.ArgumentError, match="device='disc' is not a torch device") as caught:
         mw.lower(mw.window(1, 1), target, q_len=4, device="disc")
     sentences(caught.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, "float16"])
 @pytest.mark.parametrize("target", ["torch.additive", "torch.sdpa", "torch.mha", "hf", "xformers"])
-def test_floats_of_a_dtype_hide_the_same_cells(target: str, dtype: Any) -> None:
+def test_float_masks_of_a_dtype_mask_the_same_cells(target: str, dtype: Any) -> None:
     mask = mw.window(back=1, ahead=1) & ~mw.keys([2]) | mw.keys([0])
     given = mw.lower(mask, target, q_len=6, dtype=dtype)
     (bias,) = tensors_in(given)
@@ -83,17 +83,17 @@ def test_fills(target: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"fill": -1e9, "dtype": "float16"}, "fill=-1e+09 does not fit float16, whose least"),
-        ({"fill": -5}, "fill=-5 does not hide a key for sure"),
-        ({"fill": 0}, "does not hide a key for sure"),
-        ({"fill": float("nan")}, "Give '-inf', 'min' or a number"),
+        ({"fill": -1e9, "dtype": "float16"}, "fill=-1e+09 does not fit float16, whose minimum"),
+        ({"fill": -5}, "fill=-5 is too high to mask a key"),
+        ({"fill": 0}, "is too high to mask a key"),
+        ({"fill": float("nan")}, "Expected '-inf', 'min' or a number"),
         ({"fill": "max"}, "fill is 'max'"),
-        ({"fill": True}, "Give '-inf', 'min' or a number"),
-        ({"dtype": "int32"}, "Give a floating-point dtype"),
-        ({"dtype": "float31"}, "Give a floating-point dtype"),
-        ({"dtype": 3.0}, "Give a floating-point dtype"),
+        ({"fill": True}, "Expected '-inf', 'min' or a number"),
+        ({"dtype": "int32"}, "Expected a floating-point dtype"),
+        ({"dtype": "float31"}, "Expected a floating-point dtype"),
+        ({"dtype": 3.0}, "Expected a floating-point dtype"),
         ({"empty_rows": "uniform"}, "empty_rows"),
-        ({"colour": "red"}, "has no option colour. Give one of "),
+        ({"colour": "red"}, "has no option colour. Pass one of "),
     ],
     ids=repr,
 )
@@ -111,8 +111,8 @@ def test_an_unknown_option_is_refused_everywhere(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_wish_for_empty_rows(target: str) -> None:
-    """The wish "native" takes all, "error" refuses any; "zero" gives zero or refuses."""
+def test_the_option_empty_rows(target: str) -> None:
+    """ "native" accepts fully masked rows, "error" refuses them, "zero" returns zero or refuses."""
     empty_first = mw.causal().on(6, kv_len=4)  # the first two queries come before all keys
     mw.lower(empty_first, target, empty_rows="native")
     mw.lower(mw.causal(), target, q_len=4, empty_rows="error")
@@ -122,10 +122,12 @@ def test_a_wish_for_empty_rows(target: str) -> None:
     sentences(caught.value)
     with pytest.raises(mw.ArgumentError, match="empty_rows"):
         mw.lower(mw.causal(), target, q_len=4, empty_rows="maybe")
-    if target in ("torch.sdpa", "torch.mha", "torch.flex", "flash.varlen"):
+    if target in ("torch.sdpa", "torch.mha", "torch.flex", "flash.varlen", "onnx"):
         mw.lower(empty_first, target, empty_rows="zero")
     else:
-        with pytest.raises(mw.Unsupported, match="gives no zero where a row sees") as caught:
+        with pytest.raises(
+            mw.Unsupported, match="does not return zero for a fully masked row"
+        ) as caught:
             mw.lower(empty_first, target, empty_rows="zero")
         assert caught.value.term == "causal()"
         sentences(caught.value)
@@ -133,7 +135,11 @@ def test_a_wish_for_empty_rows(target: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("torch.sdap", "Did you mean torch.sdpa?"), ("nothing like it", "Give one of numpy"), (7, "")],
+    [
+        ("torch.sdap", "Did you mean 'torch.sdpa'?"),
+        ("nothing like it", "Pass one of numpy"),
+        (7, ""),
+    ],
 )
 def test_an_unknown_target_is_refused_with_a_near_one(name: Any, hint: str) -> None:
     for ask in (mw.lower, mw.explain_lowering):
@@ -142,11 +148,11 @@ def test_an_unknown_target_is_refused_with_a_near_one(name: Any, hint: str) -> N
         assert hint in sentences(caught.value)
 
 
-@pytest.mark.parametrize("target", [name for name in FILES if mw.capabilities()[name].needs])
+@pytest.mark.parametrize("target", [name for name in REGISTRY if mw.capabilities()[name].requires])
 def test_a_framework_that_is_not_there_is_named_with_its_extra(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs = mw.capabilities()[target].needs
+    needs = mw.capabilities()[target].requires
     for name in [name for name in sys.modules if name == needs or name.startswith(f"{needs}.")]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, needs, None)
@@ -160,7 +166,7 @@ def test_a_bound_mask_has_its_sizes() -> None:
     bound = mw.causal().on(4)
     assert mw.lower(bound, "numpy").shape == (1, 1, 4, 4)
     for size in ({"q_len": 4}, {"kv_len": 4}, {"batch": 1}, {"heads": 1}, {"q_start": 0}):
-        with pytest.raises(mw.ArgumentError, match="bound already") as caught:
+        with pytest.raises(mw.ArgumentError, match="already bound") as caught:
             mw.lower(bound, "numpy", **size)
         sentences(caught.value)
 
@@ -170,14 +176,14 @@ def test_sizes_come_from_the_masks_data() -> None:
     assert mw.lower(mask, "numpy").shape == (2, 1, 3, 3)
     assert mw.lower(mask, "numpy", kv_len=5).shape == (2, 1, 5, 5)
     assert mw.lower(mw.dense(np.ones((2, 5), np.bool_)), "numpy").shape == (1, 1, 2, 5)
-    with pytest.raises(mw.ArgumentError, match=r"tells no length\. Pass q_len") as caught:
+    with pytest.raises(mw.ArgumentError, match=r"does not imply a length\. Pass q_len") as caught:
         mw.lower(mw.causal(), "numpy")
     sentences(caught.value)
 
 
 @pytest.mark.parametrize("thing", [np.ones((2, 2)), "causal()", None, 3])
 def test_only_masks_are_lowered(thing: Any) -> None:
-    with pytest.raises(mw.ArgumentError, match=r"wrap an array in dense\(...\)"):
+    with pytest.raises(mw.ArgumentError, match=r"Wrap an array in dense\(...\)"):
         mw.lower(thing, "numpy", q_len=2)
 
 
@@ -190,11 +196,11 @@ def test_three_masks_are_for_a_transformer_and_only_for_it() -> None:
     for wrong in (mw.causal(), three[:2], (*three, mw.causal())):
         with pytest.raises(mw.ArgumentError, match="takes three masks"):
             mw.lower(wrong, "torch.transformer", q_len=4)
-    with pytest.raises(mw.ArgumentError, match="numpy takes one mask, not 3"):
+    with pytest.raises(mw.ArgumentError, match="numpy takes one mask, got 3"):
         mw.lower(three, "numpy", q_len=4)
 
 
-def test_one_of_three_may_be_all_that_tells_how_many_sequences_there_are() -> None:
+def test_one_of_three_masks_implies_the_batch_size_of_all() -> None:
     three = (mw.everything(), mw.causal(), mw.padding(lengths=[2, 3]))
     given = mw.lower(three, "torch.transformer", q_len=4, kv_len=3)
     assert given["memory_key_padding_mask"].tolist() == [[False, False, True], [False] * 3]
@@ -203,13 +209,13 @@ def test_one_of_three_may_be_all_that_tells_how_many_sequences_there_are() -> No
 
 def test_a_part_of_a_bound_mask_is_lowered_as_it_stands() -> None:
     part = (mw.causal() & mw.padding(lengths=[5, 8])).on(8).rows(4, 7, kv_len=7)
-    for target in ("numpy", "torch.sdpa", "torch.flex", "intervals", "jax"):
+    for target in ("numpy", "torch.sdpa", "torch.flex", "cudnn", "jax", "onnx"):
         mw.lower(part, target)
     assert np.array_equal(mw.lower(part, "numpy"), part.dense())
 
 
-def test_heads_that_are_said_apart_but_equal_are_one_mask() -> None:
-    """Also of no size, where nn.MultiheadAttention takes no mask of (B·H, T, S)."""
+def test_heads_with_equal_masks_share_one_mask() -> None:
+    """Also without tokens, where nn.MultiheadAttention takes no mask of (B·H, T, S)."""
     for size in (0, 4):
         given = mw.lower(mw.by_head([mw.causal()] * 2), "torch.mha", q_len=size, dtype="float32")
         assert given["attn_mask"] is None or given["attn_mask"].shape == (size, size)
@@ -221,13 +227,13 @@ def test_heads_that_are_said_apart_but_equal_are_one_mask() -> None:
     [
         ("torch.sdpa", {"dtype": "nope"}, "dtype is nope"),
         ("torch.sdpa", {"device": "nope"}, "device='nope'"),
-        ("torch.bool", {"device": "cuda:7"}, "device='cuda:7' can't be used here"),
+        ("torch.bool", {"device": "cuda:7"}, "device='cuda:7' is not available"),
         ("torch.additive", {"dtype": "float8_e4m3fn"}, "dtype is float8_e4m3fn"),
         ("torch.additive", {"fill": np.array([-1e4, -1e5])}, "fill is of type ndarray"),
         ("torch.additive", {"fill": float("nan")}, "fill is nan"),
         ("torch.additive", {"fill": -(10**400)}, "does not fit float32"),
-        ("jax", {"device": "nope"}, "is none of jax's here"),
-        ("jax", {"device": 3}, "is none of jax's here"),
+        ("jax", {"device": "nope"}, "is not a jax device"),
+        ("jax", {"device": 3}, "is not a jax device"),
         ("torch.flex", {"block_size": (2,)}, "block_size has 1 numbers"),
         ("hf", {"packed": "no"}, "packed is 'no'"),
         ("hf", {"first_position": -1}, "first_position=-1"),
@@ -252,7 +258,7 @@ def test_numbers_of_every_kind_are_fills() -> None:
     ("mask", "target", "sizes"),
     [
         (mw.causal() | mw.prefix(5), "jax.splash", {"q_len": 131_072}),
-        (mw.window(3) | (mw.queries([0]) & mw.stride(2)), "intervals", {"q_len": 65_536}),
+        (mw.window(3) | (mw.queries([0]) & mw.stride(2)), "cudnn", {"q_len": 65_536}),
         (mw.causal() | mw.prefix(5), "hf", {"q_len": 8_192, "batch": 64}),
         (mw.causal() | mw.prefix(5), "xformers", {"q_len": 8_192, "batch": 8, "heads": 8}),
         (mw.by_head([mw.causal(), mw.window(3)] * 8), "torch.mha", {"q_len": 4_096, "batch": 64}),
@@ -274,7 +280,7 @@ def test_a_large_mask_is_refused_after_a_look_at_some_rows() -> None:
 
 def test_no_head_at_all() -> None:
     differ = mw.where(lambda b, h, q, k: (q >= k) & (h >= 0))
-    for target in ("flash.varlen", "slices", "jax.splash"):
+    for target in ("flash.varlen", "magi", "flashinfer", "jax.splash"):
         with pytest.raises(mw.Unsupported):
             mw.lower(differ, target, q_len=3, heads=0)
 
@@ -285,6 +291,15 @@ def test_masks_of_a_transformer_belong_together() -> None:
         mw.lower(bound, "torch.transformer")
 
 
+@pytest.mark.parametrize(
+    ("alias", "name"), [("intervals", "cudnn"), ("slices", "magi"), ("transformers", "hf")]
+)
+def test_aliases(alias: str, name: str) -> None:
+    mask = mw.window(1, 1).on(4)
+    assert mw.explain_lowering(mask, alias) == mw.explain_lowering(mask, name)
+    assert alias not in mw.capabilities()
+
+
 def test_a_target_is_found_by_its_last_name() -> None:
-    with pytest.raises(mw.ArgumentError, match="Did you mean torch"):
+    with pytest.raises(mw.ArgumentError, match=r"Did you mean 'torch\.sdpa'"):
         mw.lower(mw.causal(), "sdpa", q_len=4)

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 import maskwright as mw
-from tests.targets import hf_reader
+from tests.targets import transformers_reader
 
 LENGTH = 8
 OURS: dict[str, np.ndarray] = {}  # the mask that the reference attention goes by
@@ -162,7 +162,7 @@ def test_a_model_sees_exactly_this_mask(kind: str, name: str, attention: str) ->
     OURS["allowed"] = allowed
     right = run(kind, "judge", ids, **given)
     out = run(kind, attention, ids, **given)
-    real = torch.from_numpy(allowed.any(axis=(1, 3)))  # tokens that see something
+    real = torch.from_numpy(allowed.any(axis=(1, 3)))  # tokens that are not fully masked
     assert real.any()
     assert torch.allclose(out[real], right[real], atol=2e-5)
 
@@ -185,7 +185,7 @@ def test_a_padded_row_gives_what_the_sequence_gives_alone(kind: str, attention: 
 def test_packed_documents_give_what_each_gives_alone(
     kind: str, attention: str, window: int | None, packed: str
 ) -> None:
-    """As a 4-D mask with positions, and without a mask where that is wished and enough."""
+    """As a 4-D mask with positions, and without a mask where requested and sufficient."""
     ids = torch.randint(1, 32, (1, LENGTH), generator=torch.Generator().manual_seed(3))
     lengths = [3, 4, 1]
     mask = mw.window(back=window) & mw.documents(lengths=[lengths])
@@ -204,7 +204,7 @@ def test_packed_documents_give_what_each_gives_alone(
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", [OPTForCausalLM, FalconForCausalLM])
-def test_packed_documents_stay_apart_where_positions_tell_the_model_nothing(
+def test_packed_documents_stay_separate_where_the_model_ignores_positions(
     kind: Any, attention: str
 ) -> None:
     torch.manual_seed(0)
@@ -234,14 +234,14 @@ def test_positions_may_begin_elsewhere() -> None:
         assert torch.allclose(out[row, keep], alone[0], atol=2e-5)
 
 
-def test_a_hidden_key_that_is_no_padding_leaves_positions_alone() -> None:
+def test_a_masked_key_that_is_not_padding_does_not_change_positions() -> None:
     given = mw.lower(mw.causal() & ~mw.keys([2]), "hf", q_len=5)
     assert given["attention_mask"].tolist() == [[1, 1, 0, 1, 1]]
     assert "position_ids" not in given
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_step_after_a_cache_gives_what_the_whole_gives(attention: str) -> None:
+def test_a_step_with_a_cache_equals_the_full_forward(attention: str) -> None:
     ids = torch.randint(1, 32, (2, LENGTH), generator=torch.Generator().manual_seed(4))
     mask, model = mw.causal() & mw.padding(keep=KEEP.numpy() > 0), model_of("llama", attention)
     whole = run("llama", attention, ids, **mw.lower(mask, "hf"))
@@ -256,6 +256,6 @@ def test_a_step_after_a_cache_gives_what_the_whole_gives(attention: str) -> None
 
 def test_the_reader_knows_what_a_missing_mask_means() -> None:
     shape = (1, 1, 1, 4)
-    assert hf_reader.as_cells(None, shape, "decoder").all()
-    assert hf_reader.as_cells(None, (1, 1, 3, 3), "decoder").sum() == 6
-    assert hf_reader.as_cells(None, (1, 1, 3, 3), "encoder").all()
+    assert transformers_reader.as_cells(None, shape, "decoder").all()
+    assert transformers_reader.as_cells(None, (1, 1, 3, 3), "decoder").sum() == 6
+    assert transformers_reader.as_cells(None, (1, 1, 3, 3), "encoder").all()

@@ -19,6 +19,7 @@ from maskwright.apps.checkpoints import Progress, is_there, read_weights, save_w
 from maskwright.apps.ranks import Ranks
 from maskwright.apps.resuming import load_last, progress_of, save_last
 from maskwright.apps.weights import Weights
+from maskwright.apps.weights import Weights
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from maskwright.apps.weights import Weights
     from maskwright.core.expr import Mask
 
 

@@ -22,7 +22,6 @@ from maskwright.cli.options import (
     flags_in_errors,
 )
 from maskwright.cli.output import as_text, emit, give, text_or_json
-from maskwright.errors import ArgumentError
 
 Name = Annotated[str | None, typer.Option(help="Which array, where the file holds several.")]
 
@@ -51,7 +50,7 @@ def lower(
     heads: Heads = None,
     q_start: QStart = None,
 ) -> None:
-    """Print the short code that hands a mask to a framework, or say what it can't take."""
+    """Print code that builds a mask in a framework, or the term that it cannot represent."""
     from maskwright import explain_lowering, parse
 
     with flags_in_errors():
@@ -71,27 +70,29 @@ def lower(
     maskwright targets --format json"""
 )
 def targets(
-    name: Annotated[str | None, typer.Argument(help="One target, with all there is to it.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="One target, with all its capabilities.")
+    ] = None,
     form: Annotated[
         Literal["text", "json"], typer.Option("--format", help="How to print it.")
     ] = "text",
 ) -> None:
-    """List the frameworks that a mask can be handed to, and how each of them says it."""
+    """List the targets of `lower` and the mask format of each."""
     from maskwright import capabilities
+    from maskwright.targets.lower import TARGETS
 
     known = capabilities()
-    if name is not None and name not in known:
-        raise ArgumentError(f"There is no target {name}. Run: maskwright targets")
-    chosen = [asdict(known[n]) for n in ([name] if name else known)]
+    names = [TARGETS.resolve(name, "targets")] if name else list(known)
+    chosen = [asdict(known[one]) for one in names]
     if form == "json":
         typer.echo(json.dumps(chosen, indent=2, ensure_ascii=False))
     elif name is not None:
         for field, value in chosen[0].items():
             words = " or ".join(value) if isinstance(value, tuple) else value
-            typer.echo(f"{field.replace('_', ' '):<11} {words or '–'}")
+            typer.echo(f"{field.replace('_', ' '):<16} {words or '–'}")
     else:
         for row in chosen:
-            typer.echo(f"{row['name']:<18} {row['gives']}; {row['polarity']}")
+            typer.echo(f"{row['name']:<18} {row['returns']}; {row['polarity']}")
 
 
 @app.command(

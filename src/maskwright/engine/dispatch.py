@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from maskwright.core._optional_deps import missing
 from maskwright.engine.native.bindings import ISA_VARIABLE, loaded
 from maskwright.errors import Unsupported
-from maskwright.targets.facts import is_upper_left_causal, sees_everything
+from maskwright.targets.predicates import is_full, is_upper_left_causal
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -100,7 +100,7 @@ def select_backend(params: AttentionParams) -> Backend:
 
 def needs_no_mask_tensor(mask: BoundMask) -> bool:
     """Whether SDPA computes this mask by itself: no mask, or `is_causal`."""
-    return sees_everything(mask) or is_upper_left_causal(mask)
+    return is_full(mask) or is_upper_left_causal(mask)
 
 
 _warned = False

@@ -30,14 +30,14 @@ from maskwright.explore.subjects import (
 from maskwright.linting.lint import lint
 from maskwright.messages import render
 from maskwright.recognition.recognize import recognize
-from maskwright.targets.lowering import capabilities, explain_lowering
+from maskwright.targets.lower import capabilities, explain_lowering
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from maskwright.core.bound import BoundMask
     from maskwright.explore.requests import AskCode, AskCost, AskPicture, AskRecognise
-    from maskwright.targets.target import Target
+    from maskwright.targets.base import Target
 
 MOST_CODE_CELLS: Final = 2**24  # of the arrays that frameworks are handed
 MOST_COST: Final = 2**22  # intervals
@@ -133,8 +133,8 @@ def answer_picture(ask: AskPicture) -> tuple[str, bytes]:
 def _target(on: BoundMask, target: Target) -> dict[str, Any]:
     code: str | None = None
     refusal: str | None = None
-    if target.masks != 1:
-        refusal = f"{target.name} takes {target.masks} masks at once. See recipes.translation."
+    if target.num_masks != 1:
+        refusal = f"{target.name} takes {target.num_masks} masks at once. See recipes.translation."
     else:
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # some speak when they are imported
@@ -146,7 +146,7 @@ def _target(on: BoundMask, target: Target) -> dict[str, Any]:
         code = None
     return {
         "name": target.name,
-        "gives": target.gives,
+        "gives": target.returns,
         "polarity": target.polarity,
         "ok": code is not None,
         "code": code,

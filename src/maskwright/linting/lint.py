@@ -34,7 +34,7 @@ from maskwright.linting.values import (
 )
 from maskwright.messages import Reason
 from maskwright.recognition.encoding import read_values
-from maskwright.targets.lowering import capabilities
+from maskwright.targets.lower import TARGETS, capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,19 +223,19 @@ def _lint_cells(
 
 
 def _parse_consumer(to: Any, axes: Any, dtype: Any, mask: Any) -> Consumer:
-    target = capabilities().get(to) if isinstance(to, str) else None
+    target = capabilities().get(TARGETS.aliases.get(to, to)) if isinstance(to, str) else None
     if axes is not None:
         read_choice(axes, "lint: axes", AXES)
     scores = parse_dtype(dtype)
     if target is None:
         convention = None if to is None else read_choice(to, "lint: to", CONVENTIONS)
         return Consumer(convention, axes, scores, zero_for_empty_rows=False)
-    if not target.reads:
+    if not target.encoding:
         raise ArgumentError(
             f"lint: {to} takes no array of cells. Pass 'keep', 'drop' or 'additive'."
         )
     floats = "float" in str(getattr(mask, "dtype", ""))
-    convention = "additive" if target.adds_floats and floats else target.reads
+    convention = "additive" if target.accepts_additive and floats else target.encoding
     if axes is None and target.axes and getattr(mask, "ndim", 0) == len(target.axes):
         axes = target.axes
     return Consumer(convention, axes, scores, zero_for_empty_rows=target.empty_rows == "zero")

@@ -1,8 +1,9 @@
-"""Targets: a mask in the form that a framework takes, exactly this mask or a refusal.
+"""Targets: a mask in the format that a framework takes, exactly this mask or a refusal.
 
-One file a target; targets never import each other. Each file holds `TARGET`, what the target can
-say as data, `lower`, which says it, and `usage`, the lines that a person would write to use it.
-What several need is in `facts` (questions about a bound mask), `segments`, `fills` and
-`torch_tensors`. A framework is imported only in the file that carries its name, and only when
-that target is asked for.
+`lower` holds the table of targets and the public functions. Each target has one file, named after
+its framework, with its capabilities as data (`TARGET`), the function that builds the format
+(`lower`) and the one that writes the code to use it (`usage`). Targets never import each other.
+They share `base` (the types), `predicates` (properties of a bound mask), `varlen` (segments of
+variable-length kernels), `_torch` (tensors) and `codegen` (source code). A framework is imported
+only in the file named after it, and only when that target is requested.
 """

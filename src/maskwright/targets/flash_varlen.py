@@ -1,4 +1,4 @@
-"""flash.varlen: keyword arguments of flash_attn_varlen_func, for tokens laid end to end."""
+"""flash.varlen: keyword arguments of flash_attn_varlen_func, for concatenated sequences."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.targets.facts import EmptyRows, check_empty_rows
-from maskwright.targets.segments import segments
-from maskwright.targets.target import Target
-from maskwright.targets.torch_tensors import numbers
+from maskwright.targets._torch import int32_tensor
+from maskwright.targets.base import FORMAT_ONLY, Target
+from maskwright.targets.predicates import EmptyRows, check_empty_rows
+from maskwright.targets.varlen import find_segments
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 TARGET = Target(
     name="flash.varlen",
-    gives="cu_seqlens_q and _k, max_seqlen_q and _k, causal, window_size",
-    says="causal, window and documents",
-    polarity="offsets of what is seen",
-    shape="tokens of all sequences end to end: (B·T, H, D) and (B·S, H, D)",
+    returns="cu_seqlens_q and _k, max_seqlen_q and _k, causal, window_size",
+    supports="causal, window and documents",
+    polarity="offsets of visible segments",
+    shape="concatenated tokens of all sequences: (B·T, H, D) and (B·S, H, D)",
     alignment="lower right in every segment",
     empty_rows="zero",
-    needs="torch",
-    checked="format checked, kernel not run here",
-    instead=("torch.flex", "torch.bool"),
+    requires="torch",
+    tested=FORMAT_ONLY,
+    alternatives=("torch.flex", "torch.bool"),
 )
 
 
 def lower(
     bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "zero"
 ) -> dict[str, Any]:
-    """Where each segment of queries and of keys ends, and the one window that holds in all."""
-    check_empty_rows(bound, empty_rows, gives_zero=True)
-    found = segments(bound)
+    """The offsets of the segments of queries and keys, and the window that applies to all."""
+    check_empty_rows(bound, empty_rows, returns_zero=True)
+    found = find_segments(bound)
     causal = found.ahead == 0
-    open_ended = found.back is None and (causal or found.ahead is None)
-    window = (-1, -1) if open_ended else (_side(found.back), _side(found.ahead))
+    unlimited = found.back is None and (causal or found.ahead is None)
+    window = (-1, -1) if unlimited else (_window_side(found.back), _window_side(found.ahead))
     return {
-        "cu_seqlens_q": numbers(_ends(found.queries), device),
-        "cu_seqlens_k": numbers(_ends(found.keys), device),
+        "cu_seqlens_q": int32_tensor(_offsets(found.queries), device),
+        "cu_seqlens_k": int32_tensor(_offsets(found.keys), device),
         "max_seqlen_q": int(found.queries.max(initial=0)),
         "max_seqlen_k": int(found.keys.max(initial=0)),
         "causal": causal,
@@ -48,33 +48,33 @@ def lower(
     }
 
 
-def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:
-    """The lines that call it, with q, k, v of (tokens, heads, head_dim)."""
+def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:
+    """Lines that call it, with q, k, v of (tokens, heads, head_dim)."""
     frame = bound.frame
-    ends = [
-        f"    {name}=torch.tensor({given[name].tolist()}, dtype=torch.int32),"
+    offsets = [
+        f"    {name}=torch.tensor({lowered[name].tolist()}, dtype=torch.int32),"
         for name in ("cu_seqlens_q", "cu_seqlens_k")
     ]
     rest = [
-        f"    {name}={given[name]},"
+        f"    {name}={lowered[name]},"
         for name in ("max_seqlen_q", "max_seqlen_k", "causal", "window_size")
     ]
     return [
         "import torch",
         "",
-        f"# {frame.batch} × {frame.q_len} queries and {frame.kv_len} keys, end to end",
-        "# causal and window count from the lower right of every segment",
-        "given = dict(",
-        *ends,
+        f"# {frame.batch} × {frame.q_len} queries and {frame.kv_len} keys, concatenated;",
+        "# causal and window_size are aligned at the lower right of every segment",
+        "kwargs = dict(",
+        *offsets,
         *rest,
         ")",
-        "# output = flash_attn.flash_attn_varlen_func(q, k, v, **given)",
+        "# output = flash_attn.flash_attn_varlen_func(q, k, v, **kwargs)",
     ]
 
 
-def _ends(sizes: IntArray) -> IntArray:
+def _offsets(sizes: IntArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(sizes)))
 
 
-def _side(limit: int | None) -> int:
+def _window_side(limit: int | None) -> int:
     return -1 if limit is None else limit

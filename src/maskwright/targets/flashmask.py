@@ -1,4 +1,4 @@
-"""flashmask: keyword arguments of PaddlePaddle's flashmask_attention: hidden rows of every key."""
+"""flashmask: keyword arguments of PaddlePaddle's flashmask_attention: the masked rows of each key."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core.spans import Spans
-from maskwright.targets.facts import (
+from maskwright.targets.base import FORMAT_ONLY, Target, Unrepresentable
+from maskwright.targets.predicates import (
     EmptyRows,
     check_empty_rows,
+    is_full,
     is_upper_left_causal,
-    sees_everything,
 )
-from maskwright.targets.target import CannotSay, Target
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -21,77 +21,77 @@ if TYPE_CHECKING:
 
 TARGET = Target(
     name="flashmask",
-    gives="startend_row_indices and causal",
-    says="every mask that hides each key from at most two stretches of queries",
-    polarity="rows that are hidden",
+    returns="startend_row_indices and causal",
+    supports="every mask in which each key is masked for at most two ranges of queries",
+    polarity="masked rows",
     shape="(B, H or 1, S, 1, 2 or 4)",
-    alignment="the frame's; causal is used only for as many queries as keys",
+    alignment="the frame's; causal only where there are as many queries as keys",
     empty_rows="as the kernel does",
-    checked="format checked, kernel not run here",
-    instead=("torch.flex", "intervals"),
+    tested=FORMAT_ONLY,
+    alternatives=("torch.flex", "cudnn"),
 )
 
 
 def lower(bound: BoundMask, *, empty_rows: EmptyRows = "native") -> dict[str, Any]:
-    """The shortest of the four forms that says it: one, two or four numbers for a key."""
-    check_empty_rows(bound, empty_rows, gives_zero=False)
+    """The shortest of the four formats that is equal: one, two or four row indices per key."""
+    check_empty_rows(bound, empty_rows, returns_zero=False)
     q_len, kv_len = bound.shape[2:]
-    if sees_everything(bound):
+    if is_full(bound):
         return {"startend_row_indices": None, "causal": False}
     if q_len == kv_len and is_upper_left_causal(bound):
         return {"startend_row_indices": None, "causal": True}
-    seen = bound.spans.transpose()  # (B or 1, H or 1, keys) over rows
-    hidden = ~seen
-    ends = _below_the_diagonal(seen, hidden, q_len) if q_len == kv_len else None
+    visible = bound.spans.transpose()  # (B or 1, H or 1, keys) over rows
+    masked = ~visible
+    ends = _below_diagonal(visible, masked, q_len) if q_len == kv_len else None
     causal = ends is not None
-    numbers = np.stack(ends or _anywhere(seen, hidden, q_len), axis=-1).astype(np.int32)
-    held = numbers.reshape(*seen.shape, numbers.shape[-1])
-    every = np.broadcast_to(held, (bound.frame.batch, *held.shape[1:]))
-    return {"startend_row_indices": every.copy(), "causal": causal}
+    indices = np.stack(ends or _non_causal(visible, masked, q_len), axis=-1).astype(np.int32)
+    held = indices.reshape(*visible.shape, indices.shape[-1])
+    full = np.broadcast_to(held, (bound.frame.batch, *held.shape[1:]))
+    return {"startend_row_indices": full.copy(), "causal": causal}
 
 
-def usage(bound: BoundMask, given: dict[str, Any]) -> list[str]:  # noqa: ARG001 - all is given
-    """The lines that call it, with q, k, v of (batch, length, heads, head_dim)."""
-    rows, call = given["startend_row_indices"], "# output = F.flashmask_attention(q, k, v"
+def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:  # noqa: ARG001
+    """Lines that call it, with q, k, v of (batch, length, heads, head_dim)."""
+    rows, call = lowered["startend_row_indices"], "# output = F.flashmask_attention(q, k, v"
     if rows is None:
-        end = f"{call}, None, causal={given['causal']})"
+        end = f"{call}, None, causal={lowered['causal']})"
         return ["startend_row_indices = None", end]
     return [
         "import numpy as np",
         "",
-        "# for every key, the rows from which it is hidden; F is paddle.nn.functional",
+        "# the masked rows of each key; F is paddle.nn.functional",
         f"startend_row_indices = np.array({rows.tolist()}, dtype=np.int32)",
-        f"{call}, paddle.to_tensor(startend_row_indices), causal={given['causal']})",
+        f"{call}, paddle.to_tensor(startend_row_indices), causal={lowered['causal']})",
     ]
 
 
-def _below_the_diagonal(seen: Spans, hidden: Spans, length: int) -> list[IntArray] | None:
-    """With causal=True: where a key is hidden below the diagonal, in one stretch or to the end."""
+def _below_diagonal(visible: Spans, masked: Spans, length: int) -> list[IntArray] | None:
+    """With causal=True: the range below the diagonal in which a key is masked, or its start."""
     key = np.arange(length)[None, None]
     above = Spans.from_band(key * 0, key, length, length)
-    if (seen & above).cells():
+    if (visible & above).cells():
         return None
-    below = hidden & Spans.from_band(key, key * 0 + length, length, length)
+    below = masked & Spans.from_band(key, key * 0 + length, length, length)
     if bool((np.diff(below.offsets) > 1).any()):
         return None
     start, stop = _nth(below, 0, length)
-    to_the_end: BoolArray = (stop == length) | (start == stop)
-    return [start] if bool(to_the_end.all()) else [start, stop]
+    to_last_row: BoolArray = (stop == length) | (start == stop)
+    return [start] if bool(to_last_row.all()) else [start, stop]
 
 
-def _anywhere(seen: Spans, hidden: Spans, rows: int) -> list[IntArray]:
-    """With causal=False: hidden after and before one stretch, or in any two stretches."""
-    most = int(np.diff(hidden.offsets).max(initial=0))
-    if most > 2:
-        raise CannotSay(f"one key is hidden from {most} stretches of queries")
-    if bool((np.diff(seen.offsets) <= 1).all()):
-        first, stop = _nth(seen, 0, 0)
+def _non_causal(visible: Spans, masked: Spans, rows: int) -> list[IntArray]:
+    """With causal=False: masked after and before one range, or in any two ranges."""
+    count = int(np.diff(masked.offsets).max(initial=0))
+    if count > 2:
+        raise Unrepresentable(f"a key is masked for {count} ranges of queries")
+    if bool((np.diff(visible.offsets) <= 1).all()):
+        first, stop = _nth(visible, 0, 0)
         return [stop, first]
-    return [*_nth(hidden, 1, rows), *_nth(hidden, 0, rows)]
+    return [*_nth(masked, 1, rows), *_nth(masked, 0, rows)]
 
 
 def _nth(spans: Spans, n: int, empty: int) -> tuple[IntArray, IntArray]:
-    """Start and stop of the nth interval of every row; `empty` twice where there is none."""
+    """Start and stop of the nth interval per row; `empty` twice where there is none."""
     offsets, starts, stops = spans.flat
     there = np.diff(offsets) > n
     ends = np.full((2, offsets.size - 1), empty)

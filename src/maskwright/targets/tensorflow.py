@@ -1,30 +1,28 @@
-"""tensorflow: a bool tensor, or floats that are added to the scores."""
+"""tensorflow: a bool tensor, or a float tensor that is added to the scores."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
-from maskwright.targets.code import fill_code, mask_code
-from maskwright.targets.facts import EmptyRows, check_empty_rows
-from maskwright.targets.fills import read_fill
-from maskwright.targets.target import Target
+from maskwright.targets.base import Target, invalid_device, invalid_dtype, mask_value
+from maskwright.targets.codegen import fill_code, mask_code
+from maskwright.targets.predicates import EmptyRows, check_empty_rows
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
 
 TARGET = Target(
     name="tensorflow",
-    gives="a bool tensor; with a dtype, a float tensor",
-    says="every mask",
+    returns="a bool tensor; with a dtype, a float tensor",
+    supports="every mask",
     polarity="True keeps; as floats 0 keeps, -inf hides",
     shape="(B or 1, H or 1, T, S)",
     alignment="the frame's",
     empty_rows="left to the softmax",
-    reads="keep",
-    adds_floats=True,
-    needs="tensorflow",
+    encoding="keep",
+    accepts_additive=True,
+    requires="tensorflow",
 )
 
 
@@ -36,33 +34,35 @@ def lower(
     fill: Any = None,
     empty_rows: EmptyRows = "native",
 ) -> Any:
-    """The dense mask as a tensor: for tf.where, or to be added."""
+    """The dense mask as a tensor: bool for tf.where, or with `dtype` a float tensor to add."""
     import tensorflow as tf
 
-    check_empty_rows(bound, empty_rows, gives_zero=False)
+    check_empty_rows(bound, empty_rows, returns_zero=False)
     if dtype is None and fill is not None:
-        raise ArgumentError("lower: fill is for floats. Pass a dtype too, such as 'float32'.")
-    kind = None if dtype is None else _float_dtype(dtype)
+        raise ArgumentError(
+            "lower: fill applies to float masks. Pass dtype too, such as 'float32'."
+        )
+    kind = None if dtype is None else _parse_dtype(dtype)
     with _device(device):
         mask = tf.constant(bound.dense())
         if kind is None:
             return mask
-        hides = read_fill(fill, float(kind.min), kind.name)
-        return tf.where(mask, tf.constant(0, kind), tf.constant(hides, kind))
+        value = mask_value(fill, float(kind.min), kind.name)
+        return tf.where(mask, tf.constant(0, kind), tf.constant(value, kind))
 
 
-def usage(bound: BoundMask, given: Any) -> list[str]:
-    """The lines that use it by hand, on scores of (batch, heads, T, S)."""
+def usage(bound: BoundMask, lowered: Any) -> list[str]:
+    """Lines that apply it to scores of (batch, heads, T, S)."""
     lines = ["import tensorflow as tf", *mask_code(bound, "np")]
-    if given.dtype.name == "bool":
+    if lowered.dtype.name == "bool":
         return [*lines, 'scores = tf.where(mask, scores, float("-inf"))  # True keeps']
-    least = float(given.numpy().min(initial=0))
-    hides = fill_code(least, float(given.dtype.min), f"tf.{given.dtype.name}")
-    bias = f'tf.where(mask, tf.constant(0, "{given.dtype.name}"), {hides})'
-    return [*lines, f"scores = scores + {bias}  # 0 keeps, the fill hides"]
+    lowest = float(lowered.numpy().min(initial=0))
+    value = fill_code(lowest, float(lowered.dtype.min), f"tf.{lowered.dtype.name}")
+    bias = f'tf.where(mask, tf.constant(0, "{lowered.dtype.name}"), {value})'
+    return [*lines, f"scores = scores + {bias}  # 0 keeps"]
 
 
-def _float_dtype(dtype: Any) -> Any:
+def _parse_dtype(dtype: Any) -> Any:
     import tensorflow as tf
 
     try:
@@ -70,10 +70,7 @@ def _float_dtype(dtype: Any) -> Any:
     except TypeError:
         kind = None
     if kind is None or not kind.is_floating:
-        given = dtype if isinstance(dtype, str) else kind.name if kind else describe_type(dtype)
-        raise ArgumentError(
-            f"lower: dtype is {given}. Give a floating-point dtype, such as 'float32'."
-        )
+        raise invalid_dtype(kind.name if kind else dtype, "'float32'")
     return kind
 
 
@@ -85,6 +82,4 @@ def _device(device: object) -> Any:
             tf.DeviceSpec.from_string(device)
         return tf.device(device)
     except (TypeError, ValueError, AttributeError) as error:
-        raise ArgumentError(
-            f"lower: device={device!r} is none of TensorFlow's. Give a device such as 'CPU:0'."
-        ) from error
+        raise invalid_device(device, "TensorFlow", "'CPU:0'") from error

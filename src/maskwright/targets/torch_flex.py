@@ -1,8 +1,8 @@
-"""torch.flex: a BlockMask for flex_attention, straight from spans and tiles.
+"""torch.flex: a BlockMask for flex_attention, built from spans and tiles.
 
-There is one mask_mod for all masks: it looks a row's intervals up in tensors. So a compiled
-flex_attention is compiled once for all masks whose tensors have the same shapes, and no cell is
-ever asked for one at a time.
+All masks share one mask_mod, which looks up the intervals of a row in tensors. So a compiled
+flex_attention is compiled once for all masks whose tensors have the same shapes, and building the
+BlockMask evaluates no cell.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from maskwright.core.frame import MAX_BYTES
 from maskwright.core.spans import Spans
 from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, SizeError
-from maskwright.targets.code import bound_code
-from maskwright.targets.facts import (
+from maskwright.targets._torch import int32_tensor, to_tensor
+from maskwright.targets.base import Target
+from maskwright.targets.codegen import bound_code
+from maskwright.targets.predicates import (
     EmptyRows,
     check_bytes,
     check_empty_rows,
-    each_interval,
-    intervals_of_some_rows,
+    interval_index,
+    max_intervals_sampled,
 )
-from maskwright.targets.target import Target
-from maskwright.targets.torch_tensors import numbers, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 TARGET = Target(
     name="torch.flex",
-    gives="a BlockMask",
-    says="every mask",
+    returns="a BlockMask",
+    supports="every mask",
     polarity="True keeps",
     shape="(B or 1, H or 1, T, S), in blocks",
     alignment="the frame's",
     empty_rows="zero",
-    reads="keep",
-    needs="torch",
+    encoding="keep",
+    requires="torch",
 )
 
-MOST_SLOTS: Final = 16  # intervals a row up to which the mask_mod looks at each of them
+MAX_SLOTS: Final = 16  # intervals per row up to which the mask_mod tests each; beyond, a table
 
 
 def lower(
@@ -57,59 +57,76 @@ def lower(
     block_size: int | tuple[int, int] = 128,
     empty_rows: EmptyRows = "zero",
 ) -> BlockMask:
-    """Empty blocks left out, full blocks without a mask, and one mask_mod for the rest."""
+    """Empty blocks are skipped, full blocks need no mask, and a mask_mod masks the others."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    check_empty_rows(bound, empty_rows, gives_zero=True)
-    _check_size(bound)
-    sides = block_size if isinstance(block_size, tuple) else (block_size, block_size)
-    if len(sides) != 2:
+    check_empty_rows(bound, empty_rows, returns_zero=True)
+    _check_table_size(bound)
+    sizes = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+    if len(sizes) != 2:
         raise ArgumentError(
-            f"lower: block_size has {len(sides)} numbers. Give one, or one for queries and one for keys."
+            f"lower: block_size has {len(sizes)} numbers. Pass one, or one for queries and one for keys."
         )
-    tall, broad = (parse_int(side, "lower: block_size", minimum=1) for side in sides)
-    tiles = bound.tiles(tall, broad)
-    full = tiles.full & _whole_blocks(bound, tiles.full, tall, broad)
+    block_q, block_kv = (parse_int(size, "lower: block_size", minimum=1) for size in sizes)
+    tiles = bound.tiles(block_q, block_kv)
+    full = tiles.full & _complete_blocks(bound, tiles.full, block_q, block_kv)
     partial = tiles.touched - full
     blocks = {
-        "kv_num_blocks": _listed(partial, device),
-        "full_kv_num_blocks": _listed(full, device),
-        "q_num_blocks": _listed(partial.transpose(), device),  # for the backward pass
-        "full_q_num_blocks": _listed(full.transpose(), device),
+        "kv_num_blocks": _block_list(partial, device),
+        "full_kv_num_blocks": _block_list(full, device),
+        "q_num_blocks": _block_list(partial.transpose(), device),  # for the backward pass
+        "full_q_num_blocks": _block_list(full.transpose(), device),
     }
     return BlockMask(
         bound.shape[2:],
         **{name: count for name, (count, _) in blocks.items()},
-        **{name.replace("num_blocks", "indices"): which for name, (_, which) in blocks.items()},
-        BLOCK_SIZE=(tall, broad),
-        mask_mod=_mask_mod(bound, tall, device),
+        **{name.replace("num_blocks", "indices"): index for name, (_, index) in blocks.items()},
+        BLOCK_SIZE=(block_q, block_kv),
+        mask_mod=_mask_mod(bound, block_q, device),
     )
 
 
-def usage(bound: BoundMask, given: BlockMask) -> list[str]:
-    """The lines that call it, with q, k, v of (batch, heads, length, head_dim)."""
-    block = "" if given.BLOCK_SIZE == (128, 128) else f", block_size={given.BLOCK_SIZE}"
+def usage(bound: BoundMask, lowered: BlockMask) -> list[str]:
+    """Lines that call it, with q, k, v of (batch, heads, length, head_dim)."""
+    size = lowered.BLOCK_SIZE
+    block = "" if size == (128, 128) else f", block_size={size}"
     return [
         "import maskwright as mw",
         "from torch.nn.attention.flex_attention import flex_attention",
         "",
         f"mask = {bound_code(bound)}",
         f'block_mask = mw.lower(mask, "torch.flex"{block})',
-        "output = flex_attention(q, k, v, block_mask=block_mask)  # compile it where speed counts",
+        "output = flex_attention(q, k, v, block_mask=block_mask)  # torch.compile it for speed",
     ]
 
 
-def _whole_blocks(bound: BoundMask, full: Spans, tall: int, broad: int) -> Spans:
-    """The blocks that no edge of the mask cuts: only those may go without the mask_mod."""
+def span_mod(low: torch.Tensor, high: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """The mask_mod over intervals: `low` and `high` are (slots, B or 1, H or 1, rows)."""
+    slots, batch, heads, _ = low.shape
+
+    def in_spans(
+        b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
+        row = (b % batch, h % heads, q)
+        visible = (k >= low[0][row]) & (k < high[0][row])
+        for slot in range(1, slots):
+            visible = visible | ((k >= low[slot][row]) & (k < high[slot][row]))
+        return visible
+
+    return in_spans
+
+
+def _complete_blocks(bound: BoundMask, full: Spans, block_q: int, block_kv: int) -> Spans:
+    """The blocks that lie within the mask: only those may omit the mask_mod."""
     q_len, kv_len = bound.shape[2:]
     count = full.shape[2]
-    stop = np.full((1, 1, count), kv_len // broad)
-    stop[..., q_len // tall :] = 0
+    stop = np.full((1, 1, count), kv_len // block_kv)
+    stop[..., q_len // block_q :] = 0
     return Spans.from_band(np.zeros_like(stop), stop, full.kv_len, count)
 
 
-def _listed(blocks: Spans, device: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many blocks each row of blocks has, and which: (B, H, rows) and (B, H, rows, blocks)."""
+def _block_list(blocks: Spans, device: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """The number of blocks per row of blocks, (B, H, rows), and their indices, (B, H, rows, max)."""
     offsets, starts, stops = blocks.flat
     sizes = stops - starts
     before = np.concatenate(([0], np.cumsum(sizes)))  # blocks before each interval
@@ -122,74 +139,59 @@ def _listed(blocks: Spans, device: object) -> tuple[torch.Tensor, torch.Tensor]:
     index = np.zeros((offsets.size - 1, blocks.kv_len), np.int32)
     index[row, nth - base[row]] = np.repeat(starts - before[:-1], sizes) + nth
     count = np.diff(base).reshape(blocks.shape)
-    return numbers(count, device), numbers(index.reshape(*blocks.shape, blocks.kv_len), device)
+    shape = (*blocks.shape, blocks.kv_len)
+    return int32_tensor(count, device), int32_tensor(index.reshape(shape), device)
 
 
-def _mask_mod(bound: BoundMask, tall: int, device: object) -> Callable[..., torch.Tensor]:
-    """Is key k in one of row q's intervals?"""
+def _mask_mod(bound: BoundMask, block_q: int, device: object) -> Callable[..., torch.Tensor]:
+    """Whether key k is in one of the intervals of row q."""
     spans = bound.spans
     slots = int(np.diff(spans.offsets).max(initial=1))
-    if slots > MOST_SLOTS:
+    if slots > MAX_SLOTS:
         return _table_mod(bound, device)
-    slots = 1 << (slots - 1).bit_length()  # so that like masks share one compilation
-    low, high = _slotted(spans, slots, tall)
-    return span_mod(numbers(low, device), numbers(high, device))
+    slots = 1 << (slots - 1).bit_length()  # a power of 2, so that more masks share a compilation
+    low, high = _interval_tables(spans, slots, block_q)
+    return span_mod(int32_tensor(low, device), int32_tensor(high, device))
 
 
-def span_mod(low: torch.Tensor, high: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """The one mask_mod: `low` and `high` are (slots, B or 1, H or 1, rows)."""
-    slots, batch, heads, _ = low.shape
-
-    def in_a_span(
-        b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
-    ) -> torch.Tensor:
-        row = (b % batch, h % heads, q)
-        seen = (k >= low[0][row]) & (k < high[0][row])
-        for slot in range(1, slots):
-            seen = seen | ((k >= low[slot][row]) & (k < high[slot][row]))
-        return seen
-
-    return in_a_span
-
-
-def _check_size(bound: BoundMask) -> None:
-    """Refuse a mask whose table would be too large, by a look at some rows before reading all."""
+def _check_table_size(bound: BoundMask) -> None:
+    """Raises for a mask whose table would be too large, before all its spans are computed."""
     size = math.prod(bound.shape)
-    if size > MAX_BYTES and intervals_of_some_rows(bound) > MOST_SLOTS:
-        _refuse_table(size)
+    if size > MAX_BYTES and max_intervals_sampled(bound) > MAX_SLOTS:
+        _raise_table_size(size)
 
 
-def _refuse_table(size: int) -> NoReturn:
+def _raise_table_size(size: int) -> NoReturn:
     raise SizeError(
-        f"torch.flex: rows of more than {MOST_SLOTS} intervals need a table of {size / 1e9:.1f} GB. "
-        "Lower some rows at a time: bound.rows(start, stop)."
+        f"torch.flex: rows of more than {MAX_SLOTS} intervals need a table of {size / 1e9:.1f} GB. "
+        "Lower a range of rows at a time: bound.rows(start, stop)."
     )
 
 
 def _table_mod(bound: BoundMask, device: object) -> Callable[..., torch.Tensor]:
-    """For rows of very many intervals: every cell in a table."""
+    """The mask_mod for rows with many intervals: a table of all cells."""
     if math.prod(bound.shape) > MAX_BYTES:
-        _refuse_table(math.prod(bound.shape))
-    table = tensor(bound.dense(), device)
+        _raise_table_size(math.prod(bound.shape))
+    table = to_tensor(bound.dense(), device)
 
-    def in_the_table(
+    def in_table(
         b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
     ) -> torch.Tensor:
         return table[b % table.shape[0], h % table.shape[1], q, k]
 
-    return in_the_table
+    return in_table
 
 
-def _slotted(spans: Spans, slots: int, tall: int) -> tuple[Any, Any]:
-    """The nth interval of every row, empty where there is none; rows fill whole blocks."""
+def _interval_tables(spans: Spans, slots: int, block_q: int) -> tuple[Any, Any]:
+    """The nth start and stop of each row, 0 where there is none; rows padded to whole blocks."""
     b, h, rows = spans.shape
-    shape = (2, slots, b, h, -(-rows // tall) * tall)
+    shape = (2, slots, b, h, -(-rows // block_q) * block_q)
     check_bytes(shape, 4)
     low, high = np.zeros(shape, np.int32)
     if slots == 1 and spans.band is not None:
         low[0, ..., :rows], high[0, ..., :rows] = spans.band
         return low, high
-    row, nth = each_interval(spans)
+    row, nth = interval_index(spans)
     at = (nth, *np.unravel_index(row, spans.shape))
     low[at], high[at] = spans.starts, spans.stops
     return low, high

@@ -6,31 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.targets.code import mask_code
-from maskwright.targets.facts import (
+from maskwright.targets._torch import additive_mask, check_options
+from maskwright.targets.base import FORMAT_ONLY, Target, Unrepresentable
+from maskwright.targets.codegen import mask_code
+from maskwright.targets.predicates import (
     EmptyRows,
     check_empty_rows,
+    is_full,
     is_upper_left_causal,
-    sees_everything,
 )
-from maskwright.targets.segments import Segments, segments
-from maskwright.targets.target import CannotSay, Target
-from maskwright.targets.torch_tensors import additive, check_options
+from maskwright.targets.varlen import Segments, find_segments
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
 
 TARGET = Target(
     name="xformers",
-    gives="an AttentionBias, None, or a float tensor",
-    says="every mask",
+    returns="an AttentionBias, None, or a float tensor",
+    supports="every mask",
     polarity="0 keeps, -inf hides",
-    shape="an object where one is equal; else (B, H, T, S)",
-    alignment="that of the object, which is compared with the frame's",
+    shape="an AttentionBias where one is equal, else (B, H, T, S)",
+    alignment="that of the AttentionBias, which is compared with the frame's",
     empty_rows="as the kernel does",
-    reads="additive",
-    needs="xformers",
-    checked="format checked, kernel not run here",
+    encoding="additive",
+    requires="xformers",
+    tested=FORMAT_ONLY,
 )
 
 
@@ -41,10 +41,10 @@ def lower(
     dtype: object = None,
     empty_rows: EmptyRows = "native",
 ) -> Any:
-    """The object that says exactly this mask, where xFormers has one; else a tensor of floats."""
+    """The AttentionBias that is equal to this mask, if there is one; else a float tensor."""
     check_options(device, dtype)
-    check_empty_rows(bound, empty_rows, gives_zero=False)
-    if sees_everything(bound):
+    check_empty_rows(bound, empty_rows, returns_zero=False)
+    if is_full(bound):
         return None
     from xformers.ops.fmha import attn_bias
 
@@ -52,37 +52,38 @@ def lower(
         return attn_bias.LowerTriangularMask()
     if bound.frame.batch == 1:
         try:
-            found = segments(bound)
-        except CannotSay:
+            segments = find_segments(bound)
+        except Unrepresentable:
             pass
         else:
-            said = _object(found, attn_bias)
-            if said is not None:
-                return said
+            found = _attention_bias(segments, attn_bias)
+            if found is not None:
+                return found
     dense, frame = bound.dense(), bound.frame
-    wide = np.broadcast_to(dense, (frame.batch, frame.heads, *dense.shape[2:]))
-    return additive(wide, dtype, None, device)
+    full = np.broadcast_to(dense, (frame.batch, frame.heads, *dense.shape[2:]))
+    return additive_mask(full, dtype, None, device)
 
 
-def usage(bound: BoundMask, given: Any) -> list[str]:
-    """The lines that make it by hand, with q, k, v of (batch, length, heads, head_dim)."""
+def usage(bound: BoundMask, lowered: Any) -> list[str]:
+    """Lines that build it, with q, k, v of (batch, length, heads, head_dim)."""
     end = "# output = xformers.ops.memory_efficient_attention(q, k, v, attn_bias=attn_bias)"
     start = ["from xformers.ops.fmha import attn_bias as biases", ""]
-    if given is None:
-        return ["attn_bias = None  # every query sees every key", end]
-    if hasattr(given, "q_seqinfo"):
+    if lowered is None:
+        return ["attn_bias = None  # every query attends to every key", end]
+    name = type(lowered).__name__
+    if hasattr(lowered, "q_seqinfo"):
         lengths = [
-            np.diff(info.seqstart_py).tolist() for info in (given.q_seqinfo, given.k_seqinfo)
+            np.diff(info.seqstart_py).tolist() for info in (lowered.q_seqinfo, lowered.k_seqinfo)
         ]
-        make = f"{type(given).__name__}.from_seqlens({lengths[0]}, {lengths[1]})"
-        if type(given).__name__ in ("BlockDiagonalCausalFromBottomRightMask",):
+        make = f"{name}.from_seqlens({lengths[0]}, {lengths[1]})"
+        if name == "BlockDiagonalCausalFromBottomRightMask":
             base = f"BlockDiagonalMask.from_seqlens({lengths[0]}, {lengths[1]})"
             make = f"{base}.make_causal_from_bottomright()"
         return [*start, f"attn_bias = biases.{make}", end]
-    if not hasattr(given, "dtype"):
-        made = repr(given) if "=" in repr(given) else f"{type(given).__name__}()"
+    if not hasattr(lowered, "dtype"):
+        made = repr(lowered) if "=" in repr(lowered) else f"{name}()"
         return [*start, f"attn_bias = biases.{made}", end]
-    make = f"torch.zeros({tuple(given.shape)}, dtype={given.dtype})"
+    make = f"torch.zeros({tuple(lowered.shape)}, dtype={lowered.dtype})"
     return [
         *mask_code(bound, "torch"),
         f'attn_bias = {make}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf hides',
@@ -90,22 +91,21 @@ def usage(bound: BoundMask, given: Any) -> list[str]:
     ]
 
 
-def _object(found: Segments, attn_bias: Any) -> Any:
-    """The block-diagonal or windowed object for these segments, or None."""
-    queries, keys = found.queries.tolist(), found.keys.tolist()
+def _attention_bias(segments: Segments, attn_bias: Any) -> Any:
+    """The block-diagonal or windowed AttentionBias of these segments, or None."""
+    queries, keys = segments.queries.tolist(), segments.keys.tolist()
+    window = segments.back, segments.ahead
     if len(queries) > 1:
         if min(queries) == 0 or min(keys) == 0:
             return None
-        whole = attn_bias.BlockDiagonalMask.from_seqlens(queries, keys)
-        if (found.back, found.ahead) == (None, None):
-            return whole
-        if (found.back, found.ahead) == (None, 0):
-            return whole.make_causal_from_bottomright()
-        return None
-    if found.back is None and found.ahead == 0:
+        blocks = attn_bias.BlockDiagonalMask.from_seqlens(queries, keys)
+        if window == (None, None):
+            return blocks
+        return blocks.make_causal_from_bottomright() if window == (None, 0) else None
+    if window == (None, 0):
         return attn_bias.LowerTriangularFromBottomRightMask()
-    if found.back is None or found.ahead is None:
+    if None in window:
         return None
     return attn_bias.LocalAttentionFromBottomRightMask(
-        window_left=found.back, window_right=found.ahead
+        window_left=segments.back, window_right=segments.ahead
     )

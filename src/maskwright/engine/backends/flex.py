@@ -43,7 +43,7 @@ def forward(
 
 def block_mask(bound: BoundMask, device: torch.device) -> Any:
     """The BlockMask of a bound mask on a device, made once."""
-    from maskwright.targets.lowering import lower
+    from maskwright.targets.lower import lower
 
     return bound.cached(
         ("block_mask", str(device)), lambda: lower(bound, "torch.flex", device=device)

@@ -23,7 +23,7 @@ def forward(
     """The output; differentiable by PyTorch."""
     from torch.nn.functional import scaled_dot_product_attention
 
-    from maskwright.targets.lowering import lower
+    from maskwright.targets.lower import lower
 
     out = scaled_dot_product_attention(
         *(q, k, v),

@@ -15,7 +15,7 @@ import maskwright as mw
 from maskwright import BoundMask, Frame, Mask
 from tests.strategies import bind, cases
 from tests.targets import runners
-from tests.targets.drawn import three, usual
+from tests.targets.drawn import encoder_decoder, usual
 from tests.targets.readers import READERS
 from tests.targets.reference import attention, random_qkv
 
@@ -25,14 +25,14 @@ MADE = {
     "additive": "bias",
     "torch.bool": "mask",
     "torch.additive": "bias",
-    "intervals": "mask_func",
+    "cudnn": "mask_func",
     "xformers": "attn_bias",
-    "flash.varlen": "given",
-    "jax.splash": "given",
+    "flash.varlen": "kwargs",
+    "jax.splash": "kwargs",
 }
 
 
-PARTS = {"numpy": "mask", "torch.bool": "mask", "torch.additive": "bias", "jax.splash": "given"}
+PARTS = {"numpy": "mask", "torch.bool": "mask", "torch.additive": "bias", "jax.splash": "kwargs"}
 
 
 def run(bound: Any, target: str, /, **names: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def run(bound: Any, target: str, /, **names: Any) -> dict[str, Any]:
 
 @st.composite
 def plain_cases(draw: st.DrawFn) -> tuple[Mask, Frame]:
-    """Masks that text can hold, on frames with something to see."""
+    """Masks that have source, on frames that are not empty."""
     if draw(st.booleans()):
         return draw(cases(code=False))
     sizes = st.integers(1, 6)
@@ -84,7 +84,7 @@ def test_a_snippet_makes_the_same_mask(target: str) -> None:
 def test_snippets_of_many_names_make_the_same_mask(case: tuple[Mask, Frame]) -> None:
     bound = bind(*case)
     shape = (case[1].batch, case[1].heads, *bound.shape[2:])
-    for target in ("flashmask", "slices"):
+    for target in ("flashmask", "magi"):
         given_form = lowered(bound, target)
         if given_form is not None:
             names = run(bound, target)
@@ -170,7 +170,7 @@ def test_the_call_of_keras_gives_the_references_output(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FIXED if "empty" not in name])
-def test_the_call_of_a_model_hands_over_what_lower_gives(name: str) -> None:
+def test_the_call_of_a_model_passes_what_lower_returns(name: str) -> None:
     bound = FIXED[name].on(4, batch=2, heads=2)
     got: dict[str, Any] = {}
 
@@ -187,8 +187,8 @@ def test_the_call_of_a_model_hands_over_what_lower_gives(name: str) -> None:
 
 
 @settings(max_examples=25)
-@given(three())
-def test_the_call_of_a_transformer_hands_over_what_lower_gives(parts: Any) -> None:
+@given(encoder_decoder())
+def test_the_call_of_a_transformer_passes_what_lower_returns(parts: Any) -> None:
     bound: Any = tuple(bind(mask, frame) for mask, frame in parts)
     if any("where" in repr(part.mask) for part in bound):
         return
@@ -243,7 +243,7 @@ def test_queries_before_the_first_position_are_no_first_tokens() -> None:
     assert np.array_equal(names["mask"], mask.on(5, 3).dense())
 
 
-def test_what_says_nothing_is_not_written() -> None:
+def test_a_term_without_effect_is_not_written() -> None:
     said = mw.explain_lowering(mw.causal() & mw.everything(), "numpy", q_len=3)
     assert "broadcast_to(col <= row, (1, 1, 3, 3))" in said
 

@@ -1,4 +1,4 @@
-"""What transformers makes of the arguments: the masks that reach a model's attention."""
+"""The masks that reach a model's attention in transformers, from the lowered arguments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def as_cells(made: Any, shape: Shape, kind: str) -> np.ndarray:
 
 
 def filled_cache(batch: int, tokens: int) -> DynamicCache:
-    """A cache that has seen so many tokens; an empty one where there are none."""
+    """A cache of this many tokens, or an empty one."""
     cache = DynamicCache()
     if tokens > 0:
         past = torch.zeros(batch, 1, tokens, 4)

@@ -1,7 +1,7 @@
-"""Code for people: the few lines that a person would write to make a mask by hand.
+"""Source code that builds a mask, as one would write it by hand.
 
 A mask becomes a comparison of `row` and `col`, the positions of queries and keys, in numpy, torch
-or jax.numpy. Where an atom has no such formula, the lines call maskwright.
+or jax.numpy. Where an atom has no such formula, the code calls maskwright.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IMPORTS: Final = {
 
 
 def mask_code(bound: BoundMask, library: Library) -> list[str]:
-    """Lines that import the library and make `mask`, True where a query may see a key."""
+    """Lines that import the library and build `mask`, True where a query attends."""
     check_text(bound)
     writer = _Writer(library, bound._home.tokens, bound.frame.q_start < 0)
     formula = bound.mask._formula(writer, "row", "col")
@@ -48,16 +48,16 @@ def mask_code(bound: BoundMask, library: Library) -> list[str]:
 
 
 def check_text(bound: BoundMask) -> None:
-    """Refuse a mask that source can't hold."""
+    """Raises ArgumentError for a mask that has no source."""
     if not all(atom.serializable for atom in find(bound.mask, Atom)):
         raise ArgumentError(
             "explain_lowering: where(...) holds a function, which has no text. "
-            "Explain the mask without it, or call lower()."
+            "Pass the mask without it, or call lower()."
         )
 
 
 def bound_code(bound: BoundMask) -> str:
-    """Source of the bound mask, by maskwright itself."""
+    """Source of the bound mask as a call of maskwright."""
     check_text(bound)
     home, frame = bound._home, bound.frame
     whole = (
@@ -70,7 +70,7 @@ def bound_code(bound: BoundMask) -> str:
 
 
 def fill_code(least: float, of_dtype: float, finfo: str) -> str:
-    """Source of what hides, from the least number of an additive mask and of its dtype."""
+    """Source of the fill, from the minimum of an additive mask and that of its dtype."""
     if least == of_dtype:
         return f"{finfo}.min"
     return repr(least) if -math.inf < least < 0 else 'float("-inf")'
@@ -145,7 +145,7 @@ class _Writer:
 
 
 def _bare(formula: str) -> str:
-    """The formula without the one pair of brackets that surrounds all of it."""
+    """The formula without the pair of parentheses around all of it."""
     depth = 0
     for index, letter in enumerate(formula):
         depth += {"(": 1, ")": -1}.get(letter, 0)

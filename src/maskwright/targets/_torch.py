@@ -1,0 +1,115 @@
+"""Tensors from numpy arrays, and the split into attn_mask and key_padding_mask, for torch targets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from maskwright.core.validate import describe_type
+from maskwright.errors import ArgumentError
+from maskwright.targets.base import invalid_device, invalid_dtype, mask_value
+from maskwright.targets.predicates import check_bytes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
+    from maskwright.core.bound import BoundMask
+    from maskwright.core.validate import BoolArray
+
+
+def to_tensor(array: npt.NDArray[Any], device: object = None, dtype: Any = None) -> torch.Tensor:
+    """Returns a copy of the array as a tensor."""
+    import torch
+
+    check_bytes(array.shape, array.itemsize if dtype is None else dtype.itemsize)
+    try:
+        return torch.tensor(array, device=parse_device(device), dtype=dtype)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        raise ArgumentError(
+            f"lower: device={device!r} is not available ({str(error).splitlines()[0]:.80}). "
+            "Pass a device of this machine."
+        ) from error
+
+
+def int32_tensor(values: npt.NDArray[Any], device: object = None) -> torch.Tensor:
+    """Returns integers as an int32 tensor, as attention kernels take them."""
+    import torch
+
+    return to_tensor(values, device, torch.int32)
+
+
+def additive_mask(
+    visible: BoolArray, dtype: object = None, fill: object = None, device: object = None
+) -> torch.Tensor:
+    """Returns a float tensor: 0 for a visible key, else `fill`. One select, never a sum."""
+    import torch
+
+    kind = parse_dtype(dtype)
+    value = mask_value(fill, torch.finfo(kind).min, str(kind).removeprefix("torch."))
+    check_bytes(visible.shape, kind.itemsize)
+    keep = to_tensor(visible, device)
+    return torch.zeros(keep.shape, dtype=kind, device=keep.device).masked_fill_(~keep, value)
+
+
+def additive_range(bias: torch.Tensor) -> tuple[float, float]:
+    """The minimum of an additive mask, 0 if it has no data, and the minimum of its dtype."""
+    import torch
+
+    has_data = bias.numel() > 0 and bias.device.type != "meta"
+    return float(bias.min()) if has_data else 0.0, torch.finfo(bias.dtype).min
+
+
+def factorize(bound: BoundMask) -> tuple[BoolArray | None, BoolArray | None]:
+    """Splits a mask into an attention mask (T, S) and key padding (B, S), as torch's modules do.
+
+    The mask is the intersection of the two; None stands for one that masks nothing. If there is
+    such a pair, this one is: the smallest mask that is common to all sequences, and the smallest
+    set of keys of each. Otherwise the first is the full mask (B·H, T, S), and the second None.
+    """
+    visible, frame = bound.dense(), bound.frame
+    if bool((visible == visible[:, :1]).all()):
+        visible = visible[:, :1]
+        common = np.any(visible, axis=(0, 1))  # (T, S)
+        keys = np.any(visible, axis=(1, 2))  # (B or 1, S)
+        if bool((visible == (common & keys[:, None, None, :])).all()):
+            if bool((visible == keys[:, None, None, :]).all()):
+                common = np.ones_like(common)
+            if len(keys) == 1 and bool((visible == common).all()):
+                keys = np.ones_like(keys)
+            padding = np.broadcast_to(keys, (frame.batch, keys.shape[1]))
+            return None if common.all() else common, None if keys.all() else padding
+    check_bytes((frame.batch, frame.heads, *visible.shape[2:]), 1)
+    full = np.broadcast_to(visible, (frame.batch, frame.heads, *visible.shape[2:]))
+    return full.reshape(frame.batch * frame.heads, *visible.shape[2:]), None
+
+
+def check_options(device: object, dtype: object) -> None:
+    """Raises for an invalid device or dtype, also where the mask needs no tensor."""
+    parse_device(device)
+    parse_dtype(dtype)
+
+
+def parse_dtype(dtype: object) -> torch.dtype:
+    """Returns a floating-point dtype, from a torch.dtype or its name; float32 for None."""
+    import torch
+
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if found is None and dtype is None:
+        return torch.float32
+    if found not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        named = isinstance(dtype, (str, torch.dtype))
+        raise invalid_dtype(str(dtype) if named else describe_type(dtype), "torch.float32")
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def parse_device(device: Any) -> Any:
+    """Returns a torch.device, or None for the default device."""
+    import torch
+
+    try:
+        return None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise invalid_device(device, "torch", "'cpu' or 'cuda:0'") from error
