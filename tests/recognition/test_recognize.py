@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import ArgumentError, Frame, Mask
-from maskwright.recognition import plane as patterns_plane
+from maskwright.recognition import plane as plane_module
 from maskwright.recognition.recognize import recognize
 from tests.conftest import FUZZ
 from tests.recognition.encoded import CONVENTIONS, check_exact, written
@@ -111,8 +111,8 @@ def test_large_arrays(mask: Mask) -> None:
 def test_what_a_large_array_goes_through(case: tuple[Mask, Frame], few: int) -> None:
     cells = cells_on(*case)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patterns_plane, "SMALL", 0)
-        patch.setattr(patterns_plane, "FEW_ROWS", few)
+        patch.setattr(plane_module, "MAX_SMALL_CELLS", 0)
+        patch.setattr(plane_module, "NUM_SAMPLE_ROWS", few)
         check_exact(recognize(cells, polarity="keep", q_start=case[1].q_start), cells)
 
 
@@ -150,14 +150,14 @@ def test_the_text_of_an_answer() -> None:
     text = "causal() & padding(lengths=[3, 4])   "
     assert str(found) == text + "additive, 0 keeps, -3.4e+38 hides, (2, 1, 4, 4), float32"
     floats = str(recognize(mask.on(4).dense().astype(np.float32))).splitlines()
-    assert floats[1] == "0 and 1 as floats: added to scores it hides nothing"
+    assert floats[1] == "0 and 1 as floats: added to scores, they mask nothing"
 
 
 def test_two_masks_that_were_summed() -> None:
     terms = [mw.causal().on(4).dense(), mw.padding(lengths=[3]).on(4).dense()]
     found = recognize(sum(np.where(cells, 0, -1e9) for cells in terms))
     assert found.mask == mw.causal() & mw.padding(lengths=[3])
-    assert found.notes == ("several fills (-1e+09 … -2e+09): two masks were summed",)
+    assert found.notes == ("several mask values (-1e+09 … -2e+09): two masks were summed",)
 
 
 def test_a_long_expression_is_shortened_in_text_only() -> None:

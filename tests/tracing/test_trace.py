@@ -37,7 +37,7 @@ def test_layers_that_differ_are_named() -> None:
     found = trace(Stack(causal_layer(), ByHand(), causal_layer(), ByHand()), tokens())
     assert [call.layer for call in found] == [f"layers.{i}" for i in range(4)]
     assert found.differences == (
-        "layers.1, layers.3 have another mask than layers.0: everything()",
+        "the mask of layers.1, layers.3 differs from that of layers.0: everything()",
     )
     lines = str(found).splitlines()
     assert len(lines) == 6
@@ -166,7 +166,7 @@ def test_a_default_device_does_not_disturb() -> None:
 
 @pytest.mark.parametrize("model", [None, 3, torch.ones(2)])
 def test_what_is_no_model(model: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"^trace: the model is .*\. Give a module"):
+    with pytest.raises(ArgumentError, match=r"^trace: the model is .*\. Pass a module"):
         trace(model)
     with (
         pytest.raises(ArgumentError, match=r"^recording: the model is"),

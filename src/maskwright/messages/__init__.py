@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LANGUAGES: Final = ("en", "zh")
-SUBJECTS: Final = ("masks",)  # modules <subject>_<language>, each with a table MESSAGES
+SUBJECTS: Final = (
+    "masks",
+    "recognition",
+    "trace",
+)  # modules <subject>_<language>, each with a table MESSAGES
 
 
 @dataclass(frozen=True)
