@@ -50,7 +50,8 @@ def test_whole_numbers_may_be_added_too() -> None:
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float32])
 def test_no_values_at_all(dtype: Any) -> None:
     assert all(
-        reading.visible.shape == (0, 2) for reading in interpretations(np.zeros((0, 2), dtype), "it")
+        reading.visible.shape == (0, 2)
+        for reading in interpretations(np.zeros((0, 2), dtype), "it")
     )
 
 
@@ -83,6 +84,8 @@ def test_the_text_of_a_convention() -> None:
 
 def test_tensors_of_any_kind() -> None:
     torch = pytest.importorskip("torch")
-    (only,) = interpretations(torch.tensor([0.0, -1e30], dtype=torch.bfloat16, requires_grad=True), "it")
+    (only,) = interpretations(
+        torch.tensor([0.0, -1e30], dtype=torch.bfloat16, requires_grad=True), "it"
+    )
     assert only.convention.dtype == "bfloat16"
     assert only.visible.tolist() == [True, False]
