@@ -48,7 +48,7 @@ def superset_documents(plane: Plane) -> Iterator[Term]:
 
 
 def _used_tokens(plane: Plane) -> BoolArray:
-    """Whether a token has required cells as a query or as a key, (batch, tokens)."""
+    """Whether a token has required cells, as query or as key: (batch, tokens)."""
     used = np.zeros((plane.batch, plane.num_tokens), np.bool_)
     used[:, : plane.kv_len] = plane.keys_used
     used[:, plane.q_start : plane.q_stop] |= plane.queries_used
@@ -165,7 +165,7 @@ def _has_diagonal(plane: Plane) -> bool:
 
 
 def _diagonal_positions(plane: Plane) -> IntArray:
-    """The positions that have both a query and a key."""
+    """The positions on the diagonal: those of queries that are also keys."""
     return np.arange(max(plane.q_start, 0), min(plane.q_stop, plane.kv_len))
 
 

@@ -39,7 +39,7 @@ class AttentionCall:
 
     Attributes:
         index: Position among the calls of the trace.
-        layer: Name of the innermost module around the call; "" for the model itself or a function.
+        layer: Name of the innermost module around the call; "" for the model itself.
         kernel: "sdpa", "mha", "mha fast path", "encoder fast path", "flex", "maskwright", or
             "softmax" for a manual implementation.
         q_shape: Shape of the queries, (batch, heads, length, head_dim), or () if not known.

@@ -39,7 +39,7 @@ def trace(model: Any, /, *inputs: Any, **kwargs: Any) -> Trace:
     manual implementations: a matmul, a softmax, and a matmul with the values.
 
     Args:
-        model: A module or a function.
+        model: A module or any other callable.
         inputs: Its positional arguments.
         kwargs: Its keyword arguments.
 
@@ -68,7 +68,7 @@ def trace(model: Any, /, *inputs: Any, **kwargs: Any) -> Trace:
 def recording(model: Any, *, outputs: bool = False, modules: bool = False) -> Iterator[Recorder]:
     """Context manager that records all attention calls of the current thread.
 
-    Modules are named as in `model.named_modules()` or, if the model is a function, as in the
+    Modules are named as in `model.named_modules()` or, if the model is a plain callable, as in the
     outermost module that it calls. Compiled functions run eagerly. No forward hooks are
     registered, because they disable nn's fused fast path.
 
