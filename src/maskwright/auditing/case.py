@@ -17,8 +17,8 @@ from maskwright.auditing.model_under_test import Key, Subject, find_seats, first
 from maskwright.auditing.probes import leaks, numbers, paths, sequences, steps
 from maskwright.auditing.probes.answer import Answer, Trouble, brief
 from maskwright.auditing.report import AuditFinding, AuditReport
-from maskwright.core.explain import brief as shorten
 from maskwright.core.expr import Mask
+from maskwright.core.expr import brief as shorten
 from maskwright.errors import ArgumentError
 from maskwright.tracing.trace import Trace, recording
 

@@ -252,7 +252,7 @@ def prefix_lengths(chosen: BoolArray) -> IntArray | None:
 
 def terms_of(mask: Mask, operator: Operator) -> tuple[Mask, ...]:
     """The terms that this operator combines; the mask itself if it is not such a combination."""
-    return mask._parts() if type(mask) is OPERATORS[operator] else (mask,)
+    return mask._terms_of(OPERATORS[operator])
 
 
 def cost(mask: Mask) -> float:

@@ -286,10 +286,10 @@ def _text_length(mask: Mask) -> float:
 def _index_masks(atom: type[Keys] | type[Queries], chosen: BoolArray, first: int) -> list[Mask]:
     """A set of positions as indices, as the complement of indices, and as bools."""
     if chosen.shape[0] > 1:
-        return [atom(IndexSet(None, FrozenArray(chosen)))]
+        return [atom(IndexSet.of_flags(chosen))]
     inside, outside = np.flatnonzero(chosen[0]), np.flatnonzero(~chosen[0])
     return [
-        atom(IndexSet(FrozenArray(inside), None)),
-        Not(atom(IndexSet(FrozenArray(outside[outside >= first]), None))),
-        atom(IndexSet(None, FrozenArray(chosen))),
+        atom(IndexSet.of_positions(inside)),
+        Not(atom(IndexSet.of_positions(outside[outside >= first]))),
+        atom(IndexSet.of_flags(chosen)),
     ]

@@ -15,7 +15,6 @@ from maskwright.core.atoms.array import Dense
 from maskwright.core.atoms.position import Everything, Nothing
 from maskwright.core.atoms.structure import Graph, Tree
 from maskwright.core.expr import And, Not, PerAxis, Transpose, walk
-from maskwright.core.simplify import transposed
 from maskwright.core.validate import FrozenArray
 from maskwright.recognition import position_terms as position
 from maskwright.recognition import structure_terms as structure
@@ -215,7 +214,7 @@ def _as_transpose(found: Candidate | None) -> Candidate | None:
     """A composition as the transpose of another one, if that has no transposes itself."""
     if found is None or len(found.mask._parts()) < 2:
         return None
-    other = transposed(found.mask)
+    other = found.mask._transposed()
     if other is None or any(isinstance(part, Transpose) for part in walk(other)):
         return None
     return Candidate(Transpose(other), cost(Transpose(other)))

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils import _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from maskwright.core.explain import brief
+from maskwright.core.expr import brief
 from maskwright.recognition.recognize import Recognized, recognize
 from maskwright.tracing.provenance import is_plain
 
