@@ -1,4 +1,4 @@
-"""Cells encode as an array in any convention, and the check that an answer is exactly them."""
+"""Cells encoded as an array in any convention, and a check that a result is exact."""
 
 from __future__ import annotations
 

@@ -266,7 +266,9 @@ def cost(mask: Mask) -> float:
 
 def _is_typical_padding(mask: Mask) -> bool:
     """Whether it is padding on the right of each sequence, or on the left of several."""
-    if not isinstance(mask, Padding) or mask.keep is None:
-        return isinstance(mask, Padding)
+    if not isinstance(mask, Padding):
+        return False
+    if mask.keep is None:
+        return True
     keep = mask.keep.data
     return keep.shape[0] > 1 and prefix_lengths(keep[:, ::-1]) is not None
