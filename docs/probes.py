@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 from typing import NamedTuple
 
-from maskwright.auditing.mistakes import CAUSES, FIXES
+from maskwright.linting.codes import CODES
 
 AUDITING = Path(__file__).parent.parent / "src" / "maskwright" / "auditing"
 
@@ -36,7 +36,8 @@ def sections() -> str:
 
 def causes() -> str:
     """A row for every cause that a diagnosis names."""
-    rows = [f"| `{code}` | {meaning} | {FIXES[code]} |" for code, meaning in CAUSES.items()]
+    codes = sorted((code for code in CODES.values() if code.audit), key=lambda code: code.name)
+    rows = [f"| `{code.name}` | {code.meaning} | {code.fix} |" for code in codes]
     return "\n".join(["| cause | what is wrong | what to do |", "|---|---|---|", *rows])
 
 

@@ -113,7 +113,7 @@ def test_a_finding_is_told_whole() -> None:
     assert page.words("h1") == ["✗ Decoder does not obey causal()"]
     told = dict(zip(page.words("dt"), page.words("dd"), strict=True))
     assert told == {
-        "Cause": "mask-missing: no mask is used at all",
+        "Cause": "mask-missing: no mask is applied",
         "Fix": "Pass the mask to attention.",
         "Layer": "layers.0.attn",
         "Mask used there": "everything()",

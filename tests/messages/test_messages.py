@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from string import Formatter
 
 import pytest
 
 import maskwright as mw
+from maskwright.linting.codes import CODES
 from maskwright.messages import LANGUAGES, Reason, messages, reasons, render
 
 
@@ -38,3 +40,18 @@ def test_reasons_nest() -> None:
 def test_an_unknown_language_is_refused() -> None:
     with pytest.raises(mw.ArgumentError, match=r"'de'.*en, zh"):
         render(Reason("keys.masked", {"key": 1}), "de")
+
+
+def test_every_code_of_a_finding_has_a_meaning_and_a_fix() -> None:
+    texts = {name for name in messages("en") if name.endswith((".meaning", ".fix"))}
+    assert texts == {reason.code for code in CODES.values() for reason in (code.meaning, code.fix)}
+    for lang in LANGUAGES:
+        stop = "。" if lang == "zh" else "."
+        for code in CODES.values():
+            assert render(code.fix, lang).endswith(stop)
+            assert not render(code.meaning, lang).endswith(stop)
+
+
+def test_a_reason_can_be_pickled() -> None:
+    reason = Reason("cell.masked", {"terms": (Reason("tree.self"),)})
+    assert pickle.loads(pickle.dumps(reason)) == reason

@@ -224,7 +224,7 @@ def tell_past_and_documents(ids: Tensor, documents: Tensor) -> dict[str, Any]:
     TWICE,
     "a causal mask and one of documents, rows of filling",
     after="NeMo Automodel#2658",
-    causes="fill-at-limit fill-overflows empty-row-nan",
+    causes="summed-fills fill-overflows empty-row-nan",
     checks="N G",
 )
 def twice_in_a_pack(sick: bool) -> Subject:
@@ -248,7 +248,7 @@ def tell_both_apart(ids: Tensor) -> dict[str, Any]:
     TWICE,
     "padded keys and padded queries, an empty sequence, bfloat16",
     after="NeMo Automodel#2658",
-    causes="fill-at-limit fill-overflows empty-row-nan",
+    causes="summed-fills fill-overflows empty-row-nan",
     checks="N G",
 )
 def twice_in_bfloat16(sick: bool) -> Subject:
@@ -305,7 +305,7 @@ def adds_all_and_wipes(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor]) -> 
     TWICE,
     "NaN in gradients only",
     after="NeMo Automodel#2658",
-    causes="fill-at-limit fill-overflows empty-row-nan",
+    causes="summed-fills fill-overflows empty-row-nan",
     checks="N G",
 )
 def twice_in_gradients(sick: bool) -> Subject:

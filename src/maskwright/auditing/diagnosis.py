@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maskwright.auditing.mistakes import FIXES, missing, mistakes, terms_of
+from maskwright.auditing.mistakes import missing, mistakes, terms_of
 from maskwright.errors import MaskError
+from maskwright.linting.codes import fix_of
 from maskwright.linting.lint import lint
 
 if TYPE_CHECKING:
@@ -27,11 +28,6 @@ TOO_WEAK: Final = (
     *("zero-one-added", "fill-too-weak", "integer-wrapped", "integer-bias", "positive-value"),
 )
 TOO_STRONG: Final = ("fill-overflows", "fill-at-limit", "summed-fills")
-RENAMED: Final = {
-    "summed-fills": "fill-at-limit",
-    "integer-bias": "zero-one-added",
-    "positive-value": "zero-one-added",
-}
 
 
 @dataclass(frozen=True)
@@ -263,8 +259,7 @@ def by_numbers(call: AttentionCall, among: tuple[str, ...]) -> str | None:
         codes = lint(given, to="additive", dtype=given.dtype if "float" in kind else None).codes
     except Exception:  # whatever was given, it is not this doctor's to refuse
         return None
-    found = next((code for code in codes if code in among), None)
-    return None if found is None else RENAMED.get(found, found)
+    return next((code for code in codes if code in among), None)
 
 
 def shown(call: AttentionCall) -> str:
@@ -280,4 +275,4 @@ def diagnosis(cause: str, call: AttentionCall | None = None, layer: str | None =
     """A diagnosis, with the fix that goes with its cause."""
     if call is not None:
         layer = call.layer
-    return Diagnosis(cause, layer, None if call is None else shown(call), FIXES.get(cause, ""))
+    return Diagnosis(cause, layer, None if call is None else shown(call), fix_of(cause))

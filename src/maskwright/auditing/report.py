@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from maskwright.auditing.mistakes import CAUSES
 from maskwright.errors import AuditError, TruthError
+from maskwright.linting.codes import meaning_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ class AuditFinding:
         return {
             **self.__dict__,
             "size": self.size if abs(self.size) < float("inf") else None,
-            "means": CAUSES.get(self.cause, ""),
+            "means": meaning_of(self.cause),
         }
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class AuditFinding:
         if self.used is not None:
             parts.append(f"its mask there is {self.used}")
         told = "; ".join(parts)
-        means = CAUSES.get(self.cause, "")
+        means = meaning_of(self.cause)
         return f"✗ {told}\n    {self.cause}: {means}. {self.fix}".rstrip()
 
 

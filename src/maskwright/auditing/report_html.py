@@ -11,9 +11,9 @@ import html
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maskwright._version import __version__
-from maskwright.auditing.mistakes import CAUSES
 from maskwright.auditing.report_drawings import drawings
 from maskwright.auditing.report_style import STYLE
+from maskwright.linting.codes import meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -126,7 +126,10 @@ def _finding(alike: Sequence[AuditFinding], level: int) -> str:
     """Findings of one cause: the first in full, and what else it was met as."""
     finding, *others = alike
     facts = [
-        ("Cause", f"<code>{_text(finding.cause)}</code>: {_text(CAUSES.get(finding.cause, ''))}"),
+        (
+            "Cause",
+            f"<code>{_text(finding.cause)}</code>: {_text(meaning_of(finding.cause))}",
+        ),
         ("Fix", _text(finding.fix)),
         ("Layer", f"<code>{_text(finding.layer)}</code>" if finding.layer else ""),
         ("Mask used there", f"<code>{_text(finding.used)}</code>" if finding.used else ""),

@@ -18,11 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LANGUAGES: Final = ("en", "zh")
-SUBJECTS: Final = (
-    "masks",
-    "recognition",
-    "trace",
-)  # modules <subject>_<language>, each with a table MESSAGES
+# The modules <subject>_<language>, each with a table MESSAGES
+SUBJECTS: Final = ("masks", "findings", "lint", "recognition", "trace")
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Reason:
     """
 
     code: str
-    params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    params: Mapping[str, Any] = field(default_factory=dict)  # a dict, so that it can be pickled
 
     def __str__(self) -> str:
         return render(self)
