@@ -6,6 +6,7 @@ import inspect
 
 import maskwright as mw
 from maskwright.core.atoms import ATOMS
+from maskwright.recipes.registry import RECIPES
 
 
 def atoms() -> str:
@@ -16,8 +17,7 @@ def atoms() -> str:
 
 def recipes() -> str:
     """A row for each recipe."""
-    names = [name for name in mw.recipes.__all__ if name[0].islower()]
-    return _calls({f"recipes.{name}": getattr(mw.recipes, name) for name in names})
+    return _calls({f"recipes.{name}": recipe for name, recipe in sorted(RECIPES.items())})
 
 
 def targets() -> str:

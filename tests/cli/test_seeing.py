@@ -79,7 +79,7 @@ def test_show_as_json_has_every_row(here: Here) -> None:
         (["explain", "causal()", "--cell", "1"], "Write QUERY,KEY"),
         (["explain", "causal()", "--cell", "1,99"], "key 99"),
         (["explain", "--scores", "[1"], "is no table of numbers"),
-        (["recipes", "longfromer"], "There is no recipe longfromer"),
+        (["recipes", "longfromer"], "there is no recipe 'longfromer'. Did you mean 'longformer'?"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_code_2(here: Here, words: list[str], says: str) -> None:

@@ -1,4 +1,4 @@
-"""Every atom, every recipe and common compositions, written as arrays and recognized again."""
+"""Every atom, every recipe and common compositions, encode as arrays and recognized again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import maskwright as mw
 from maskwright import Mask
 from maskwright.recognition.recognize import recognize
 from tests.conftest import FUZZ
-from tests.recognition.encoded import CONVENTIONS, check_exact, written
+from tests.recognition.encodings import CONVENTIONS, check_exact, encode
 
 ROUNDS = max(2, FUZZ // 100)  # of every kind
 SHARE = 0.95  # of all round trips give text no longer than the original's
@@ -271,7 +271,7 @@ def test_round_trips() -> None:
     longer: list[str] = []
     for kind, mask, bound, convention in round_trips():
         cells = bound.dense()
-        array, polarity = written(cells, convention)
+        array, polarity = encode(cells, convention)
         found = recognize(array, polarity=polarity, q_start=bound.frame.q_start)
         check_exact(found, cells)
         assert not found.ambiguous

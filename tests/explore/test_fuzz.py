@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskwright.explore.requests import MOST_SIZE, PAD, READERS
-from maskwright.explore.vocabulary import EXAMPLES, RECIPES
+from maskwright.explore.vocabulary import EXAMPLES, RECIPE_EXAMPLES
 from tests.explore.test_requests import VALID
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ sizes = rarely(
     st.sampled_from([8] * 12 + [1, 2, 3, 9, 16, 64, 300, 4096, 2**16, MOST_SIZE]),
     st.sampled_from([-1, 0, 2**21]),
 )
-atoms = st.sampled_from([*EXAMPLES.values(), *(repr(mask) for _, mask, _ in RECIPES)])
+atoms = st.sampled_from([*EXAMPLES.values(), *(repr(mask) for _, mask, _ in RECIPE_EXAMPLES)])
 expressions = st.recursive(
     atoms,
     lambda inner: st.one_of(

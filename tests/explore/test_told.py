@@ -10,7 +10,7 @@ import maskwright as mw
 from maskwright import recipes
 from maskwright.core.atoms import ATOMS
 from maskwright.explore.lessons import lessons
-from maskwright.explore.vocabulary import RECIPES, vocabulary
+from maskwright.explore.vocabulary import RECIPE_EXAMPLES, vocabulary
 from tests.explore.asking import ask, on
 
 
@@ -27,7 +27,9 @@ def test_the_vocabulary_has_every_atom_and_recipe() -> None:
     assert words["version"] == mw.__version__
 
 
-@pytest.mark.parametrize(("name", "mask", "size"), RECIPES, ids=[r[0] for r in RECIPES])
+@pytest.mark.parametrize(
+    ("name", "mask", "size"), RECIPE_EXAMPLES, ids=[e[0] for e in RECIPE_EXAMPLES]
+)
 def test_every_recipe_is_an_expression_that_the_page_can_show(
     name: str, mask: mw.Mask, size: int | None
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every recipe against its paper's rule, written out as a predicate on positions."""
+"""Recipes compared with the rules of their papers, written as predicates on positions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def pixel(position: int) -> tuple[int, int]:
     return divmod(position, 6)  # 4 × 6
 
 
-def natten_start(place: int, size: int) -> int:
-    return min(max(place - 1, 0), size - 3)
+def natten_start(position: int, size: int) -> int:
+    return min(max(position - 1, 0), size - 3)
 
 
 def natten(q: int, k: int) -> bool:
-    (y, x), (v, u) = pixel(q), pixel(k)
+    (y, x), (key_y, key_x) = pixel(q), pixel(k)
     top, left = natten_start(y, 4), natten_start(x, 6)
-    return top <= v < top + 3 and left <= u < left + 3
+    return top <= key_y < top + 3 and left <= key_x < left + 3
 
 
 def block_diffusion(q: int, k: int) -> bool:
@@ -71,18 +71,18 @@ RULES = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_recipe_is_its_rule(name: str) -> None:
+def test_recipe_matches_the_rule_of_its_paper(name: str) -> None:
     mask, rule = RULES[name]
     right = np.array([[rule(q, k) for k in range(N)] for q in range(N)])
     assert mask.on(N).equals(mw.dense(right))
 
 
 def test_bert_and_gpt() -> None:
-    real = IDS != 0
-    place = np.arange(N)
-    bert = np.broadcast_to(real[:, None, None, :], (2, 1, N, N))
+    not_padding = IDS != 0
+    position = np.arange(N)
+    bert = np.broadcast_to(not_padding[:, None, None, :], (2, 1, N, N))
     assert np.array_equal(recipes.bert(IDS).on(N).dense(), bert)
-    gpt = bert & (place <= place[:, None])
+    gpt = bert & (position <= position[:, None])
     assert np.array_equal(recipes.gpt(IDS).on(N).dense(), gpt)
 
 
@@ -95,37 +95,37 @@ def test_translation() -> None:
     assert np.array_equal(cross, np.broadcast_to((source != 0)[:, None, None], (2, 1, 20, N)))
 
 
-def test_medusa_drafts_see_the_past_and_their_branch() -> None:
+def test_medusa_drafts_attend_to_the_past_and_their_path() -> None:
     paths = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 1, 0)]
     past = 4
     bound = recipes.medusa(paths, past=past).on(past + len(paths))
     for i, path in enumerate(paths):
-        seen = {k for start, stop in bound.spans.row(past + i) for k in range(start, stop)}
+        visible = {k for start, stop in bound.spans.row(past + i) for k in range(start, stop)}
         own = {past + paths.index(path[:n]) for n in range(1, len(path) + 1)}
-        assert seen == set(range(past)) | own
+        assert visible == set(range(past)) | own
     for q in range(past):
         assert bound.spans.row(q) == [(0, q + 1)]
 
 
-def test_bigbird_has_neighbours_globals_and_random_blocks() -> None:
+def test_bigbird_has_neighbouring_global_and_random_blocks() -> None:
     size, count = 4, 16
-    lit = recipes.bigbird(size * count, block=size, random_blocks=2, seed=3).on(size * count)
-    kinds = lit.tiles(size).kinds()[0, 0]
+    bound = recipes.bigbird(size * count, block=size, random_blocks=2, seed=3).on(size * count)
+    kinds = bound.tiles(size).kinds()[0, 0]
     assert set(kinds.flat) <= {0, 2}
     for i in range(count):
-        must = {j for j in (i - 1, i, i + 1, 0, count - 1) if 0 <= j < count}
+        required = {j for j in (i - 1, i, i + 1, 0, count - 1) if 0 <= j < count}
         on = set(np.flatnonzero(kinds[i]).tolist())
         if i in (0, count - 1):
             assert on == set(range(count))
         else:
-            assert must <= on
-            assert len(on) == len(must) + 2
+            assert required <= on
+            assert len(on) == len(required) + 2
     again = recipes.bigbird(size * count, block=size, random_blocks=2, seed=3)
-    assert again == lit.mask
-    assert recipes.bigbird(size * count, block=size, random_blocks=2, seed=4) != lit.mask
+    assert again == bound.mask
+    assert recipes.bigbird(size * count, block=size, random_blocks=2, seed=4) != bound.mask
 
 
-def test_bigbird_of_one_block_and_of_none() -> None:
+def test_bigbird_of_one_and_zero_blocks() -> None:
     assert recipes.bigbird(3, block=8).on(3).equals(mw.everything())
     assert recipes.bigbird(0).on(0).count() == 0
 
@@ -137,11 +137,11 @@ def test_local_global_has_every_sixth_layer_global() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("call", "text"),
     [
         (lambda: recipes.sliding(0), "size=0"),
         (lambda: recipes.natten(4, 4, 2), "odd"),
-        (lambda: recipes.block_diffusion(10, 3), "no multiple"),
+        (lambda: recipes.block_diffusion(10, 3), "not a multiple"),
         (lambda: recipes.block_diffusion(10**12, 1), "larger block"),
         (lambda: recipes.bigbird(10**12), "larger block"),
         (lambda: recipes.bigbird(64, seed=-1), "seed=-1"),
@@ -155,7 +155,7 @@ def test_local_global_has_every_sixth_layer_global() -> None:
         (lambda: recipes.shared_prefix(1, None), "None"),
     ],
 )
-def test_a_wrong_call_is_told(wrong, says: str) -> None:
+def test_invalid_arguments_raise(call, text: str) -> None:
     with pytest.raises(mw.MaskError) as caught:
-        wrong()
-    assert says in str(caught.value)
+        call()
+    assert text in str(caught.value)

@@ -1,4 +1,4 @@
-"""Conventions of arrays: what keeps, what hides, and what is neither."""
+"""Encodings of masks in arrays: values, conventions and polarity."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskwright import ArgumentError
-from maskwright.recognition.encoding import readings
+import maskwright as mw
+from maskwright import ArgumentError, Mask
+from maskwright.recognition.encoding import interpretations
+from maskwright.recognition.recognize import recognize
+from tests.recognition.encodings import check_exact
 
 CAUSAL = np.tri(3, dtype=np.bool_)
 
@@ -17,10 +20,10 @@ CAUSAL = np.tri(3, dtype=np.bool_)
     ("array", "form"),
     [(CAUSAL, "bool"), (CAUSAL.astype(np.uint8), "integer"), (CAUSAL.astype(np.float16), "float")],
 )
-def test_two_values_that_choose_have_two_readings(array: Any, form: str) -> None:
-    keep, drop = readings(array, "it")
-    assert np.array_equal(keep.allowed, CAUSAL)
-    assert np.array_equal(drop.allowed, ~CAUSAL)
+def test_bools_and_zero_one_have_two_interpretations(array: Any, form: str) -> None:
+    keep, drop = interpretations(array, "it")
+    assert np.array_equal(keep.visible, CAUSAL)
+    assert np.array_equal(drop.visible, ~CAUSAL)
     assert (keep.convention.form, keep.convention.keeps, keep.convention.hides) == (form, 1, 0)
     assert (drop.convention.form, drop.convention.keeps, drop.convention.hides) == (form, 0, 1)
     assert keep.convention.shape == (3, 3)
@@ -28,34 +31,35 @@ def test_two_values_that_choose_have_two_readings(array: Any, form: str) -> None
 
 
 @pytest.mark.parametrize("fill", [-np.inf, -1e9, -1e4, -1000, np.finfo(np.float32).min])
-def test_what_is_added_to_scores_has_one(fill: float) -> None:
-    (only,) = readings(np.where(CAUSAL, 0.0, fill), "it")
-    assert np.array_equal(only.allowed, CAUSAL)
+def test_additive_arrays_have_one_interpretation(fill: float) -> None:
+    (only,) = interpretations(np.where(CAUSAL, 0.0, fill), "it")
+    assert np.array_equal(only.visible, CAUSAL)
     assert only.convention.form == "additive"
     assert only.convention.hides == fill
 
 
-def test_of_several_fills_the_nearest_is_named() -> None:
-    (only,) = readings([0.0, -1e9, -2e9], "it")
+def test_highest_of_several_mask_values_is_reported() -> None:
+    (only,) = interpretations([0.0, -1e9, -2e9], "it")
     assert only.convention.hides == -1e9
-    assert only.allowed.tolist() == [True, False, False]
+    assert only.visible.tolist() == [True, False, False]
 
 
-def test_whole_numbers_may_be_added_too() -> None:
-    (only,) = readings([0, -10000, 0], "it")
+def test_additive_integers() -> None:
+    (only,) = interpretations([0, -10000, 0], "it")
     assert only.convention.form == "additive"
-    assert only.allowed.tolist() == [True, False, True]
+    assert only.visible.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float32])
-def test_no_values_at_all(dtype: Any) -> None:
+def test_empty_arrays(dtype: Any) -> None:
     assert all(
-        reading.allowed.shape == (0, 2) for reading in readings(np.zeros((0, 2), dtype), "it")
+        reading.visible.shape == (0, 2)
+        for reading in interpretations(np.zeros((0, 2), dtype), "it")
     )
 
 
 @pytest.mark.parametrize(
-    ("array", "words"),
+    ("array", "text"),
     [
         ([[0.0, -5.0]], "it holds -5 at (0, 1), which neither keeps nor hides"),
         ([[0.0, np.nan]], "it holds nan at (0, 1)"),
@@ -67,22 +71,123 @@ def test_no_values_at_all(dtype: Any) -> None:
         (None, "it is None"),
     ],
 )
-def test_other_values_are_refused(array: Any, words: str) -> None:
+def test_invalid_values_raise(array: Any, text: str) -> None:
     with pytest.raises(ArgumentError) as error:
-        readings(array, "it")
-    assert words in str(error.value)
+        interpretations(array, "it")
+    assert text in str(error.value)
 
 
-def test_the_text_of_a_convention() -> None:
-    assert str(readings(CAUSAL, "it")[1].convention) == "bool, False keeps, (3, 3)"
-    numbers = readings([1, 0], "it")[0].convention
+def test_convention_text() -> None:
+    assert str(interpretations(CAUSAL, "it")[1].convention) == "bool, False keeps, (3, 3)"
+    numbers = interpretations([1, 0], "it")[0].convention
     assert str(numbers) == "integer, 1 keeps, 0 hides, (2,), int64"
-    added = readings([0.0, -np.inf], "it")[0].convention
+    added = interpretations([0.0, -np.inf], "it")[0].convention
     assert repr(added) == "additive, 0 keeps, -inf hides, (2,), float64"
 
 
-def test_tensors_of_any_kind() -> None:
+def test_bfloat16_tensor_with_gradient() -> None:
     torch = pytest.importorskip("torch")
-    (only,) = readings(torch.tensor([0.0, -1e30], dtype=torch.bfloat16, requires_grad=True), "it")
+    (only,) = interpretations(
+        torch.tensor([0.0, -1e30], dtype=torch.bfloat16, requires_grad=True), "it"
+    )
     assert only.convention.dtype == "bfloat16"
-    assert only.allowed.tolist() == [True, False]
+    assert only.visible.tolist() == [True, False]
+
+
+# ── polarity ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        mw.causal(),
+        mw.window(2),
+        mw.causal() & mw.documents(lengths=[[3, 5]]),
+        mw.causal() & mw.padding(lengths=[5, 8]),
+        mw.causal() & mw.padding(keep=[[0, 0, 1, 1, 1, 1, 1, 1]]),
+        mw.causal() & mw.padding(keep=[[0, 0, 0, 0, 0, 0, 1, 1]]),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_unambiguous_polarity(mask: Mask, keeps: bool) -> None:
+    cells = mask.on(8).dense()
+    found = recognize(cells == keeps)
+    assert not found.ambiguous
+    assert found.convention.keeps == keeps
+    check_exact(found, cells)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        mw.window(2, 2),
+        mw.everything(),
+        mw.documents(lengths=[[3, 5]]),
+        mw.causal() | mw.prefix(3),
+        mw.recipes.longformer(1, [0]),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_likely_polarity_comes_first(mask: Mask, keeps: bool) -> None:
+    """Most masks contain the diagonal, but a graph without self-loops does not."""
+    cells = mask.on(8).dense()
+    found = recognize(cells == keeps)
+    assert found.ambiguous
+    assert found.convention.keeps == keeps
+    check_exact(found, cells)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        mw.nothing(),
+        mw.stride(3, phase=1),
+        mw.graph([(0, 1), (1, 2), (3, 7)], loops=False),
+        mw.tree([-1, 0, 1, 1, 3, 0, 0, 2]),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_the_right_polarity_is_among_the_results(mask: Mask, keeps: bool) -> None:
+    cells = mask.on(8).dense()
+    found = recognize(cells == keeps)
+    readings = [found, *([found.other] if found.other else [])]
+    right = [one for one in readings if one.convention.keeps == keeps]
+    assert right
+    check_exact(right[0], cells)
+
+
+def test_strictly_causal_mask_is_preferred_to_its_complement() -> None:
+    found = recognize(np.tri(4, k=-1, dtype=bool))
+    assert found.convention.keeps == 1
+
+
+def test_ambiguous_polarity() -> None:
+    found = recognize([0, 0, 1, 1])
+    assert found.ambiguous
+    assert found.other is not None
+    assert found.other.mask == mw.padding(lengths=[2])
+    assert found.convention.keeps == 1
+    assert found.other.convention.keeps == 0
+    assert "ambiguous" in str(found)
+    assert str(found.other) in str(found)
+    for polarity, reading in (("keep", found), ("drop", found.other)):
+        explicit = recognize([0, 0, 1, 1], polarity=polarity)  # type: ignore[arg-type]
+        assert explicit.mask == reading.mask
+        assert not explicit.ambiguous
+
+
+def test_a_fully_masked_sequence_decides_the_polarity() -> None:
+    rows = [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert recognize(rows, axes="bk").mask == mw.padding(lengths=[3, 4])
+    turned = recognize(1 - np.array(rows), axes="bk")
+    assert turned.mask == mw.padding(lengths=[3, 4])
+    assert turned.convention.keeps == 0
+
+
+def test_zeros_with_polarity() -> None:
+    assert recognize(np.zeros((3, 3))).mask == mw.everything()
+    assert recognize(np.zeros((3, 3)), polarity="drop").mask == mw.everything()
+    assert recognize(np.zeros((3, 3)), polarity="keep").mask == mw.nothing()

@@ -1,4 +1,4 @@
-"""`trace`: what holds for every model, whatever its attention is made of."""
+"""`trace` and `recording`: what holds for all models."""
 
 from __future__ import annotations
 
@@ -12,77 +12,62 @@ from torch import nn
 
 from maskwright.errors import ArgumentError
 from maskwright.tracing.trace import recording, trace
-from tests.tracing.attention_examples import (
+from tests.tracing.examples import (
     CAUSAL,
-    INF,
-    LATER,
     B,
-    ByHand,
     C,
     D,
     H,
-    Stack,
+    ManualAttention,
+    ResidualStack,
     T,
+    causal_layer,
     sdpa,
     tensors,
     tokens,
 )
 
 
-def causal_layer() -> ByHand:
-    return ByHand(lambda s: s.masked_fill(LATER, -INF))
-
-
-def test_layers_that_differ_are_named() -> None:
-    found = trace(Stack(causal_layer(), ByHand(), causal_layer(), ByHand()), tokens())
+def test_differences_between_layers() -> None:
+    found = trace(
+        ResidualStack(causal_layer(), ManualAttention(), causal_layer(), ManualAttention()),
+        tokens(),
+    )
     assert [call.layer for call in found] == [f"layers.{i}" for i in range(4)]
     assert found.differences == (
-        "layers.1, layers.3 have another mask than layers.0: everything()",
+        "the mask of layers.1, layers.3 differs from that of layers.0: everything()",
     )
     lines = str(found).splitlines()
     assert len(lines) == 6
     assert lines[1].startswith("layers.0  softmax  (2, 6, 32) → (2, 4, 6, 8) → ")
     assert "causal()" in lines[1]
     assert lines[1].endswith("42 %")
-    assert trace(Stack(causal_layer(), causal_layer()), tokens()).differences == ()
+    assert trace(ResidualStack(causal_layer(), causal_layer()), tokens()).differences == ()
     assert str(trace(nn.Linear(C, C), tokens())) == "no attention calls"
 
 
-def test_a_trace_is_a_sequence_and_plain_data() -> None:
-    found = trace(Stack(causal_layer(), causal_layer()), tokens())
+def test_trace_is_an_immutable_sequence_with_json_data() -> None:
+    found = trace(ResidualStack(causal_layer(), causal_layer()), tokens())
     assert len(found) == 2
     assert found[1].index == 1
     assert [call.layer for call in found] == ["layers.0", "layers.1"]
-    told = json.loads(json.dumps(found.as_dict()))["calls"][0]
-    assert told["mask"] == "causal()"
-    assert told["flow"][2] == [B, H, T, T]
+    data = json.loads(json.dumps(found.as_dict()))["calls"][0]
+    assert data["mask"] == "causal()"
+    assert data["flow"][2] == [B, H, T, T]
     with pytest.raises(AttributeError):
         found[0].layer = "other"  # type: ignore[misc]
     with pytest.raises(ValueError, match="read-only"):
         found[0].seen[0] = True
 
 
-def test_what_no_expression_says() -> None:
-    keep = torch.rand(B, H, T, T) > 0.5
-    [call] = trace(sdpa, *tensors(), attn_mask=keep | torch.eye(T).bool())
-    assert call.mask is not None
-    assert len(call.mask_text) < 80
-
-
-def test_functions_that_call_modules() -> None:
-    model = Stack(causal_layer())
-    assert [call.layer for call in trace(lambda x: model(x), tokens())] == ["layers.0"]
-    assert [call.layer for call in trace(model.forward, tokens())] == ["layers.0"]
-
-
 def test_compiled_models_run_eagerly() -> None:
-    model = torch.compile(Stack(causal_layer()), backend="eager")
+    model = torch.compile(ResidualStack(causal_layer()), backend="eager")
     [call] = trace(model, tokens())
     assert (call.layer, call.mask) == ("layers.0", CAUSAL)
 
 
-def test_outputs_and_modules_are_kept() -> None:
-    model = Stack(causal_layer(), ByHand()).eval()
+def test_recording_keeps_outputs_of_calls_and_modules() -> None:
+    model = ResidualStack(causal_layer(), ManualAttention()).eval()
     with torch.no_grad(), recording(model, outputs=True, modules=True) as recorder:
         out = model(tokens())
     assert [tuple(x.shape) for x in recorder.outputs] == [(B, H, T, D)] * 2
@@ -94,7 +79,7 @@ def test_outputs_and_modules_are_kept() -> None:
     assert torch.equal(recorder.modules[-1][1], out)
 
 
-def leftovers() -> tuple[object, ...]:
+def patched_state() -> tuple[object, ...]:
     return (
         nn.Module.__call__,
         torch.overrides.has_torch_function,
@@ -104,28 +89,28 @@ def leftovers() -> tuple[object, ...]:
     )
 
 
-def test_a_model_that_raises_leaves_nothing_behind() -> None:
+def test_patches_are_undone_when_the_model_raises() -> None:
     def fail(scores: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("on purpose")
 
-    model, before = Stack(causal_layer(), ByHand(fail)), leftovers()
+    model, before = ResidualStack(causal_layer(), ManualAttention(fail)), patched_state()
     model.layers[0].train()
     model.layers[1].eval()
     with pytest.raises(RuntimeError, match="on purpose"):
         trace(model, tokens())
-    assert leftovers() == before
+    assert patched_state() == before
     assert [layer.training for layer in model.layers] == [True, False]
     with pytest.raises(RuntimeError, match="on purpose"), recording(model) as recorder:
         model(tokens())
-    assert leftovers() == before
+    assert patched_state() == before
     assert [call.layer for call in recorder.calls] == ["layers.0"]
     with pytest.raises(RuntimeError):
         trace(sdpa, *tensors(), attn_mask=torch.ones(3, 3).bool())
-    assert leftovers() == before
+    assert patched_state() == before
 
 
-def test_the_model_is_left_as_it_was() -> None:
-    model = Stack(causal_layer(), causal_layer()).train()
+def test_mode_parameters_and_rng_state_are_unchanged() -> None:
+    model = ResidualStack(causal_layer(), causal_layer()).train()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(3)
     expected = torch.rand(1)
@@ -139,8 +124,8 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(not module._forward_hooks for module in model.modules())
 
 
-def test_gradients_go_through_a_recording() -> None:
-    model, x = Stack(causal_layer(), causal_layer()).eval(), tokens()
+def test_gradients_are_unchanged_by_recording() -> None:
+    model, x = ResidualStack(causal_layer(), causal_layer()).eval(), tokens()
     model(x).sum().backward()
     plain = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
@@ -151,22 +136,22 @@ def test_gradients_go_through_a_recording() -> None:
         assert torch.equal(one, parameter.grad)
 
 
-def test_recordings_nest() -> None:
-    model = Stack(causal_layer()).eval()
+def test_nested_recordings() -> None:
+    model = ResidualStack(causal_layer()).eval()
     with recording(model) as outer, recording(model) as inner:
         model(tokens())
     assert [call.layer for call in outer.calls] == [call.layer for call in inner.calls]
 
 
-def test_a_default_device_does_not_disturb() -> None:
+def test_default_device() -> None:
     with torch.device("cpu"):
         [call] = trace(causal_layer(), tokens())
     assert call.mask == CAUSAL
 
 
 @pytest.mark.parametrize("model", [None, 3, torch.ones(2)])
-def test_what_is_no_model(model: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"^trace: the model is .*\. Give a module"):
+def test_model_must_be_callable(model: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^trace: the model is .*\. Pass a module"):
         trace(model)
     with (
         pytest.raises(ArgumentError, match=r"^recording: the model is"),

@@ -237,11 +237,12 @@ def recipes(
 ) -> None:
     """List the named masks of the literature, each with the expression that it is."""
     from maskwright.explore.vocabulary import vocabulary
+    from maskwright.recipes.registry import RECIPES
 
     every = vocabulary()["recipes"]
     chosen = [one for one in every if name is None or name in (one["name"], _function(one))]
     if not chosen:
-        raise ArgumentError(f"There is no recipe {name}. Run: maskwright recipes")
+        RECIPES.resolve(name, "recipes")  # raises, with the most similar name
     if form == "json":
         emit(json.dumps(chosen, indent=2), None)
     elif name is not None:
@@ -259,12 +260,13 @@ def _function(recipe: dict[str, Any]) -> str:
 def _one_recipe(chosen: list[dict[str, Any]]) -> Iterator[str]:
     import inspect
 
-    from maskwright import parse, recipes
+    from maskwright import parse
     from maskwright.draw.masks import scene_of
     from maskwright.explore.vocabulary import bare_signature
+    from maskwright.recipes.registry import RECIPES
 
     name = _function(chosen[0])
-    recipe = getattr(recipes, name)
+    recipe = RECIPES[name]
     words = (inspect.getdoc(recipe) or "").partition("\n\n>>>")[0]
     yield f"maskwright.recipes.{name}{bare_signature(recipe)}"
     yield words

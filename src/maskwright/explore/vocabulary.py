@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from maskwright import recipes
 from maskwright._version import __version__
 from maskwright.core.atoms import ATOMS
 from maskwright.core.expr import by_batch, by_head
 from maskwright.explore import requests as limits
 from maskwright.explore.fields import MAX_BYTES
+from maskwright.recipes.registry import EXAMPLES as EXAMPLES_OF_RECIPES
+from maskwright.recipes.registry import RECIPES, example_masks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,30 +41,11 @@ EXAMPLES: Final[Mapping[str, str]] = {
 # Examples that hold data fit only one number of tokens, or need at least so many.
 SIZES: Final[Mapping[str, int]] = {"tree": 8, "image": 8, "blocks": 8, "dense": 2}
 LEAST: Final[Mapping[str, int]] = {"padding": 8, "documents": 8, "graph": 6}
-IDS: Final = [[5, 6, 7, 8, 9, 0, 0, 0]]
-SOURCE, TARGET = [[5, 6, 7, 8, 9, 3, 0, 0]], [[1, 2, 3, 4, 5, 6, 7, 0]]
-
-# Every recipe with small numbers: its name, a mask of it, and the size it is for, if only one fits.
-RECIPES: Final[tuple[tuple[str, Mask, int | None], ...]] = (
-    ("bert", recipes.bert(IDS), 8),
-    ("gpt", recipes.gpt(IDS), 8),
-    ("translation.encoder", recipes.translation(SOURCE, TARGET).encoder, 8),
-    ("translation.decoder", recipes.translation(SOURCE, TARGET).decoder, 8),
-    ("translation.cross", recipes.translation(SOURCE, TARGET).cross, 8),
-    ("prefix_lm", recipes.prefix_lm(3), None),
-    ("packed", recipes.packed(lengths=[[3, 3, 2]]), 8),
-    ("shared_prefix", recipes.shared_prefix(2, [3, 3]), 8),
-    ("sliding", recipes.sliding(4), None),
-    ("sinks", recipes.sinks(3, sinks=2), None),
-    ("longformer", recipes.longformer(1, [0]), None),
-    ("bigbird", recipes.bigbird(8, block=1, random_blocks=1), 8),
-    ("sparse_transformer", recipes.sparse_transformer(3), None),
-    ("chunked", recipes.chunked(4), None),
-    ("local_global", recipes.local_global(2, size=4, every=2)[0], None),
-    ("medusa", recipes.medusa([(0,), (1,), (0, 0), (0, 1), (1, 0)], past=3), 8),
-    ("block_diffusion", recipes.block_diffusion(4, 2), 8),
-    ("natten", recipes.natten(4, 4, 3), 16),
-    ("image_text", recipes.image_text([-1, -1, 0, 0, 0, -1, -1, -1]), 8),
+# Examples of all recipes: name, mask, and the only number of tokens that it fits, if any.
+RECIPE_EXAMPLES: Final[tuple[tuple[str, Mask, int | None], ...]] = tuple(
+    (name, mask, EXAMPLES_OF_RECIPES[recipe].size)
+    for recipe in RECIPES
+    for name, mask in example_masks(recipe)
 )
 
 
@@ -82,11 +64,11 @@ def vocabulary() -> dict[str, Any]:
         "recipes": [
             {
                 "name": name,
-                "summary": _summary(getattr(recipes, name.split(".")[0])),
+                "summary": _summary(RECIPES[name.partition(".")[0]]),
                 "expression": repr(mask),
                 "size": size,
             }
-            for name, mask, size in RECIPES
+            for name, mask, size in RECIPE_EXAMPLES
         ],
         "version": __version__,
         "limits": {

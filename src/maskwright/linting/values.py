@@ -12,7 +12,7 @@ from maskwright.core.expr import Cell
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 from maskwright.linting.findings import Checks, Finding, make_finding
-from maskwright.recognition.encoding import LEAST_FILL as MAX_FILL
+from maskwright.recognition.encoding import MAX_MASK_VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ class AdditiveValues:
     @cached_property
     def filled(self) -> BoolArray:
         """Where the value is low enough to mask the key."""
-        return np.asarray(self.values <= MAX_FILL)
+        return np.asarray(self.values <= MAX_MASK_VALUE)
 
     @cached_property
     def is_filled(self) -> bool:
@@ -262,7 +262,9 @@ def _check_additive(
     masked = added.filled
     if added.other is not None:
         # A value that cannot mask is still meant to, so that the cells are checked as intended.
-        masked = masked | (added.other if added.weak_fill is not None else values >= -MAX_FILL)
+        masked = masked | (
+            added.other if added.weak_fill is not None else values >= -MAX_MASK_VALUE
+        )
     addend = ""
     if -added.limit <= added.lowest_finite_fill < -added.limit / 2:
         addend = "score" if added.limit < 1e5 else "mask"
@@ -289,7 +291,7 @@ def _check_other_values(added: AdditiveValues) -> Iterator[Finding]:
     other = added.other_range
     if other is None:
         return
-    if other.high >= -MAX_FILL or (other.few and other.high > 0):
+    if other.high >= -MAX_MASK_VALUE or (other.few and other.high > 0):
         yield make_finding("positive-value", _first(added.values == other.high), value=other.high)
     elif added.weak_fill is not None:
         yield make_finding("fill-too-weak", _first(other.where), fill=added.weak_fill)

@@ -1,21 +1,11 @@
-"""Named masks of the literature, each a short composition of atoms with the paper it is from.
+"""Recipes: masks from the literature, each composed of atoms, with the paper it is from.
 
-What may enter: functions that return a mask (or a few), made of atoms and nothing else. A recipe
-adds no new kind of mask; reading its body is the best way to learn the atoms.
+A recipe is a function that returns a mask, or several; it adds no new kind of mask. All recipes
+are registered in `maskwright.recipes.registry`.
 """
 
 from __future__ import annotations
 
-from maskwright.recipes.drafts import block_diffusion, medusa
-from maskwright.recipes.local import (
-    bigbird,
-    chunked,
-    local_global,
-    longformer,
-    sinks,
-    sliding,
-    sparse_transformer,
-)
 from maskwright.recipes.models import (
     TranslationMasks,
     bert,
@@ -25,6 +15,16 @@ from maskwright.recipes.models import (
     shared_prefix,
     translation,
 )
+from maskwright.recipes.sparse import (
+    bigbird,
+    chunked,
+    local_global,
+    longformer,
+    sinks,
+    sliding,
+    sparse_transformer,
+)
+from maskwright.recipes.speculative import block_diffusion, medusa
 from maskwright.recipes.vision import image_text, natten
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The masks of whole model families: encoders, decoders, and the ways to feed them."""
+"""Masks of model families: encoders, decoders, encoder-decoders, packed sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TranslationMasks(NamedTuple):
-    """The masks of an encoder-decoder's three attentions.
+    """The masks of the three attentions of an encoder-decoder.
 
     >>> import maskwright as mw
     >>> mw.recipes.translation(source=[[5, 0]], target=[[6, 7]]).encoder
@@ -28,7 +28,11 @@ class TranslationMasks(NamedTuple):
 
 
 def bert(ids: Any, pad_id: int = 0) -> Mask:
-    """A bidirectional encoder: all real tokens see all real tokens.
+    """Bidirectional encoder: all tokens except padding.
+
+    Args:
+        ids: Token ids, (batch, tokens).
+        pad_id: Id of the padding token.
 
     Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers", arXiv 1810.04805.
 
@@ -40,7 +44,11 @@ def bert(ids: Any, pad_id: int = 0) -> Mask:
 
 
 def gpt(ids: Any, pad_id: int = 0) -> Mask:
-    """A decoder: a token sees the real tokens up to itself.
+    """Decoder: the tokens up to the query, except padding.
+
+    Args:
+        ids: Token ids, (batch, tokens).
+        pad_id: Id of the padding token.
 
     Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training".
 
@@ -52,12 +60,18 @@ def gpt(ids: Any, pad_id: int = 0) -> Mask:
 
 
 def translation(source: Any, target: Any, pad_id: int = 0) -> TranslationMasks:
-    """An encoder-decoder: which of its three attentions takes which mask.
+    """Encoder-decoder: the masks of its encoder, decoder and cross-attention.
 
-    The encoder hides the source's padding; the decoder hides the future and the target's padding;
-    the decoder's look at the encoder hides the source's padding again. Bind the third with
-    `cross.on(target length, source length)`. To hide padded target rows in it too, combine it with
-    `padding(ids=target, pad_id=pad_id).T` and bind with `q_start=0`: there, row r is target token r.
+    The encoder masks the padding of the source; the decoder masks the future and the padding of
+    the target; cross-attention masks the padding of the source. Bind the latter with
+    `cross.on(target_length, source_length)`. To also mask the query rows of target padding, combine
+    it with `padding(ids=target, pad_id=pad_id).T` and bind it with `q_start=0`, which aligns row r
+    with target token r.
+
+    Args:
+        source: Token ids of the encoder, (batch, tokens).
+        target: Token ids of the decoder, (batch, tokens).
+        pad_id: Id of the padding token.
 
     Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
 
@@ -66,12 +80,16 @@ def translation(source: Any, target: Any, pad_id: int = 0) -> TranslationMasks:
     >>> masks.cross.on(2, 4).dense().astype(int).tolist()
     [[[[1, 1, 1, 0], [1, 1, 1, 0]]]]
     """
-    seen = padding(ids=source, pad_id=pad_id)
-    return TranslationMasks(seen, causal() & padding(ids=target, pad_id=pad_id), seen)
+    source_padding = padding(ids=source, pad_id=pad_id)
+    target_padding = padding(ids=target, pad_id=pad_id)
+    return TranslationMasks(source_padding, causal() & target_padding, source_padding)
 
 
 def prefix_lm(lengths: Any) -> Mask:
-    """A prefix that all may see in both directions, and a causal rest.
+    """Prefix LM: a bidirectional prefix, which is visible to all queries, and causal tokens.
+
+    Args:
+        lengths: Length of the prefix, one number or one per sequence.
 
     Raffel et al. 2019, "Exploring the Limits of Transfer Learning" (T5), arXiv 1910.10683.
 
@@ -83,7 +101,11 @@ def prefix_lm(lengths: Any) -> Mask:
 
 
 def packed(*, lengths: Any = None, ids: Any = None) -> Mask:
-    """A decoder over several documents in one sequence, none of which sees another.
+    """Packed sequences: causal attention within each of several documents in one sequence.
+
+    Args:
+        lengths: Lengths of the documents, one list per sequence.
+        ids: Alternatively, the document id of each token, -1 for padding.
 
     Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination", arXiv 2107.02027.
 
@@ -95,7 +117,11 @@ def packed(*, lengths: Any = None, ids: Any = None) -> Mask:
 
 
 def shared_prefix(prompt: int, lengths: Sequence[int]) -> Mask:
-    """One prompt, then several answers to it, each of which sees the prompt and itself.
+    """Shared prefix: several continuations of one prompt, each attending to the prompt and itself.
+
+    Args:
+        prompt: Length of the prompt.
+        lengths: Lengths of the continuations.
 
     Juravsky et al. 2024, "Hydragen: High-Throughput LLM Inference with Shared Prefixes",
     arXiv 2402.05099.
@@ -104,6 +130,6 @@ def shared_prefix(prompt: int, lengths: Sequence[int]) -> Mask:
     >>> mw.recipes.shared_prefix(1, [1, 1]).on(3).dense().astype(int).tolist()
     [[[[1, 0, 0], [1, 1, 0], [1, 0, 1]]]]
     """
-    first = parse_int(prompt, "shared_prefix: prompt", minimum=0)
-    answers = read_lengths(lengths, "shared_prefix").tolist()
-    return causal() & (documents(lengths=[[first, *answers]]) | prefix(first))
+    prompt_length = parse_int(prompt, "shared_prefix: prompt", minimum=0)
+    continuations = read_lengths(lengths, "shared_prefix").tolist()
+    return causal() & (documents(lengths=[[prompt_length, *continuations]]) | prefix(prompt_length))

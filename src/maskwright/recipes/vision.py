@@ -1,4 +1,4 @@
-"""Masks for images, alone and among text."""
+"""Masks for images, alone and interleaved with text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 
 def natten(height: int, width: int, kernel: int) -> Mask:
-    """Every pixel sees a `kernel` × `kernel` neighbourhood, shifted inward at the border.
+    """Neighborhood attention: the `kernel` × `kernel` nearest pixels, also at the border.
+
+    Args:
+        height: Height of the image in pixels or patches.
+        width: Width of the image.
+        kernel: Odd size of the neighbourhood.
+
+    Raises:
+        ArgumentError: If `kernel` is even.
 
     Hassani et al. 2022, "Neighborhood Attention Transformer", arXiv 2204.07143.
 
@@ -21,16 +29,17 @@ def natten(height: int, width: int, kernel: int) -> Mask:
     >>> mw.recipes.natten(4, 4, 3).on(16).spans.row(0)
     [(0, 3), (4, 7), (8, 11)]
     """
-    side = parse_int(kernel, "natten: kernel", minimum=1)
-    if side % 2 == 0:
-        raise ArgumentError(f"natten: kernel={side} has no middle. Give an odd number.")
-    return image(height, width, radius=side // 2, border="shift")
+    size = parse_int(kernel, "natten: kernel", minimum=1)
+    if size % 2 == 0:
+        raise ArgumentError(f"natten: kernel={size} is even. Pass an odd number.")
+    return image(height, width, radius=size // 2, border="shift")
 
 
 def image_text(images: Any) -> Mask:
-    """Text is causal; the tokens of one image see each other in both directions.
+    """Interleaved images and text: causal, with bidirectional attention within each image.
 
-    `images` holds for every token the number of its image, -1 for text.
+    Args:
+        images: The number of each token's image, -1 for text.
 
     Gemma Team 2025, "Gemma 3 Technical Report", arXiv 2503.19786.
 

@@ -1,20 +1,19 @@
-"""The cheapest cover: which few terms, joined by & or |, are exactly a plane.
+"""The cheapest set of terms whose & or | is exactly a plane.
 
-An & is made of terms that each hold all cells which must be seen, so that every barred cell is
-left out by one of them; an | is the same the other way round. Both are a cover at the least cost,
-found exactly among at most `MOST_TERMS` terms. The rows that decide it are few at first; where the
-answer fails on others, those are added and it is sought again.
+For &, each term must contain all required cells, and each forbidden cell must be excluded by some
+term; for |, the same with required and forbidden exchanged. Both are a weighted set cover, solved
+exactly for at most `MAX_TERMS` terms. Terms are evaluated on a sample of rows first; if the result
+is wrong on other rows, those are added to the sample and the cover is solved again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from maskwright.core.atoms.position import Window
-from maskwright.core.expr import And, Not, Or, Transpose
-from maskwright.recognition.plane import Plane, Term, cost
+from maskwright.recognition.plane import OPERATORS, Operator, Plane, Term, cost, terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,63 +21,76 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Mask
     from maskwright.core.validate import BoolArray, IntArray
 
-MOST_TERMS: Final = 13
-MOST_TURNS: Final = 8
-
-Kind = Literal["and", "or"]
+MAX_TERMS: Final = 13
+MAX_ROUNDS: Final = 8
 
 
-class Found(NamedTuple):
-    """An expression that holds on a plane, and what it costs."""
+class Candidate(NamedTuple):
+    """An expression for a plane or an array, and its cost."""
 
     mask: Mask
     cost: float
+    closed: bool = True  # False if a part of it lists its cells, as dense() does
 
 
-def cover(plane: Plane, terms: Iterable[Term], kind: Kind) -> Found | None:
+def cover(plane: Plane, terms: Iterable[Term], operator: Operator) -> Candidate | None:
     """The cheapest & or | of some of the terms that is exactly the plane."""
     terms = list(terms)
     rows = plane.sample()
-    for _ in range(MOST_TURNS):
-        chosen = _choose(plane, terms, kind, rows)
-        if chosen is None:
+    for _ in range(MAX_ROUNDS):
+        selected = _select(plane, terms, operator, rows)
+        if selected is None:
             return None
-        wrong = _wrong_rows(plane, chosen, kind) if rows.size < plane.q_len else rows[:0]
+        wrong = _wrong_rows(plane, selected, operator) if rows.size < plane.q_len else rows[:0]
         if not wrong.size:
-            return joined([term.mask for term in chosen], kind)
+            return join([term.mask for term in selected], operator)
         rows = np.union1d(rows, wrong)
     return None
 
 
-def _choose(plane: Plane, terms: list[Term], kind: Kind, rows: IntArray) -> list[Term] | None:
-    """The cheapest terms that between them settle every cell of these rows."""
-    held, target = plane.must[:, rows], plane.bar[:, rows]
-    if kind == "or":
-        held, target = target, held
-    settled: dict[bytes, tuple[Term, BoolArray]] = {}
+def join(masks: list[Mask], operator: Operator) -> Candidate:
+    """The masks combined by one operator, windows first."""
+    terms = sorted((term for mask in masks for term in terms_of(mask, operator)), key=_rank)
+    mask = OPERATORS[operator](tuple(terms)) if len(terms) > 1 else terms[0]
+    return Candidate(mask, cost(mask))
+
+
+def is_window(mask: Mask) -> bool:
+    """Whether it is a causal mask or a sliding window."""
+    return isinstance(mask, Window)
+
+
+def _select(
+    plane: Plane, terms: list[Term], operator: Operator, rows: IntArray
+) -> list[Term] | None:
+    """The cheapest terms that together decide every cell of these rows correctly."""
+    kept, target = plane.required[:, rows], plane.forbidden[:, rows]
+    if operator == "or":
+        kept, target = target, kept
+    decisions: dict[bytes, tuple[Term, BoolArray]] = {}
     for term in sorted(terms, key=lambda term: term.cost):
-        outside = term.read(rows) ^ (kind == "and")  # the cells that the term decides
-        if bool((held & outside).any()):
-            continue  # it decides some cell wrongly
-        hits = target & outside
+        decided = term.read(rows) ^ (operator == "and")  # the cells that the term decides alone
+        if bool((kept & decided).any()):
+            continue  # some of them wrongly
+        hits = target & decided
         if hits.any():
-            settled.setdefault(np.packbits(hits).tobytes(), (term, hits))
-    useful = list(settled.values())
-    if len(useful) > MOST_TERMS:
+            decisions.setdefault(np.packbits(hits).tobytes(), (term, hits))
+    useful = list(decisions.values())
+    if len(useful) > MAX_TERMS:
         useful.sort(key=lambda pair: -int(np.count_nonzero(pair[1])) / pair[0].cost)
-        useful = useful[:MOST_TERMS]
-    code = np.zeros(target.shape, np.int16)
+        useful = useful[:MAX_TERMS]
+    code = np.zeros(target.shape, np.int16)  # bit i of a cell: term i decides it
     for number, (_, hits) in enumerate(useful):
         code |= hits.astype(np.int16) << number
-    size = 1 << len(useful)
-    present = np.zeros(size, np.bool_)
+    num_subsets = 1 << len(useful)
+    present = np.zeros(num_subsets, np.bool_)
     present[code[target]] = True
-    price, count = np.zeros(size), np.arange(size)
-    # present[s] becomes: is there a cell that only terms in s settle? Then the others are no cover.
+    price, subsets = np.zeros(num_subsets), np.arange(num_subsets)
+    # present[s] becomes: some cell is decided only by terms in s. Then the others are no cover.
     for number, (term, _) in enumerate(useful):
-        holds = (count >> number & 1).astype(np.bool_)
-        price[holds] += term.cost + 3
-        present[holds] |= present[count[holds] ^ 1 << number]
+        contains = (subsets >> number & 1).astype(np.bool_)
+        price[contains] += term.cost + 3
+        present[contains] |= present[subsets[contains] ^ 1 << number]
     price[present[::-1]] = np.inf
     best = int(price.argmin())
     if not best or not np.isfinite(price[best]):
@@ -86,38 +98,28 @@ def _choose(plane: Plane, terms: list[Term], kind: Kind, rows: IntArray) -> list
     return [term for number, (term, _) in enumerate(useful) if best >> number & 1]
 
 
-def _wrong_rows(plane: Plane, terms: list[Term], kind: Kind) -> IntArray:
-    """Some rows on which the terms, joined, are not the plane."""
+def _wrong_rows(plane: Plane, terms: list[Term], operator: Operator) -> IntArray:
+    """Some rows on which the combined terms are not the plane."""
     wrong: list[int] = []
     step = max(1, 2**22 // max(1, plane.batch * plane.kv_len))
     for row in range(0, plane.q_len, step):
         part = slice(row, row + step)
-        seen = terms[0].read(part)
+        visible = terms[0].read(part)
         for term in terms[1:]:
-            seen = seen & term.read(part) if kind == "and" else seen | term.read(part)
-        bad = (plane.must[:, part] & ~seen) | (plane.bar[:, part] & seen)
+            cells = term.read(part)
+            visible = visible & cells if operator == "and" else visible | cells
+        bad = (plane.required[:, part] & ~visible) | (plane.forbidden[:, part] & visible)
         wrong.extend((np.flatnonzero(bad.any(axis=(0, 2))) + row).tolist())
         if len(wrong) > 4:
             break
     return np.array(wrong[:: max(1, len(wrong) // 8)], np.int64)
 
 
-def joined(masks: list[Mask], kind: Kind) -> Found:
-    """The terms under one operator, windows first."""
-    operator = And if kind == "and" else Or
-    flat = sorted((part for mask in masks for part in terms_of(mask, kind)), key=_rank)
-    mask = operator(tuple(flat)) if len(flat) > 1 else flat[0]
-    return Found(mask, cost(mask))
-
-
-def terms_of(mask: Mask, kind: Kind) -> tuple[Mask, ...]:
-    """What the mask joins by this operator; itself, where it is no such mask."""
-    return mask.terms if isinstance(mask, And if kind == "and" else Or) else (mask,)
-
-
 def _rank(mask: Mask) -> int:
-    """Windows first, what is in brackets last."""
-    if isinstance(mask, (And, Or)):
+    """Order of terms: windows, their complements and transposes, other terms, bracketed terms."""
+    if any(len(terms_of(mask, operator)) > 1 for operator in OPERATORS):
         return 3
-    inner = mask.term if isinstance(mask, (Not, Transpose)) else mask
-    return 2 - isinstance(inner, Window) - (inner is mask and isinstance(inner, Window))
+    parts = mask._parts()
+    if not is_window(parts[0] if parts else mask):
+        return 2
+    return 1 if parts else 0

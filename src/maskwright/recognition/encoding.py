@@ -1,13 +1,13 @@
-"""Conventions of arrays: which value keeps a cell and which hides it, told from the values.
+"""Encodings of masks in arrays: which value keeps a cell and which masks it.
 
-What may enter here: an array of any framework, as it stands. What it says as a mask is for
-`recognize`; whether it is wise is for `lint`.
+An array of bools does not say whether True keeps or drops a cell. `interpretations` returns both
+possibilities, and `choose_polarity` the one that is more plausible as an attention mask.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,15 +21,21 @@ if TYPE_CHECKING:
 
 Form = Literal["bool", "integer", "float", "additive"]
 
-LEAST_FILL: Final = -1000.0  # what is added to a score and is larger than this hides nothing
+MAX_MASK_VALUE: Final = -1000.0  # a higher value, added to a score, does not mask it
+LEAST_FILL: Final = MAX_MASK_VALUE
 
 
 @dataclass(frozen=True)
 class Convention:
-    """How an array says its mask: its form, the value that keeps, and the one that hides.
+    """How an array encodes a mask.
 
-    "bool", "integer" and "float" arrays hold two values that choose; an "additive" one is added to
-    the scores. `hides` is the value nearest to the scores where there are several.
+    Attributes:
+        form: "bool", "integer" and "float" arrays hold two values, one of which keeps a cell; an
+            "additive" array is added to the scores.
+        keeps: The value of visible cells.
+        hides: The value of masked cells; the highest one if there are several.
+        shape: Shape of the array.
+        dtype: Name of the array's dtype.
 
     >>> import maskwright as mw
     >>> mw.recognize([[0.0, -1e9], [0.0, 0.0]]).convention
@@ -53,72 +59,161 @@ class Convention:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One way to read an array: True where a query may see a key, in the array's own shape."""
+class Interpretation:
+    """One interpretation of an array: its visible cells, in the shape of the array."""
 
-    allowed: BoolArray
+    visible: BoolArray
     convention: Convention
 
 
 def read_values(value: object, what: str) -> tuple[npt.NDArray[Any], str]:
-    """Any framework's array as numpy, and the name of its own dtype. No framework is imported."""
+    """Converts an array of any framework to numpy. No framework is imported.
+
+    Returns:
+        The values, and the name of the original dtype.
+
+    Raises:
+        ArgumentError: If the values cannot be read, or are neither bools nor numbers.
+    """
     name = str(getattr(value, "dtype", "")).removeprefix("torch.")
     given: Any = value
     if type(value).__module__ == "torch.nn.attention.bias":
         raise ArgumentError(
-            f"{what} is a {type(value).__name__}, which holds no values. Give the mask as a tensor."
+            f"{what} is a {type(value).__name__}, which holds no values. Pass the mask as a tensor."
         )
-    if name == "bfloat16":  # numpy has no such type; float32 holds all its values
+    if name == "bfloat16":  # numpy has no such type; float32 represents all its values
         given = given.float() if hasattr(given, "float") else given.astype("float32")
     if hasattr(given, "detach"):
         try:
             given = given.detach().cpu()
         except (NotImplementedError, RuntimeError) as error:
             raise ArgumentError(
-                f"{what} is on device {given.device}, where it has no values. Give it on the CPU."
+                f"{what} is on device {given.device}, where it has no values. Pass a CPU tensor."
             ) from error
     values = read_array(given, what)
     if values.dtype.kind not in "biuf":
-        raise ArgumentError(f"{what} has dtype {values.dtype}. Give truth values or numbers.")
+        raise ArgumentError(f"{what} has dtype {values.dtype}. Pass bools or numbers.")
     return values, name if name == "bfloat16" else str(values.dtype)
 
 
-def readings(value: object, what: str) -> tuple[Reading, ...]:
-    """Every way to read an array as a mask: where two values choose, True keeps comes first.
+def interpretations(value: object, what: str) -> tuple[Interpretation, ...]:
+    """All interpretations of an array as a mask.
 
-    An additive array can be read in one way only. One that holds a number which neither keeps nor
-    hides is refused.
+    An array with two values that choose has two, of which the one where True or 1 keeps is the
+    first. An additive array has one.
+
+    Raises:
+        ArgumentError: If the array holds a value that neither keeps nor masks a cell.
     """
     values, dtype = read_values(value, what)
     shape = tuple(int(size) for size in values.shape)
     if values.dtype == np.bool_:
-        return _both(values, "bool", shape, dtype)
+        return _both_polarities(values, "bool", shape, dtype)
     highest, lowest = (float(values.max()), float(values.min())) if values.size else (0.0, 0.0)
     if values.dtype.kind in "iu" and lowest >= 0 and highest <= 1:
-        return _both(values != 0, "integer", shape, dtype)
-    kept = values == 0
+        return _both_polarities(values != 0, "integer", shape, dtype)
+    zeros = values == 0
     if highest > 0:
         ones = values == 1
-        if not bool((kept | ones).all()):
-            raise _refusal(what, values, ~(kept | ones))
-        return _both(ones, "float", shape, dtype)
-    hidden = values <= LEAST_FILL
-    if not bool((kept | hidden).all()):
-        raise _refusal(what, values, ~(kept | hidden))
-    fill = float(values[hidden].max()) if bool(hidden.any()) else -np.inf
-    return (Reading(kept, Convention("additive", 0.0, fill, shape, dtype)),)
+        if not bool((zeros | ones).all()):
+            raise _invalid_value(what, values, ~(zeros | ones))
+        return _both_polarities(ones, "float", shape, dtype)
+    masked = values <= MAX_MASK_VALUE
+    if not bool((zeros | masked).all()):
+        raise _invalid_value(what, values, ~(zeros | masked))
+    mask_value = float(values[masked].max()) if bool(masked.any()) else -np.inf
+    return (Interpretation(zeros, Convention("additive", 0.0, mask_value, shape, dtype)),)
 
 
-def _both(lit: BoolArray, form: Form, shape: tuple[int, ...], dtype: str) -> tuple[Reading, ...]:
+def _both_polarities(
+    ones: BoolArray, form: Form, shape: tuple[int, ...], dtype: str
+) -> tuple[Interpretation, ...]:
     return (
-        Reading(lit, Convention(form, 1.0, 0.0, shape, dtype)),
-        Reading(~lit, Convention(form, 0.0, 1.0, shape, dtype)),
+        Interpretation(ones, Convention(form, 1.0, 0.0, shape, dtype)),
+        Interpretation(~ones, Convention(form, 0.0, 1.0, shape, dtype)),
     )
 
 
-def _refusal(what: str, values: npt.NDArray[Any], odd: BoolArray) -> ArgumentError:
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(odd)), values.shape))
+def _invalid_value(what: str, values: npt.NDArray[Any], invalid: BoolArray) -> ArgumentError:
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(invalid)), values.shape))
     return ArgumentError(
-        f"{what} holds {values[index]:g} at {index}, which neither keeps nor hides. Give truth "
-        f"values, 0 and 1, or what is added to scores: 0 and one fill of {LEAST_FILL:g} or less."
+        f"{what} holds {values[index]:g} at {index}, which neither keeps nor hides. Pass bools, "
+        f"0 and 1, or values to add to scores: 0 and one value of {MAX_MASK_VALUE:g} or less."
     )
+
+
+# ── polarity ──────────────────────────────────────────────────────────────────────────────────
+
+
+class PolarityEvidence(NamedTuple):
+    """Properties of a mask that make it more or less plausible."""
+
+    has_diagonal: bool  # all queries that attend to a key attend to their own position
+    is_causal: bool  # no query attends to a later position
+    diagonal_share: float  # fraction of queries that attend to their own position
+    empty_share: float  # fraction of fully masked rows; 1 if a sequence is fully masked
+
+
+class PolarityChoice(NamedTuple):
+    """The index of the more plausible interpretation, and whether the other one is ruled out."""
+
+    best: int
+    clear: bool
+
+
+def choose_polarity(one: BoolArray, other: BoolArray, q_starts: set[int]) -> PolarityChoice:
+    """Chooses between a mask and its complement, each (batch, heads, queries, keys).
+
+    A causal mask is meant as such: its complement attends to the future only. A mask in which most
+    rows or one whole sequence are fully masked is not meant. A mask without the diagonal is less
+    plausible but possible, as a graph without self-loops is.
+
+    Args:
+        one: Visible cells of the first interpretation.
+        other: Visible cells of the second one.
+        q_starts: Possible positions of the first query; empty if the array has no query axis.
+    """
+    if not one.size:
+        return PolarityChoice(0, clear=True)
+    if bool(one.all()) or bool(other.all()):
+        return PolarityChoice(int(other.all()), clear=False)
+    evidence = [_evidence(cells, q_starts) for cells in (one, other)]
+    points = [e.has_diagonal + e.is_causal for e in evidence]
+    scores = [
+        (n, e.is_causal, e.diagonal_share, -e.empty_share)
+        for n, e in zip(points, evidence, strict=True)
+    ]
+    best = int(scores[1] > scores[0])
+    likely, unlikely = evidence[best], evidence[1 - best]
+    only_causal = likely.is_causal and points[1 - best] == 0
+    other_is_empty = unlikely.empty_share > 0.5 >= likely.empty_share
+    return PolarityChoice(
+        best, only_causal or (other_is_empty and points[best] >= points[1 - best])
+    )
+
+
+def _evidence(cells: BoolArray, q_starts: set[int]) -> PolarityEvidence:
+    """The evidence for these cells, at the most favourable position of the queries."""
+    nonempty: BoolArray = np.logical_or.reduce(cells, axis=3)
+    no_empty_sequence = bool(np.logical_or.reduce(nonempty, axis=2).all())
+    empty_share = 1 - float(nonempty.mean()) if no_empty_sequence else 1.0
+    if bool((cells[:, :, 1:] == cells[:, :, :-1]).all()):  # nothing depends on the query
+        return PolarityEvidence(False, False, 0.0, empty_share)
+    found = [_diagonal_evidence(cells, nonempty, q_start) for q_start in q_starts]
+    best = max(found, key=sum, default=(False, False, 0.0))
+    return PolarityEvidence(*best, empty_share)
+
+
+def _diagonal_evidence(
+    cells: BoolArray, nonempty: BoolArray, q_start: int
+) -> tuple[bool, bool, float]:
+    """`has_diagonal`, `is_causal` and `diagonal_share` for one position of the first query."""
+    rows, keys = cells.shape[2:]
+    own = np.arange(max(q_start, 0), min(q_start + rows, keys))
+    if not own.size:
+        return False, False, 0.0
+    diagonal = cells[:, :, own - q_start, own]
+    last = keys - 1 - cells[:, :, :, ::-1].argmax(axis=3)
+    causal = (last <= np.arange(q_start, q_start + rows)) | ~nonempty
+    has_diagonal = bool((diagonal | ~nonempty[:, :, own - q_start]).all())
+    return has_diagonal, bool(causal.all()), float(diagonal.mean())

@@ -1,13 +1,13 @@
-"""A plane to be explained: cells that must be seen, cells that must not, and the rest, free.
+"""`Plane`: cells (batch, queries, keys) that an expression must contain or must not contain.
 
-What may enter here: what a plane looks like along its rows, columns and diagonals, each found in
-one pass over its cells. Which atoms that suggests is for the other `patterns_*` files.
+Properties of its rows, columns and diagonals are computed once and cached. `Term` is a mask that
+may be part of the expression, and `cost` its description length.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -22,233 +22,253 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Mask
     from maskwright.core.validate import BoolArray, IntArray
 
-    Read = Callable[[IntArray | slice], BoolArray]
+    RowReader = Callable[[IntArray | slice], BoolArray]
 
-SMALL: Final = 2**18  # cells up to which terms are weighed on all rows
-FEW_ROWS: Final = 48  # so many stand for all, at first, in a larger plane
-PADDING_GAIN: Final = 12.0  # so many letters padding may have more than the same set of keys
+Operator = Literal["and", "or"]
+
+MAX_SMALL_CELLS: Final = 2**18  # up to which terms are evaluated on all rows
+NUM_SAMPLE_ROWS: Final = 48  # of a larger plane, on which terms are evaluated first
+PADDING_BONUS: Final = 12.0  # characters by which padding() may be longer than an equal key set
+OPERATORS: Final[dict[Operator, type[And] | type[Or]]] = {"and": And, "or": Or}
 
 
 class Term(NamedTuple):
-    """A mask that may be part of the answer, its cells, and how many letters it counts for."""
+    """A mask that may be part of the expression, its cells, and its cost."""
 
     mask: Mask
-    read: Read  # some rows' cells, (batch or 1, those rows, keys)
+    read: RowReader  # the cells of some rows, (batch or 1, rows, keys)
     cost: float
 
 
-class Reach(NamedTuple):
-    """For every row the first and last token that it ties together, its own query among them."""
+class RowRange(NamedTuple):
+    """For each row its first and last position."""
 
     low: IntArray  # (batch, queries)
     high: IntArray
-    tied: BoolArray  # does the row have a cell at all?
+    nonempty: BoolArray  # whether the row has required cells
 
 
 class Plane:
-    """Cells (batch, queries, keys) that must be seen, and cells that must not be."""
+    """Cells (batch, queries, keys) to be described: required, forbidden, or else free."""
 
     def __init__(
-        self, must: BoolArray, bar: BoolArray, q_start: int, *, strip: bool = False
+        self, required: BoolArray, forbidden: BoolArray, q_start: int, *, is_strip: bool = False
     ) -> None:
-        self.must = must
-        self.bar = bar
+        self.required = required
+        self.forbidden = forbidden
         self.q_start = q_start
-        self.is_strip = strip  # a few rows of a large plane
+        self.is_strip = is_strip  # some rows of a large plane
         self._inverse: Plane | ref[Plane] | None = None
-        self.batch, self.q_len, self.kv_len = (int(size) for size in must.shape)
+        self.batch, self.q_len, self.kv_len = (int(size) for size in required.shape)
 
     @property
     def q_stop(self) -> int:
-        """One past the last query's position."""
+        """Position of the last query, plus 1."""
         return self.q_start + self.q_len
 
     @property
-    def tokens(self) -> int:
-        """How many positions there are up to the last query or key."""
+    def num_tokens(self) -> int:
+        """Number of positions up to the last query or key."""
         return max(self.q_stop, self.kv_len, 0)
 
     @property
-    def near_keys(self) -> bool:
-        """Do the queries sit so near the keys that data for every position is worth thinking of?"""
-        reach = self.tokens - min(self.q_start, 0)
-        return reach <= 4 * (self.q_len + self.kv_len) + 64
+    def queries_near_keys(self) -> bool:
+        """Whether the queries are so close to the keys that data per position is affordable."""
+        distance = self.num_tokens - min(self.q_start, 0)
+        return distance <= 4 * (self.q_len + self.kv_len) + 64
 
     @property
     def has_tokens(self) -> bool:
-        """Do queries and keys stand among one sequence of tokens, counted from 0?"""
-        return self.q_start >= 0 and self.near_keys
+        """Whether queries and keys are positions of one token sequence, counted from 0."""
+        return self.q_start >= 0 and self.queries_near_keys
 
     @property
     def queries(self) -> IntArray:
-        """The position of every row's query."""
+        """Position of each row's query."""
         return np.arange(self.q_start, self.q_stop)
 
-    def but(self, must: BoolArray, bar: BoolArray) -> Plane:
+    def with_cells(self, required: BoolArray, forbidden: BoolArray) -> Plane:
         """The same rows and keys with other cells."""
-        return Plane(must, bar, self.q_start, strip=self.is_strip)
+        return Plane(required, forbidden, self.q_start, is_strip=self.is_strip)
 
     @property
     def inverse(self) -> Plane:
-        """The same with what must be seen and what must not changed over."""
+        """The plane with required and forbidden cells exchanged."""
         known = self._inverse() if isinstance(self._inverse, ref) else self._inverse
         if known is None:
-            known = self._inverse = self.but(self.bar, self.must)
+            known = self._inverse = self.with_cells(self.forbidden, self.required)
             known._inverse = ref(self)  # a cycle would keep large arrays alive
         return known
 
     @cached_property
-    def shared(self) -> Plane:
-        """All batch rows as one: what any of them must see, and must not."""
+    def merged(self) -> Plane:
+        """All batch rows as one: a cell is required or forbidden if it is in any of them."""
         if self.batch == 1:
             return self
-        return self.but(any_along(self.must, 0)[None], any_along(self.bar, 0)[None])
+        return self.with_cells(
+            any_along(self.required, 0)[None], any_along(self.forbidden, 0)[None]
+        )
 
     @cached_property
-    def turned(self) -> Plane | None:
-        """Queries and keys changed over, where both count from position 0."""
+    def transposed(self) -> Plane | None:
+        """Queries and keys exchanged; None if the first query is not at position 0."""
         if self.q_start != 0:
             return None
-        return Plane(self.must.swapaxes(1, 2), self.bar.swapaxes(1, 2), 0)
+        return Plane(self.required.swapaxes(1, 2), self.forbidden.swapaxes(1, 2), 0)
 
     @cached_property
-    def some(self) -> bool:
-        """Must anything be seen?"""
-        return bool(self.must.any())
+    def has_required(self) -> bool:
+        """Whether any cell is required."""
+        return bool(self.required.any())
 
     @cached_property
-    def columns(self) -> BoolArray:
-        """(batch, keys): must some query see the key?"""
-        return any_along(self.must, 1)
+    def keys_used(self) -> BoolArray:
+        """Whether a key has required cells, (batch, keys)."""
+        return any_along(self.required, 1)
 
     @cached_property
-    def rows(self) -> BoolArray:
-        """(batch, queries): must the query see something?"""
-        return any_along(self.must, 2)
+    def queries_used(self) -> BoolArray:
+        """Whether a query has required cells, (batch, queries)."""
+        return any_along(self.required, 2)
 
     @cached_property
-    def diagonals(self) -> BoolArray:
-        """For k - q = -(q_stop - 1) …, the last being kv_len - 1 - q_start: is a cell there?"""
-        plane = self.shared.must[0]
+    def diagonals_used(self) -> BoolArray:
+        """Whether a diagonal, numbered as in `offsets`, has required cells in any batch row."""
+        plane = self.merged.required[0]
         wide = np.zeros((self.q_len, self.kv_len + self.q_len), np.bool_)
         wide[:, : self.kv_len] = plane[::-1]
-        # Read with rows one cell shorter, every row stands one cell further right than the last.
+        # With rows one element shorter, each row is shifted by one against the row before.
         size = self.kv_len + self.q_len - 1
         return any_along(wide.ravel()[: self.q_len * size].reshape(self.q_len, size), 0)
 
     @cached_property
     def offsets(self) -> IntArray:
-        """What k - q is on every diagonal."""
+        """Offset k - q of each diagonal, from -(q_stop - 1) to kv_len - 1 - q_start."""
         return np.arange(self.kv_len + self.q_len - 1) - (self.q_stop - 1)
 
     @cached_property
-    def seen_offsets(self) -> IntArray:
-        """The values of k - q that occur among what must be seen."""
-        return self.offsets[self.diagonals]
+    def required_offsets(self) -> IntArray:
+        """The values of k - q among the required cells."""
+        return self.offsets[self.diagonals_used]
 
     @cached_property
-    def ends(self) -> Reach:
-        """The first and last key that every row must see."""
-        first = self.must.argmax(axis=2)
-        last = self.kv_len - 1 - self.must[:, :, ::-1].argmax(axis=2)
-        return Reach(first, last, self.rows)
+    def key_range(self) -> RowRange:
+        """First and last required key of each row."""
+        first = self.required.argmax(axis=2)
+        last = self.kv_len - 1 - self.required[:, :, ::-1].argmax(axis=2)
+        return RowRange(first, last, self.queries_used)
 
     @cached_property
-    def reach(self) -> Reach:
-        """The stretch of tokens from the query to what it must see."""
-        first, last, tied = self.ends
+    def token_range(self) -> RowRange:
+        """First and last position of each row's required keys and its own query."""
+        first, last, nonempty = self.key_range
         own = self.queries
-        return Reach(np.minimum(first, own), np.maximum(last, own), tied)
+        return RowRange(np.minimum(first, own), np.maximum(last, own), nonempty)
 
     @cached_property
-    def near(self) -> tuple[IntArray, IntArray]:
-        """For every query the nearest key on either side that must be seen, itself too."""
-        plane = self.shared.must[0]
-        past = plane & by_diagonal(self, self.offsets <= 0)[0]
+    def nearest_keys(self) -> tuple[IntArray, IntArray]:
+        """For each query the nearest required key at or before it, and at or after it."""
+        plane = self.merged.required[0]
+        past = plane & cells_by_diagonal(self, self.offsets <= 0)[0]
         left = np.where(past.any(axis=1), self.kv_len - 1 - past[:, ::-1].argmax(axis=1), -1)
-        future = plane & by_diagonal(self, self.offsets >= 0)[0]
+        future = plane & cells_by_diagonal(self, self.offsets >= 0)[0]
         right = np.where(future.any(axis=1), future.argmax(axis=1), 2**31)
         return left, right
 
     @property
-    def small(self) -> bool:
-        """Can all of it be looked at again and again?"""
-        return self.must.size <= SMALL
+    def is_small(self) -> bool:
+        """Whether terms can be evaluated on all cells."""
+        return self.required.size <= MAX_SMALL_CELLS
 
     @cached_property
     def views(self) -> tuple[tuple[Plane, slice], ...]:
-        """What to look at, quickest first: in a large plane two strips of rows, then the whole."""
-        every = ((self, slice(0, self.q_len)),)
-        if self.small:
-            return every
-        starts = np.linspace(0, max(self.q_len - FEW_ROWS, 0), 8).astype(np.int64).tolist()
-        strips = [slice(start, start + FEW_ROWS) for start in starts]
-        # Of rows that all see the same there is little to say.
-        mixed = sorted((rows for rows in strips if self._mixed(rows)), key=self._mixed)
-        return (*((self._strip(rows), rows) for rows in mixed[::-1][:2]), *every)
+        """Planes to describe, cheapest first: two strips of rows of a large plane, then all."""
+        everything = ((self, slice(0, self.q_len)),)
+        if self.is_small:
+            return everything
+        last = max(self.q_len - NUM_SAMPLE_ROWS, 0)
+        starts = np.linspace(0, last, 8).astype(np.int64).tolist()
+        strips = [slice(start, start + NUM_SAMPLE_ROWS) for start in starts]
+        # Strips whose cells are nearly all required or all forbidden exclude few expressions.
+        mixed = sorted((rows for rows in strips if self._balance(rows)), key=self._balance)
+        return (*((self._strip(rows), rows) for rows in mixed[::-1][:2]), *everything)
 
-    def _mixed(self, rows: slice) -> int:
-        must, bar = (int(np.count_nonzero(part[:, rows])) for part in (self.must, self.bar))
-        return min(must, bar)
+    def _balance(self, rows: slice) -> int:
+        parts = (self.required, self.forbidden)
+        return min(int(np.count_nonzero(part[:, rows])) for part in parts)
 
     def _strip(self, rows: slice) -> Plane:
         start = self.q_start + int(rows.start)
-        return Plane(self.must[:, rows], self.bar[:, rows], start, strip=True)
+        return Plane(self.required[:, rows], self.forbidden[:, rows], start, is_strip=True)
 
     def sample(self) -> IntArray:
-        """Rows on which terms are weighed first: all of a small plane, some of a large one."""
-        if self.small:
+        """Rows on which terms are evaluated first: all of a small plane, some of a large one."""
+        if self.is_small:
             return np.arange(self.q_len)
         edge = np.arange(8)
-        spread = np.linspace(0, self.q_len - 1, FEW_ROWS).astype(np.int64)
-        some = np.concatenate([edge, self.q_len - 1 - edge, spread, spread + 1])
-        return np.unique(some.clip(0, self.q_len - 1))
+        spread = np.linspace(0, self.q_len - 1, NUM_SAMPLE_ROWS).astype(np.int64)
+        rows = np.concatenate([edge, self.q_len - 1 - edge, spread, spread + 1])
+        return np.unique(rows.clip(0, self.q_len - 1))
+
+
+# ── cells ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def any_along(cells: BoolArray, axis: int) -> BoolArray:
-    """Is anything true along this axis?"""
+    """`cells.any(axis)`."""
     found: BoolArray = np.logical_or.reduce(cells, axis=axis)
     return found
 
 
-def by_diagonal(plane: Plane, lit: BoolArray) -> BoolArray:
-    """The cells (1, queries, keys) of a truth value for every diagonal, as a view."""
-    if not lit.size or not plane.q_len or not plane.kv_len:
+def cells_by_diagonal(plane: Plane, visible: BoolArray) -> BoolArray:
+    """Cells (1, queries, keys) from one bool per diagonal, as a view."""
+    if not visible.size or not plane.q_len or not plane.kv_len:
         return np.zeros((1, plane.q_len, plane.kv_len), np.bool_)
-    line = np.ascontiguousarray(lit)
+    line = np.ascontiguousarray(visible)
     size = (plane.q_len, plane.kv_len)
     return as_strided(line[plane.q_len - 1 :], size, (-1, 1), writeable=False)[None]
 
 
-def by_label(row_labels: IntArray, key_labels: IntArray) -> Read:
-    """Reads the cells in which the query's and the key's label are the same."""
+def read_equal_labels(row_labels: IntArray, key_labels: IntArray) -> RowReader:
+    """Reader of the cells in which the query and the key have the same label."""
     return lambda rows: np.equal(row_labels[:, rows, None], key_labels[:, None, :])
 
 
-def from_cells(cells: BoolArray) -> Read:
-    """Reads what an array (batch or 1, queries, keys) holds."""
+def read_cells(cells: BoolArray) -> RowReader:
+    """Reader of an array (batch or 1, queries, keys)."""
     return lambda rows: cells[:, rows]
 
 
-def cost(mask: Mask) -> float:
-    """How long the mask's text is; what looks like padding counts less, as it says what is meant."""
-    if isinstance(mask, And):
-        inner = sum(cost(term) + 2 * isinstance(term, Or) for term in mask.terms)
-        return inner + 3 * (len(mask.terms) - 1)
-    return len(repr(mask)) - (PADDING_GAIN if _looks_like_padding(mask) else 0)
-
-
-def first_lines(chosen: BoolArray) -> IntArray | None:
-    """(batch,): how many of (batch, lines) are chosen, where they are the first ones."""
+def prefix_lengths(chosen: BoolArray) -> IntArray | None:
+    """The number of chosen columns per row of (batch, columns); None if they are not the first."""
     if bool((chosen[:, 1:] & ~chosen[:, :-1]).any()):
         return None
     lengths: IntArray = chosen.sum(axis=1, dtype=np.int64)
     return lengths
 
 
-def _looks_like_padding(mask: Mask) -> bool:
-    """On the right of each sequence, or on the left of several."""
-    if not isinstance(mask, Padding) or mask.keep is None:
-        return isinstance(mask, Padding)
+# ── expressions ───────────────────────────────────────────────────────────────────────────────
+
+
+def terms_of(mask: Mask, operator: Operator) -> tuple[Mask, ...]:
+    """The terms that this operator combines; the mask itself if it is not such a combination."""
+    return mask._terms_of(OPERATORS[operator])
+
+
+def cost(mask: Mask) -> float:
+    """Description length: the characters of its text, less a bonus for each padding term.
+
+    An expression with padding() states what is meant, so it is preferred to an equal key set.
+    """
+    padding = sum(_is_typical_padding(term) for term in terms_of(mask, "and"))
+    return len(repr(mask)) - PADDING_BONUS * padding
+
+
+def _is_typical_padding(mask: Mask) -> bool:
+    """Whether it is padding on the right of each sequence, or on the left of several."""
+    if not isinstance(mask, Padding):
+        return False
+    if mask.keep is None:
+        return True
     keep = mask.keep.data
-    return keep.shape[0] > 1 and first_lines(keep[:, ::-1]) is not None
+    return keep.shape[0] > 1 and prefix_lengths(keep[:, ::-1]) is not None

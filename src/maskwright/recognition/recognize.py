@@ -1,8 +1,4 @@
-"""The way back: an array in, the shortest expression that is exactly that array out.
-
-What may enter here: reading the array, choosing among its readings, and checking the answer. What
-expressions there are to choose from is for the `patterns` files.
-"""
+"""`recognize`: the shortest mask expression that is exactly a given array."""
 
 from __future__ import annotations
 
@@ -18,32 +14,43 @@ from maskwright.core.expr import Atom, brief, walk
 from maskwright.core.frame import MAX_SIZE, Frame
 from maskwright.core.validate import FrozenArray, describe_type, parse_int, read_choice
 from maskwright.errors import ArgumentError, FrameError
-from maskwright.recognition.axes import express, express_keys, is_closed
-from maskwright.recognition.encoding import LEAST_FILL, Convention, Reading, read_values, readings
-from maskwright.recognition.plane import first_lines
-from maskwright.recognition.polarity import choose
+from maskwright.messages import Reason, render
+from maskwright.recognition.encoding import (
+    MAX_MASK_VALUE,
+    Convention,
+    Interpretation,
+    choose_polarity,
+    interpretations,
+    read_values,
+)
+from maskwright.recognition.plane import prefix_lengths
+from maskwright.recognition.search import explain_array, explain_keys
 
 if TYPE_CHECKING:
     from maskwright.core.expr import Mask
     from maskwright.core.validate import BoolArray
-    from maskwright.recognition.cover import Found
+    from maskwright.recognition.cover import Candidate
 
 AXES: Final = "bhqk"
-BY_NDIM: Final = {1: "k", 2: "qk", 3: "bqk", 4: "bhqk"}
-LONGEST: Final = 240  # letters of an expression that is shown in full
-OTHER_START: Final = 10.0  # letters that the other alignment must save to be taken
-MAX_CELLS: Final = 2**24  # that are checked at a time
-
+DEFAULT_AXES: Final = {1: "k", 2: "qk", 3: "bqk", 4: "bhqk"}
 POLARITIES: Final = ("keep", "drop")
+MAX_TEXT: Final = 240  # characters of an expression that is shown in full
+MIN_ALIGNMENT_GAIN: Final = 10.0  # characters that q_start=0 must save to be preferred
+MAX_CHECKED_CELLS: Final = 2**24  # that are compared at a time
 
 Polarity = Literal["keep", "drop"]
 
 
 @dataclass(frozen=True, repr=False)
 class Recognized:
-    """What an array says: a mask, the frame it holds on, and how the array says it.
+    """The result of `recognize`.
 
-    `other` is the second reading, where the values do not tell whether True keeps or drops.
+    Attributes:
+        mask: The expression.
+        frame: The sizes and positions on which it is exactly the array.
+        convention: How the array encodes the mask.
+        reasons: Remarks as data, which `maskwright.messages.render` translates.
+        other: The result for the other polarity, if the values do not show which one is meant.
 
     >>> import maskwright as mw
     >>> found = mw.recognize([[1, 0, 0], [1, 1, 0], [0, 1, 1]])
@@ -56,12 +63,22 @@ class Recognized:
     mask: Mask
     frame: Frame
     convention: Convention
-    notes: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     other: Recognized | None = None
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on the array, such as fills that show that two masks were summed.
+
+        >>> import maskwright as mw
+        >>> mw.recognize([[0.0, -1e9], [-1e9, -2e9]]).notes
+        ('several mask values (-1e+09 … -2e+09): two masks were summed',)
+        """
+        return tuple(render(reason) for reason in self.reasons)
+
+    @property
     def ambiguous(self) -> bool:
-        """Does the array have two readings that both make sense?
+        """Whether both polarities are plausible.
 
         >>> import maskwright as mw
         >>> mw.recognize([False, False, True, True]).ambiguous
@@ -70,9 +87,9 @@ class Recognized:
         return self.other is not None
 
     def __str__(self) -> str:
-        lines = [f"{_shown(self.mask)}   {self.convention}", *self.notes]
+        lines = [f"{_abbreviate(self.mask)}   {self.convention}", *self.notes]
         if self.other is not None:
-            lines += ["ambiguous; or, the other way round:", str(self.other)]
+            lines += ["ambiguous; with the other polarity:", str(self.other)]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -85,12 +102,22 @@ def recognize(
     axes: str | None = None,
     q_start: int | None = None,
 ) -> Recognized:
-    """The shortest mask that is exactly this array, whatever framework and convention it is in.
+    """Returns the shortest mask that is exactly this array, in any framework and convention.
 
-    `polarity` says whether True or 1 keeps or drops a cell, where the values alone do not tell.
-    `axes` names the array's axes by the letters b, h, q and k; if not given, it is "k", "qk",
-    "bqk" or "bhqk". A padding mask of (sequence, token) is "bk". The last query sits at the last
-    key unless `q_start` says otherwise.
+    Args:
+        array: A mask of bools, of 0 and 1, or of values to add to the scores.
+        polarity: Whether True or 1 means "keep" or "drop". Default: inferred from the values.
+        axes: The array's axes, some of the letters b, h, q and k. Default: "k", "qk", "bqk" or
+            "bhqk". A padding mask (sequence, token) is "bk".
+        q_start: Position of the first query. Default: the last query is aligned with the last key,
+            unless `q_start=0` gives a much shorter expression.
+
+    Returns:
+        The mask, with the frame and the convention. If the polarity is ambiguous, `other` is the
+        result for the less likely one.
+
+    Raises:
+        ArgumentError: If the array holds other values, or the axes do not match it.
 
     >>> import maskwright as mw
     >>> mw.recognize([[0.0, -1e9, -1e9], [0.0, 0.0, -1e9], [0.0, 0.0, 0.0]])
@@ -100,128 +127,127 @@ def recognize(
     >>> mw.recognize([False, False, True, True], polarity="drop")
     padding(lengths=[2])   bool, False keeps, (4,)
     """
-    said = None if polarity is None else read_choice(polarity, "recognize: polarity", POLARITIES)
+    wanted = None if polarity is None else read_choice(polarity, "recognize: polarity", POLARITIES)
     start = None if q_start is None else parse_int(q_start, "recognize: q_start")
     if start is not None and abs(start) > MAX_SIZE:
         raise ArgumentError(
-            f"recognize: q_start={start} is beyond {MAX_SIZE}. Give a smaller position."
+            f"recognize: q_start={start} is beyond {MAX_SIZE}. Pass a smaller position."
         )
-    every = _chosen(readings(array, "recognize: the array"), said)
-    names = _read_axes(axes, len(every[0].convention.shape))
-    whole = [_spread(reading.allowed, names) for reading in every]
-    if len(every) == 2:
-        rows, keys = whole[0].shape[2:]
+    found = _with_polarity(interpretations(array, "recognize: the array"), wanted)
+    names = _parse_axes(axes, len(found[0].convention.shape))
+    cells = [_to_4d(one.visible, names) for one in found]
+    if len(found) == 2:
+        rows, keys = cells[0].shape[2:]
         starts = {keys - rows, 0} if start is None else {start}
-        choice = choose(whole[0], whole[1], starts if "q" in names else set())
+        choice = choose_polarity(cells[0], cells[1], starts if "q" in names else set())
         order = [choice.best] if choice.clear else [choice.best, 1 - choice.best]
-        every, whole = tuple(every[i] for i in order), [whole[i] for i in order]
-    shared = _notes_on_values(array, every[0].convention)
-    other = None
-    for reading, cells in reversed(list(zip(every, whole, strict=True))):
-        mask, frame, notes = _fit(cells, names, start)
+        found, cells = tuple(found[i] for i in order), [cells[i] for i in order]
+    shared = _value_reasons(array, found[0].convention)
+    result = None
+    for one, visible in reversed(list(zip(found, cells, strict=True))):
+        mask, frame, reasons = _explain(visible, names, start)
         if axes is None and names == "qk":
-            notes += _note_on_rows(cells)
-        other = Recognized(mask, frame, reading.convention, (*shared, *notes), other)
-    assert other is not None
-    return other
+            reasons += _row_reasons(visible)
+        result = Recognized(mask, frame, one.convention, (*shared, *reasons), result)
+    assert result is not None
+    return result
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _chosen(every: tuple[Reading, ...], polarity: str | None) -> tuple[Reading, ...]:
-    """The readings that the given polarity leaves."""
+def _with_polarity(
+    found: tuple[Interpretation, ...], polarity: str | None
+) -> tuple[Interpretation, ...]:
+    """The interpretations with this polarity; all of them if it is None."""
     if polarity is None:
-        return every
-    if len(every) == 1 and every[0].allowed.all():  # zeros only: what is said decides
-        kept, said = every[0].allowed, every[0].convention
-        form = Convention("float", 1.0, 0.0, said.shape, said.dtype)
-        every = (
-            Reading(~kept, form),
-            Reading(kept, Convention("float", 0.0, 1.0, said.shape, said.dtype)),
-        )
-    if len(every) == 1:
+        return found
+    if len(found) == 1 and found[0].visible.all():  # all 0: additive, or floats that choose
+        zeros, known = found[0].visible, found[0].convention
+        keep = Convention("float", 1.0, 0.0, known.shape, known.dtype)
+        drop = Convention("float", 0.0, 1.0, known.shape, known.dtype)
+        found = (Interpretation(~zeros, keep), Interpretation(zeros, drop))
+    if len(found) == 1:
         raise ArgumentError(
             f"recognize: polarity={polarity!r} but the array is added to scores, where 0 keeps. "
             "Leave polarity out."
         )
-    return every[:1] if polarity == "keep" else every[1:]
+    return found[:1] if polarity == "keep" else found[1:]
 
 
-def _read_axes(axes: object, ndim: int) -> str:
+def _parse_axes(axes: object, ndim: int) -> str:
     if axes is None:
-        if ndim not in BY_NDIM:
+        if ndim not in DEFAULT_AXES:
             raise ArgumentError(
-                f"recognize: the array has {ndim} axes. Give one of 1 to 4, the last of them the keys."
+                f"recognize: the array has {ndim} axes, expected 1 to 4. "
+                "Pass an array whose last axis is the keys."
             )
-        return BY_NDIM[ndim]
+        return DEFAULT_AXES[ndim]
     if not isinstance(axes, str):
         raise ArgumentError(
-            f"recognize: axes is {describe_type(axes)}. Give letters, such as 'bqk'."
+            f"recognize: axes is {describe_type(axes)}. Pass letters, such as 'bqk'."
         )
-    places = [AXES.find(name) for name in axes]
-    if -1 in places or places != sorted(set(places)) or not axes.endswith("k"):
+    indices = [AXES.find(name) for name in axes]
+    if -1 in indices or indices != sorted(set(indices)) or not axes.endswith("k"):
         raise ArgumentError(
             f"recognize: axes={axes!r:.40} are not some of b, h, q, k in this order, with k last. "
-            "Give such letters, and move the array's axes to match."
+            "Pass such letters, and move the array's axes to match."
         )
     if len(axes) != ndim:
         raise ArgumentError(
             f"recognize: axes={axes!r} names {len(axes)} axes but the array has {ndim}. "
-            "Give a letter for each."
+            "Pass one letter per axis."
         )
     return axes
 
 
-def _spread(cells: BoolArray, names: str) -> BoolArray:
-    """The cells as (batch, heads, queries, keys), 1 along axes that the array does not have."""
+def _to_4d(cells: BoolArray, names: str) -> BoolArray:
+    """The cells as (batch, heads, queries, keys), with size 1 along axes that the array lacks."""
     sizes = dict(zip(names, cells.shape, strict=True))
     return cells.reshape([sizes.get(name, 1) for name in AXES])
 
 
-# ── the answer ────────────────────────────────────────────────────────────────────────────────
+# ── the expression ────────────────────────────────────────────────────────────────────────────
 
 
-def _fit(cells: BoolArray, names: str, start: int | None) -> tuple[Mask, Frame, list[str]]:
-    """The mask, the frame it holds on, and what is to be said about it."""
+def _explain(cells: BoolArray, names: str, start: int | None) -> tuple[Mask, Frame, list[Reason]]:
+    """The expression, its frame, and remarks."""
     batch, heads, rows, keys = cells.shape
-    usual = keys - rows
-    frame = Frame(rows, keys, batch, heads, usual if start is None else start)
-    notes: list[str] = []
+    default_start = keys - rows
+    frame = Frame(rows, keys, batch, heads, default_start if start is None else start)
     if not cells.size:
-        return Nothing(), frame, notes
+        return Nothing(), frame, []
     if "q" not in names:
-        return _checked(express_keys(cells), frame, cells, notes)
-    found = express(cells, frame.q_start)
-    if start is None and usual and found.cost > OTHER_START:
-        other = express(cells, 0)
-        if other.cost + OTHER_START < found.cost and is_closed(other.mask):
-            found, frame = other, Frame(rows, keys, batch, heads, 0)
-            notes.append(
-                "the first query sits at the first key here (q_start=0), not the last at the last"
-            )
-    return _checked(found, frame, cells, notes)
+        return _verify(explain_keys(cells), frame, cells, [])
+    found = explain_array(cells, frame.q_start)
+    if start is None and default_start and found.cost > MIN_ALIGNMENT_GAIN:
+        other = explain_array(cells, 0)
+        if other.cost + MIN_ALIGNMENT_GAIN < found.cost and other.closed:
+            frame = Frame(rows, keys, batch, heads, 0)
+            return _verify(other, frame, cells, [Reason("recognition.first_aligned")])
+    return _verify(found, frame, cells, [])
 
 
-def _checked(
-    found: Found, frame: Frame, cells: BoolArray, notes: list[str]
-) -> tuple[Mask, Frame, list[str]]:
-    """The mask if it is exactly these cells, else the cells themselves."""
-    mask = found.mask if _holds(found.mask, frame, cells) else Dense(FrozenArray(cells))
-    if not is_closed(mask):
-        notes.append(
-            "no closed form fits" if isinstance(mask, Dense) else "no closed form fits all"
-        )
-    return mask, frame, notes
+def _verify(
+    found: Candidate, frame: Frame, cells: BoolArray, reasons: list[Reason]
+) -> tuple[Mask, Frame, list[Reason]]:
+    """The expression if it is exactly these cells, else dense()."""
+    mask, closed = found.mask, found.closed
+    if not _equals(mask, frame, cells):
+        mask, closed = Dense(FrozenArray(cells)), False
+    if not closed:
+        part = "part_" if mask._parts() else ""
+        reasons = [*reasons, Reason(f"recognition.{part}not_closed")]
+    return mask, frame, reasons
 
 
-def _holds(mask: Mask, frame: Frame, cells: BoolArray) -> bool:
-    """Does the mask allow exactly these cells on this frame?"""
+def _equals(mask: Mask, frame: Frame, cells: BoolArray) -> bool:
+    """Whether the mask has exactly these cells on this frame."""
     try:
         bound = mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
     except FrameError:
         return False
-    step = max(1, MAX_CELLS * frame.q_len // cells.size)
+    step = max(1, MAX_CHECKED_CELLS * frame.q_len // cells.size)
     for row in range(0, frame.q_len, step):
         stop = min(row + step, frame.q_len)
         if not bool((bound.rows(row, stop).dense() == cells[:, :, row:stop]).all()):
@@ -229,40 +255,40 @@ def _holds(mask: Mask, frame: Frame, cells: BoolArray) -> bool:
     return True
 
 
-# ── notes and text ────────────────────────────────────────────────────────────────────────────
+# ── remarks and text ──────────────────────────────────────────────────────────────────────────
 
 
-def _notes_on_values(array: object, convention: Convention) -> list[str]:
+def _value_reasons(array: object, convention: Convention) -> list[Reason]:
     if convention.form == "float":
-        return ["0 and 1 as floats: added to scores it hides nothing"]
+        return [Reason("recognition.float_zero_one")]
     if convention.form != "additive":
         return []
     values = read_values(array, "recognize: the array")[0]
-    hidden = values[values <= LEAST_FILL]
-    if not hidden.size or hidden.min() == hidden.max():
+    masked = values[values <= MAX_MASK_VALUE]
+    if not masked.size or masked.min() == masked.max():
         return []
-    ends = " … ".join(f"{float(fill):.2g}" for fill in (hidden.max(), hidden.min()))
-    return [f"several fills ({ends}): two masks were summed"]
+    highest, lowest = (f"{float(value):.2g}" for value in (masked.max(), masked.min()))
+    return [Reason("recognition.several_mask_values", {"highest": highest, "lowest": lowest})]
 
 
-def _note_on_rows(cells: BoolArray) -> list[str]:
-    """A hint where the rows of (query, key) look like sequences with padding."""
+def _row_reasons(cells: BoolArray) -> list[Reason]:
+    """A remark if the rows of (query, key) look like padding masks of several sequences."""
     plane = cells[0, 0]
     rows, keys = plane.shape
     if rows < 2 or rows == keys:
         return []
-    for lines in (plane, plane[:, ::-1]):
-        lengths = first_lines(lines)
+    for chosen in (plane, plane[:, ::-1]):
+        lengths = prefix_lengths(chosen)
         if lengths is None or not lengths.all():
             continue
         steps = set(np.diff(lengths).tolist())
         if steps - {-1, 0, 1} or (0 in steps and len(steps) > 1):
-            return ['every row reads as one padded sequence: if so, pass axes="bk"']
+            return [Reason("recognition.rows_like_padding")]
     return []
 
 
-def _shown(mask: Mask) -> str:
-    """The expression, with its data left out where that is long."""
+def _abbreviate(mask: Mask) -> str:
+    """The expression, without its data if it is long."""
     data = sum(
         math.prod(value.data.shape)
         for part in walk(mask)
@@ -270,5 +296,5 @@ def _shown(mask: Mask) -> str:
         for value in part._call()[1].values()
         if isinstance(value, FrozenArray)
     )
-    text = "" if data > LONGEST else repr(mask)
-    return text if text and len(text) <= LONGEST else brief(mask)
+    text = "" if data > MAX_TEXT else repr(mask)
+    return text if text and len(text) <= MAX_TEXT else brief(mask)

@@ -1,249 +1,414 @@
-"""The shortest expression for a plane: terms under one operator, or one operator in the other.
+"""Search for the shortest expression of a plane, and of a whole array.
 
-What may enter here: which terms to weigh, and in what order. A large plane is first tried on a
-strip of its rows: what can't explain the strip can't explain the whole.
+A plane is described by terms under one operator, or by one operator nested in the other. Large
+planes are tried on a strip of rows first: an expression that does not fit the strip does not fit
+the plane. An array is described by one expression for all batch rows and heads, or one for each.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from maskwright.core.atoms.position import Everything, Nothing, Window
+from maskwright.core.atoms.array import Dense
+from maskwright.core.atoms.position import Everything, Nothing
 from maskwright.core.atoms.structure import Graph, Tree
-from maskwright.core.expr import And, Atom, Not, Or, Transpose, walk
-from maskwright.recognition import lines, tokens
-from maskwright.recognition.cover import Found, Kind, cover, joined, terms_of
-from maskwright.recognition.plane import Plane, Term, cost
+from maskwright.core.expr import And, Not, PerAxis, Transpose, walk
+from maskwright.core.validate import FrozenArray
+from maskwright.recognition import position_terms as position
+from maskwright.recognition import structure_terms as structure
+from maskwright.recognition.cover import Candidate, cover, is_window, join
+from maskwright.recognition.plane import OPERATORS, Plane, Term, any_along, cost, terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.validate import BoolArray
+    from maskwright.recognition.plane import Operator
 
-MOST_BASES: Final = 8
-MOST_FAILED: Final = 6  # of them, in a large plane, after which no other is tried
-ATOM: Final = 24.0  # letters of an atom that nothing else would be shorter than
-LONGEST: Final = 16_000.0  # letters; a longer graph is no explanation
-SHORT: Final = 34.0  # letters that an expression of two operators has at least
-KINDS: Final[tuple[Kind, Kind]] = ("and", "or")
+MAX_OUTER_TERMS: Final = 8
+MAX_FAILED: Final = 6  # outer terms of a large plane that may fail before the search ends
+MAX_ATOM_COST: Final = 24.0  # up to which an atom is taken at once
+MAX_COST: Final = 16_000.0  # a longer expression is not shorter than dense()
+MIN_NESTED_COST: Final = 34.0  # of an expression with two operators
+MIN_OPERATOR_COST: Final = 12  # that an operator and another term add
+CELL_COST: Final = 3.0  # characters of a cell in dense() or blocks()
+MAX_MEMBERS: Final = 256  # of by_head() or by_batch()
 
 
-def explain(plane: Plane, nested: bool = True) -> Found | None:
-    """The shortest expression that sees what must be seen and nothing barred, if there is one.
+# ── arrays ────────────────────────────────────────────────────────────────────────────────────
 
-    Without `nested` only those of one operator are looked at.
-    """
-    if not plane.some:
-        return Found(Nothing(), cost(Nothing()))
-    if not plane.inverse.some:
-        return Found(Everything(), cost(Everything()))
-    best = cover(plane, simple_above(plane), "and")
-    if best is not None and (best.cost <= ATOM or isinstance(best.mask, Window)):
+
+def explain_array(cells: BoolArray, q_start: int) -> Candidate:
+    """The shortest expression for (batch, heads, queries, keys): dense() if no other is."""
+    return _explain_array(cells, ~cells, q_start, thorough=True)
+
+
+def explain_keys(cells: BoolArray) -> Candidate:
+    """The shortest expression for (batch, heads, 1, keys) that depends on the keys alone."""
+    cells = _collapse(cells)[0]
+    if not cells.any():
+        return Candidate(Nothing(), cost(Nothing()))
+    if cells.all():
+        return Candidate(Everything(), cost(Everything()))
+    if cells.shape[1] > 1:
+        members = [explain_keys(cells[:, head : head + 1]) for head in range(cells.shape[1])]
+        return _per_axis("head", members)
+    plane = Plane(cells[:, 0], ~cells[:, 0], 0)
+    exact = (
+        term
+        for term in position.superset_keys(plane)
+        if bool((term.read(slice(None)) == plane.required).all())
+    )
+    best = min(exact, key=lambda term: term.cost)
+    return Candidate(best.mask, best.cost)
+
+
+def _explain_array(
+    cells: BoolArray, forbidden: BoolArray, q_start: int, *, thorough: bool
+) -> Candidate:
+    """As `explain_array`, where cells that are neither in `cells` nor forbidden are free."""
+    cells, forbidden = _collapse(cells, forbidden)
+    batch, heads = cells.shape[:2]
+    best = None
+    if heads == 1:
+        best = explain_plane(Plane(cells[:, 0], forbidden[:, 0], q_start), nested=thorough)
+    if best is not None and is_short(best):
         return best
-    for kind in KINDS:
-        best = _better(best, _level(plane, kind, _least(best)))
+    found = [] if best is None else [best]
+    blocks = structure.largest_blocks(cells)
+    call = f"blocks(, size=({blocks.q_size}, {blocks.kv_size}))"
+    found.append(Candidate(blocks, _listing_cost(blocks.map.data, call)))
+    dense_cost = _listing_cost(cells, "dense()")
+    max_cost = min(dense_cost, *(one.cost for one in found))
+    if 1 < heads <= MAX_MEMBERS:
+        search = _PerAxisSearch(cells, forbidden, q_start, 1, thorough)
+        found += search.candidates(max_cost)
+    elif 1 < batch <= MAX_MEMBERS and thorough:
+        # One expression per batch row gets a thorough search only if there is none for all rows.
+        search = _PerAxisSearch(cells, forbidden, q_start, 0, best is None)
+        found += search.candidates(max_cost)
+    shortest = min(found, key=lambda one: one.cost)
+    if shortest.cost < dense_cost:
+        return shortest
+    return Candidate(Dense(FrozenArray(cells)), dense_cost, closed=False)
+
+
+class _PerAxisSearch:
+    """Search for by_head() or by_batch(): one expression per head (axis 1) or batch row (axis 0)."""
+
+    def __init__(
+        self, cells: BoolArray, forbidden: BoolArray, q_start: int, axis: int, thorough: bool
+    ) -> None:
+        self.cells, self.forbidden = cells, forbidden
+        self.q_start, self.axis, self.thorough = q_start, axis, thorough
+
+    def candidates(self, max_cost: float) -> Iterator[Candidate]:
+        """Members alone, or in an & with an expression for all of them."""
+        plain = self._members(self.forbidden, max_cost)
+        if plain is not None:
+            yield plain
+            max_cost = min(max_cost, plain.cost)
+        # What holds for all members is stated once: the padding, the documents, or a window.
+        union = _collapse(np.expand_dims(any_along(self.cells, self.axis), self.axis))[0]
+        if not self.thorough or max_cost <= MIN_NESTED_COST or union.shape[1] > 1:
+            return
+        plane = Plane(union[:, 0], ~union[:, 0], self.q_start)
+        if not plane.has_required or not plane.inverse.has_required:
+            return
+        common = explain_plane(plane)
+        if common is None:
+            return
+        for mask in dict.fromkeys((*terms_of(common.mask, "and"), common.mask)):
+            forbidden = self.forbidden & structure.cells_of(plane, mask)[:, None]
+            in_brackets = len(terms_of(mask, "or")) > 1
+            used = cost(mask) + 3 + 2 * in_brackets
+            inner = self._members(forbidden, max_cost - used)
+            if inner is not None:
+                terms = (*terms_of(mask, "and"), inner.mask)
+                yield Candidate(And(terms), used + inner.cost, inner.closed)
+
+    def _members(self, forbidden: BoolArray, max_cost: float) -> Candidate | None:
+        """One expression per head or batch row; None if they cost `max_cost` or more."""
+        known: dict[bytes, Candidate] = {}
+        members, total = [], 0.0
+        for index in range(self.cells.shape[self.axis]):
+            part = (slice(None),) * self.axis + (slice(index, index + 1),)
+            required, excluded = self.cells[part], forbidden[part]
+            key = np.packbits(required).tobytes() + np.packbits(excluded).tobytes()
+            if key not in known:
+                known[key] = _explain_array(
+                    required, excluded, self.q_start, thorough=self.thorough
+                )
+            members.append(known[key])
+            total += known[key].cost
+            if total >= max_cost:
+                return None
+        return _per_axis("head" if self.axis else "batch", members)
+
+
+def _per_axis(axis: Literal["batch", "head"], members: list[Candidate]) -> Candidate:
+    length = sum(member.cost + 2 for member in members) + len(f"by_{axis}([])") - 2
+    mask = PerAxis(axis, tuple(member.mask for member in members))
+    return Candidate(mask, length, all(member.closed for member in members))
+
+
+def _listing_cost(cells: BoolArray, call: str) -> float:
+    """Characters of a call that lists these cells."""
+    num_cells, num_keys = int(cells.size), int(cells.shape[3])
+    return len(call) + CELL_COST * num_cells + 2.0 * num_cells // max(1, num_keys)
+
+
+def _collapse(*arrays: BoolArray) -> tuple[BoolArray, ...]:
+    """The arrays with a batch or head axis of size 1 where none of them varies along it."""
+    for axis in (0, 1):
+        first = (slice(None),) * axis + (slice(0, 1),)
+        if arrays[0].shape[axis] > 1 and all((cells == cells[first]).all() for cells in arrays):
+            arrays = tuple(cells[first] for cells in arrays)
+    return arrays
+
+
+# ── planes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def explain_plane(plane: Plane, *, nested: bool = True) -> Candidate | None:
+    """The shortest expression with all required and no forbidden cells, or None.
+
+    Args:
+        plane: The cells.
+        nested: Whether to try one operator nested in the other, too.
+    """
+    if not plane.has_required:
+        return Candidate(Nothing(), cost(Nothing()))
+    if not plane.inverse.has_required:
+        return Candidate(Everything(), cost(Everything()))
+    best = cover(plane, simple_supersets(plane), "and")
+    if best is not None and (best.cost <= MAX_ATOM_COST or is_window(best.mask)):
+        return best
+    for operator in OPERATORS:
+        best = _cheaper(best, _one_operator(plane, operator, _min_cost(best)))
     if nested and not (best is not None and is_short(best)):
-        for kind in KINDS:
-            best = _better(best, _nested(plane, kind, best))
-    return _better(best, _turned(best))
+        for operator in OPERATORS:
+            best = _cheaper(best, _nested(plane, operator, best))
+    return _cheaper(best, _as_transpose(best))
 
 
-def is_short(found: Found) -> bool:
-    """Is it not worth looking for something shorter? A tree or a graph may be a roundabout way."""
-    atom = isinstance(found.mask, Atom) and not isinstance(found.mask, (Graph, Tree))
-    return atom or found.cost <= SHORT
+def is_short(found: Candidate) -> bool:
+    """Whether a shorter expression is unlikely: an atom, unless it lists edges, or a short text."""
+    is_atom = not found.mask._parts() and not isinstance(found.mask, (Graph, Tree))
+    return is_atom or found.cost <= MIN_NESTED_COST
 
 
-def _level(plane: Plane, kind: Kind, limit: float) -> Found | None:
+def _one_operator(plane: Plane, operator: Operator, max_cost: float) -> Candidate | None:
     """The shortest expression of one operator."""
-    if any(_inner(strip, kind, LONGEST) is None for strip, _ in plane.views[:-1]):
-        terms = _relations(plane, kind)
-        if kind == "and":  # a strip does not show which tokens a document has
-            terms += tokens.documents_above(plane)
-        return cover(plane, terms, kind)
-    terms = [*_every(plane, kind, limit), *_relations(plane, kind)]
-    return cover(plane, terms, kind)
+    terms = _trees_and_images(plane, operator)
+    if any(_inner(strip, operator, MAX_COST) is None for strip, _ in plane.views[:-1]):
+        if operator == "and":  # a strip does not show which tokens a document contains
+            terms += structure.superset_documents(plane)
+        return cover(plane, terms, operator)
+    return cover(plane, [*_terms(plane, operator, max_cost), *terms], operator)
+
+
+def _as_transpose(found: Candidate | None) -> Candidate | None:
+    """A composition as the transpose of another one, if that has no transposes itself."""
+    if found is None or len(found.mask._parts()) < 2:
+        return None
+    other = found.mask._transposed()
+    if other is None or any(isinstance(part, Transpose) for part in walk(other)):
+        return None
+    return Candidate(Transpose(other), cost(Transpose(other)))
+
+
+def _min_cost(*known: Candidate | None) -> float:
+    return min(MAX_COST if found is None else found.cost for found in known)
+
+
+def _cheaper(one: Candidate | None, other: Candidate | None) -> Candidate | None:
+    if one is None or other is None:
+        return one or other
+    return other if other.cost < one.cost else one
 
 
 # ── terms ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def simple_above(plane: Plane) -> Iterator[Term]:
-    """Terms of few numbers that hold all cells which must be seen."""
-    yield from lines.windows_above(plane)
-    yield from lines.columns_above(plane)
-    yield from lines.rows_above(plane)
-    yield from lines.chunks_above(plane)
-    yield from lines.strides_above(plane)
+def simple_supersets(plane: Plane) -> Iterator[Term]:
+    """Terms with few parameters that contain all required cells."""
+    yield from position.superset_windows(plane)
+    yield from position.superset_keys(plane)
+    yield from position.superset_queries(plane)
+    yield from position.superset_chunks(plane)
+    yield from position.superset_strides(plane)
 
 
-def _every(plane: Plane, kind: Kind, limit: float, inner: bool = False) -> Iterator[Term]:
-    """Terms that hold all cells which must be seen ("and"), or none that is barred ("or")."""
+def simple_subsets(plane: Plane) -> Iterator[Term]:
+    """Terms with few parameters that contain no forbidden cell."""
+    yield from position.subset_keys(plane)
+    yield from position.subset_queries(plane)
+    yield from _position_subsets(plane)
+
+
+def _position_subsets(plane: Plane) -> Iterator[Term]:
+    yield from position.subset_windows(plane)
+    yield from position.subset_chunks(plane)
+    yield from position.subset_strides(plane)
+
+
+def _terms(
+    plane: Plane, operator: Operator, max_cost: float, *, inner: bool = False
+) -> Iterator[Term]:
+    """Terms with all required cells, for an &, or without forbidden cells, for an |."""
     other = plane.inverse
-    if kind == "and":
-        yield from simple_above(plane)
-        yield from tokens.documents_above(plane)
-        yield from tokens.graphs(plane, limit)
-        yield from map(negated, _positions_below(other))
+    if operator == "and":
+        yield from simple_supersets(plane)
+        yield from structure.superset_documents(plane)
+        yield from structure.graphs(plane, max_cost)
+        yield from map(negate, _position_subsets(other))
         if not inner:
-            yield from map(negated, _beside(other, limit))
+            yield from map(negate, _residual_terms(other, max_cost))
         return
-    yield from simple_below(plane)
-    yield from _beside(plane, limit)
-    for terms in (lines.windows_above, lines.chunks_above, lines.strides_above):
-        yield from map(negated, terms(other))
-    yield from map(negated, tokens.documents_above(other))
+    yield from simple_subsets(plane)
+    yield from _residual_terms(plane, max_cost)
+    for supersets in (
+        position.superset_windows,
+        position.superset_chunks,
+        position.superset_strides,
+        structure.superset_documents,
+    ):
+        yield from map(negate, supersets(other))
 
 
-def _relations(plane: Plane, kind: Kind) -> list[Term]:
-    if kind == "and":
-        return list(tokens.relations(plane))
-    return [negated(term) for term in tokens.relations(plane.inverse)]
+def _trees_and_images(plane: Plane, operator: Operator) -> list[Term]:
+    if operator == "and":
+        return list(structure.trees_and_images(plane))
+    return [negate(term) for term in structure.trees_and_images(plane.inverse)]
 
 
-def simple_below(plane: Plane) -> Iterator[Term]:
-    """Terms of few numbers that hold no cell which is barred."""
-    yield from lines.columns_below(plane)
-    yield from lines.rows_below(plane)
-    yield from _positions_below(plane)
-
-
-def _positions_below(plane: Plane) -> Iterator[Term]:
-    yield from lines.windows_below(plane)
-    yield from lines.chunks_below(plane)
-    yield from lines.strides_below(plane)
-
-
-def _beside(plane: Plane, limit: float) -> Iterator[Term]:
-    """Terms that explain best what another one, as large as can be, does not."""
-    others = (lines.windows_below, lines.chunks_below, lines.first_columns_below)
-    firsts = [next(terms(plane), None) for terms in others]
+def _residual_terms(plane: Plane, max_cost: float) -> Iterator[Term]:
+    """Terms that describe what the largest window, chunks or first keys do not contain."""
+    sources = (position.subset_windows, position.subset_chunks, position.subset_first_keys)
+    firsts = [next(terms(plane), None) for terms in sources]
     for term in [None, *(first for first in firsts if first is not None)]:
-        rest = plane if term is None else _rest(plane, term.read(slice(None)), "or")
+        rest = plane if term is None else _residual(plane, term.read(slice(None)), "or")
         if rest is not None:
-            yield from tokens.documents_above(rest)
-            yield from tokens.graphs(rest, limit)
+            yield from structure.superset_documents(rest)
+            yield from structure.graphs(rest, max_cost)
             if rest is not plane:
-                yield from lines.columns_below(rest)
-                yield from lines.rows_below(rest)
+                yield from position.subset_keys(rest)
+                yield from position.subset_queries(rest)
 
 
-def negated(term: Term) -> Term:
-    """The other cells."""
+def negate(term: Term) -> Term:
+    """The complement of a term."""
     mask = term.mask.term if isinstance(term.mask, Not) else Not(term.mask)
     return Term(mask, lambda rows: ~term.read(rows), cost(mask))
 
 
-# ── one operator inside the other ─────────────────────────────────────────────────────────────
+# ── nested operators ──────────────────────────────────────────────────────────────────────────
 
 
-def _nested(plane: Plane, kind: Kind, best: Found | None) -> Found | None:
-    """A & (b | c) for "and", a | (b & c) for "or": one term, and what is left explained anew."""
-    limit = _least(best)
-    terms = sorted(_bases(plane, kind, limit), key=lambda term: term.cost)
+def _nested(plane: Plane, operator: Operator, best: Candidate | None) -> Candidate | None:
+    """An outer term and its residual in brackets: a & (b | c), or a | (b & c)."""
+    max_cost = _min_cost(best)
+    terms = sorted(_outer_terms(plane, operator, max_cost), key=lambda term: term.cost)
     found, failed = None, 0
-    for term in _tried(plane, terms, kind, limit - 12):
-        if failed == MOST_FAILED:
+    for term in _distinct_outer_terms(plane, terms, operator, max_cost - MIN_OPERATOR_COST):
+        if failed == MAX_FAILED:
             break
-        inner = _inner_beside(plane, [term], kind, _least(best, found) - term.cost)
-        failed += inner is None and not plane.small
+        inner = _explain_residual(plane, [term], operator, _min_cost(best, found) - term.cost)
+        failed += inner is None and not plane.is_small
         if inner is not None:
-            found = _better(found, joined([term.mask, inner.mask], kind))
-    if not plane.small and (best is not None or found is not None):
+            found = _cheaper(found, join([term.mask, inner.mask], operator))
+    if not plane.is_small and (best is not None or found is not None):
         return found
-    return _better(found, _nested_in_all(plane, terms, kind, _least(best, found)))
+    return _cheaper(found, _nested_in_simple(plane, terms, operator, _min_cost(best, found)))
 
 
-def _bases(plane: Plane, kind: Kind, limit: float) -> Iterator[Term]:
-    if plane.small:
-        yield from _every(plane, kind, limit)
+def _outer_terms(plane: Plane, operator: Operator, max_cost: float) -> Iterator[Term]:
+    if plane.is_small:
+        yield from _terms(plane, operator, max_cost)
         return
-    yield from simple_above(plane) if kind == "and" else simple_below(plane)
-    yield from tokens.documents_above(plane) if kind == "and" else ()
+    yield from simple_supersets(plane) if operator == "and" else simple_subsets(plane)
+    yield from structure.superset_documents(plane) if operator == "and" else ()
 
 
-def _tried(plane: Plane, terms: list[Term], kind: Kind, limit: float) -> list[Term]:
-    """Terms that leave something to explain, which differs from what the others leave."""
-    bases: dict[bytes, Term] = {}
+def _distinct_outer_terms(
+    plane: Plane, terms: list[Term], operator: Operator, max_cost: float
+) -> list[Term]:
+    """Terms that leave a residual, one for each distinct residual."""
+    outer: dict[bytes, Term] = {}
     part, rows = plane.views[0]
     for term in terms:
-        rest = _rest(part, term.read(rows), kind) if term.cost < limit else None
+        rest = _residual(part, term.read(rows), operator) if term.cost < max_cost else None
         if rest is not None:
-            left = rest.bar if kind == "and" else rest.must
-            bases.setdefault(np.packbits(left[:, part.sample()]).tobytes(), term)
-    return list(bases.values())[:MOST_BASES]
+            left = rest.forbidden if operator == "and" else rest.required
+            outer.setdefault(np.packbits(left[:, part.sample()]).tobytes(), term)
+    return list(outer.values())[:MAX_OUTER_TERMS]
 
 
-def _nested_in_all(plane: Plane, terms: list[Term], kind: Kind, limit: float) -> Found | None:
-    """The same beside all simple terms at once, of which those that are needed stay."""
-    simple = simple_above(plane) if kind == "and" else simple_below(plane)
-    inner = _inner_beside(plane, [term for term in simple if term.cost + 12 < limit], kind, limit)
+def _nested_in_simple(
+    plane: Plane, terms: list[Term], operator: Operator, max_cost: float
+) -> Candidate | None:
+    """The residual of all simple terms in brackets, and the terms that are needed with it."""
+    simple = simple_supersets(plane) if operator == "and" else simple_subsets(plane)
+    cheap = [term for term in simple if term.cost + MIN_OPERATOR_COST < max_cost]
+    inner = _explain_residual(plane, cheap, operator, max_cost)
     if inner is None:
         return None
-    beside = _rest(plane, tokens.cells_of(plane, inner.mask), kind, strict=False)
-    outer = None if beside is None else cover(beside, terms, kind)
-    return None if outer is None else joined([*terms_of(outer.mask, kind), inner.mask], kind)
+    rest = _residual(plane, structure.cells_of(plane, inner.mask), operator, strict=False)
+    outer = None if rest is None else cover(rest, terms, operator)
+    if outer is None:
+        return None
+    return join([*terms_of(outer.mask, operator), inner.mask], operator)
 
 
-def _inner_beside(plane: Plane, terms: list[Term], kind: Kind, limit: float) -> Found | None:
-    """What is left beside these terms, in the other operator; tried on the plane's strips first."""
+def _explain_residual(
+    plane: Plane, terms: list[Term], operator: Operator, max_cost: float
+) -> Candidate | None:
+    """The residual of these terms in the other operator, tried on strips of the plane first."""
+    inner_operator: Operator = "or" if operator == "and" else "and"
     inner = None
     for view, rows in plane.views if terms else ():
         cells = terms[0].read(rows)
         for term in terms[1:]:
-            cells = cells & term.read(rows) if kind == "and" else cells | term.read(rows)
-        rest = _rest(view, cells, kind)
+            other = term.read(rows)
+            cells = cells & other if operator == "and" else cells | other
+        rest = _residual(view, cells, operator)
         if rest is None and view.is_strip:
-            continue  # these rows do not tell
-        inner = None if rest is None else _inner(rest, KINDS[kind == "and"], limit)
+            continue  # these rows exclude nothing
+        inner = None if rest is None else _inner(rest, inner_operator, max_cost)
         if inner is None:
             return None
     return inner
 
 
-def _rest(plane: Plane, cells: BoolArray, kind: Kind, strict: bool = True) -> Plane | None:
-    """What is left to explain beside a term; None where that is all, or nothing.
+def _residual(
+    plane: Plane, cells: BoolArray, operator: Operator, *, strict: bool = True
+) -> Plane | None:
+    """What is left to describe next to a term with these cells; None if that is all or nothing.
 
-    A strict one is None also where the term alone is wrong.
+    With `strict`, also None if the term contradicts the plane.
     """
-    must, bar = plane.must, plane.bar
-    if kind == "and":
-        if strict and bool((must & ~cells).any()):
+    required, forbidden = plane.required, plane.forbidden
+    if operator == "and":
+        if strict and bool((required & ~cells).any()):
             return None
-        left = bar & cells
-        changed = left.any() and int(np.count_nonzero(left)) < int(np.count_nonzero(bar))
-        return plane.but(must, left) if changed else None
-    if strict and bool((bar & cells).any()):
+        left, total = forbidden & cells, forbidden
+    else:
+        if strict and bool((forbidden & cells).any()):
+            return None
+        left, total = required & ~cells, required
+    if not left.any() or int(np.count_nonzero(left)) == int(np.count_nonzero(total)):
         return None
-    left = must & ~cells
-    changed = left.any() and int(np.count_nonzero(left)) < int(np.count_nonzero(must))
-    return plane.but(left, bar) if changed else None
+    return (
+        plane.with_cells(required, left) if operator == "and" else plane.with_cells(left, forbidden)
+    )
 
 
-def _inner(plane: Plane, kind: Kind, limit: float) -> Found | None:
-    """An expression of one operator and of fewer letters than `limit`."""
-    terms = (term for term in _every(plane, kind, limit, inner=True) if term.cost < limit)
-    found = cover(plane, terms, kind)
-    return found if found is not None and found.cost < limit else None
-
-
-def _least(*known: Found | None) -> float:
-    return min(LONGEST if found is None else found.cost for found in known)
-
-
-def _turned(found: Found | None) -> Found | None:
-    """A composition turned over as a whole, where that is known to be the same."""
-    if found is None or not isinstance(found.mask, (And, Or)):
-        return None
-    other = found.mask._transposed()
-    if other is None or any(isinstance(part, Transpose) for part in walk(other)):
-        return None
-    return Found(Transpose(other), cost(Transpose(other)))
-
-
-def _better(one: Found | None, other: Found | None) -> Found | None:
-    if one is None or other is None:
-        return one or other
-    return other if other.cost < one.cost else one
+def _inner(plane: Plane, operator: Operator, max_cost: float) -> Candidate | None:
+    """An expression of one operator that costs less than `max_cost`."""
+    all_terms = _terms(plane, operator, max_cost, inner=True)
+    terms = (term for term in all_terms if term.cost < max_cost)
+    found = cover(plane, terms, operator)
+    return found if found is not None and found.cost < max_cost else None

@@ -1,1 +1,1 @@
-"""Trace: which attention calls a model makes, and with which masks."""
+"""Trace: the attention calls that a model makes in one forward pass, and their effective masks."""

@@ -1,44 +1,59 @@
-"""What a trace holds: attention calls, and the table of them. Plain data, nothing is run here."""
+"""Attention calls of a forward pass, and the module calls in which they were made."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
+import contextlib
+import inspect
+import sys
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import torch
+from torch import nn
+from torch.utils import _python_dispatch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from maskwright.core.expr import brief
 from maskwright.recognition.recognize import Recognized, recognize
+from maskwright.tracing.provenance import is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from maskwright.core.expr import Mask
     from maskwright.core.validate import BoolArray
 
 Shape = tuple[int, ...]
 
-LONGEST: Final = 60  # letters of an expression in the table
-MOST_NAMES: Final = 3  # layers that a line names one by one
-HEADINGS: Final = ("layer", "kernel", "shapes along the way", "mask", "convention", "hidden")
+MAX_MASK_TEXT: Final = 60  # characters of an expression that is shown in full
+MASK_PARAMETERS: Final = ("attn_mask", "src_mask", "key_padding_mask", "src_key_padding_mask")
+FUSED_MODULES: Final = {"torch.nn.modules.activation", "torch.nn.modules.transformer"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionCall:
-    """One attention call of a forward pass, and the mask that it really had.
+    """One attention call of a forward pass, and its effective mask.
 
-    `layer` is the innermost module around it, "" for the model itself or a plain function. `kernel`
-    is "sdpa", "mha", "mha fast path", "encoder fast path", "flex", "maskwright", or "softmax" where
-    it was written by hand. Shapes are (batch, heads, length, head_dim), and () where unknown; `flow`
-    is the shapes along the way, from the module's input to its output. `seen` is true where a weight
-    is really there: (batch or 1, heads or 1, queries, keys). `masks` are the mask arguments as they
-    were passed, by name, and `given` is the one of them that matters most. `after_softmax` says that
-    weights were taken away after the softmax, so that the rest no longer sums to one. `cross` says
-    that keys come from another sequence than queries. `step` counts the steps of attention from 0:
-    modules that are given the very same tensor, such as heads side by side, are one step.
+    Attributes:
+        index: Position among the calls of the trace.
+        layer: Name of the innermost module around the call; "" for the model itself.
+        kernel: "sdpa", "mha", "mha fast path", "encoder fast path", "flex", "maskwright", or
+            "softmax" for a manual implementation.
+        q_shape: Shape of the queries, (batch, heads, length, head_dim), or () if not known.
+            Likewise `k_shape`, `v_shape` and `out_shape`.
+        flow: Shapes of the module's input, the queries, the weights, the attention output and the
+            module's output, without those that are not known.
+        seen: True where the key is visible to the query: (batch or 1, heads or 1, queries, keys).
+        masks: Mask arguments as they were passed, by name.
+        convention: How the kernel interprets the mask arguments.
+        after_softmax: Whether weights were removed after the softmax, so that the remaining ones
+            no longer sum to 1.
+        cross: Whether the keys come from another sequence than the queries (cross-attention).
+        step: Sequential attention step, counted from 0. Modules that take the same tensor, such as
+            separate modules for the heads of one layer, are one step.
 
     >>> import torch, maskwright as mw
     >>> x = torch.ones(1, 2, 4, 8)
@@ -68,42 +83,43 @@ class AttentionCall:
 
     @property
     def given(self) -> Any:
-        """The mask argument as it was passed, None where there was none."""
+        """The first mask argument as it was passed, or None."""
         return next(iter(self.masks.values()), None)
 
     @property
     def hidden_share(self) -> float:
-        """The share of cells that are hidden."""
+        """Fraction of the cells that are masked."""
         return 1.0 - float(self.seen.mean()) if self.seen.size else 0.0
 
     @cached_property
     def recognized(self) -> Recognized | None:
-        """What the cells say, with the frame that it holds on; None where that can't be told."""
+        """The visible cells as an expression with its frame, or None if recognition failed."""
         try:
             return recognize(self.seen, polarity="keep", axes="bhqk")
-        except Exception:  # a trace goes on, whatever the cells are
+        except Exception:  # a trace is complete also if one of its masks is not recognized
             return None
 
     @property
     def mask(self) -> Mask | None:
-        """The shortest expression for what was seen, None where there is none."""
+        """The shortest expression for the visible cells, or None."""
         return None if self.recognized is None else self.recognized.mask
 
     @property
     def mask_text(self) -> str:
-        """The expression in short, and where the first query sits if that is not as usual."""
+        """The expression, abbreviated if it is long, with `q_start` if that is not the default."""
         found = self.recognized
         if found is None:
             return "?"
-        whole = repr(found.mask)
-        text = whole if len(whole) <= LONGEST else brief(found.mask)
-        usual = found.frame.kv_len - found.frame.q_len
-        return (
-            text if found.frame.q_start == usual else f"{text} from q_start={found.frame.q_start}"
-        )
+        text = repr(found.mask)
+        if len(text) > MAX_MASK_TEXT:
+            text = brief(found.mask)
+        frame = found.frame
+        if frame.q_start == frame.kv_len - frame.q_len:
+            return text
+        return f"{text} from q_start={frame.q_start}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The call as plain data, fit for JSON. The cells themselves are left out."""
+        """The call as JSON-compatible data, without the cells."""
         return {
             "index": self.index,
             "layer": self.layer,
@@ -127,107 +143,295 @@ class AttentionCall:
     __repr__ = __str__
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Trace:
-    """Every attention call of one forward pass, in order. It prints as a table.
+@dataclass(eq=False)
+class ModuleCall:
+    """A running forward of a module, or a call of nn's attention function outside of one."""
 
-    >>> import torch, maskwright as mw
-    >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
-    >>> x, later = torch.ones(1, 4, 8), torch.ones(4, 4).triu(1).bool()
-    >>> found = mw.trace(layer, x, x, x, attn_mask=later, need_weights=False)
-    >>> len(found), found[0].mask
-    (1, causal())
-    >>> print(found)
-    layer    kernel         shapes along the way    mask      convention        hidden
-    (model)  mha fast path  (1, 4, 8) → (1, 2, 4, 4) → (1, 2, 4, 4) → (1, 2, 4, 4) → (1, 4, 8)
-                                                    causal()  bool, True drops  38 %
-    >>> found.differences, found.as_dict()["calls"][0]["mask"]
-    ((), 'causal()')
-    """
-
-    calls: tuple[AttentionCall, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The trace as plain data, fit for JSON."""
-        return {"calls": [call.as_dict() for call in self.calls]}
+    name: str | None
+    module: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    input_shape: Shape | None
+    output_shape: Shape | None = None
+    function: Callable[..., Any] | None = None
+    input_id: int | None = None  # the same for calls with the same input tensor
+    num_calls: int = 0  # attention calls made in it so far
 
     @property
-    def differences(self) -> tuple[str, ...]:
-        """A sentence for each mask that some of several like layers have, and the first one has not.
+    def is_mha(self) -> bool:
+        """Whether it is nn.MultiheadAttention or F.multi_head_attention_forward."""
+        return self.function is not None or isinstance(self.module, nn.MultiheadAttention)
 
-        Like are layers whose names differ in a number only; of several calls in a layer the first
-        is compared with the first of another, and so on.
+    def arguments(self) -> dict[str, Any]:
+        """Its arguments by name; empty if they do not match the signature."""
+        called = self.function or type(self.module).forward
+        bound_self = () if self.function else (self.module,)
+        try:
+            signature = inspect.signature(called)
+            return dict(signature.bind(*bound_self, *self.args, **self.kwargs).arguments)
+        except (TypeError, ValueError):
+            return {}
+
+    def masks(self) -> dict[str, Any]:
+        """Its mask arguments by name."""
+        arguments = self.arguments()
+        return {
+            name: arguments[name] for name in MASK_PARAMETERS if arguments.get(name) is not None
+        }
+
+
+@dataclass(eq=False)
+class PendingCall:
+    """An attention call that was made in a module call whose output shape is not known yet."""
+
+    module_call: ModuleCall | None
+    layer: str
+    kernel: str
+    shapes: tuple[Shape, Shape, Shape, Shape]  # of q, k, v and the output
+    visible: BoolArray
+    masks: dict[str, Any]
+    convention: str
+    cross: bool
+    after_softmax: bool = False
+    position: int = 0  # among the attention calls of its module call
+
+    def finish(self, index: int, step: int) -> AttentionCall:
+        """The complete call."""
+        q, k, v, out = self.shapes
+        batch = q[0] if q else out[0] if out else self.visible.shape[0]
+        heads = q[1] if q else out[1] if out else self.visible.shape[1]
+        around = self.module_call
+        shapes = (
+            None if around is None else around.input_shape,
+            q,
+            (batch, heads, *self.visible.shape[2:]),
+            out,
+            None if around is None else around.output_shape,
+        )
+        return AttentionCall(
+            index=index,
+            layer=self.layer,
+            kernel=self.kernel,
+            q_shape=q,
+            k_shape=k,
+            v_shape=v,
+            out_shape=out,
+            flow=tuple(shape for shape in shapes if shape),
+            seen=self.visible,
+            masks=self.masks,
+            convention=self.convention,
+            after_softmax=self.after_softmax,
+            cross=self.cross,
+            step=step,
+        )
+
+
+def finish_calls(pending: list[PendingCall]) -> list[AttentionCall]:
+    """The complete calls. Calls of modules that share their input tensor have the same step."""
+    steps: dict[Any, int] = {}
+    calls = []
+    for index, call in enumerate(pending):
+        input_id = None if call.module_call is None else call.module_call.input_id
+        key = ("call", index) if input_id is None else (input_id, call.position)
+        calls.append(call.finish(index, steps.setdefault(key, len(steps))))
+    return calls
+
+
+class ModuleStack:
+    """The running module calls, innermost last, and whether operations are traced."""
+
+    def __init__(
+        self,
+        function_mode: Any,
+        dispatch_mode: Any,
+        add_parameters: Callable[[Any], None],
+        outputs: list[tuple[str, torch.Tensor]] | None,
+    ) -> None:
+        self.calls: list[ModuleCall] = []
+        self.entering_mha = False
+        self._function_mode, self._dispatch_mode = function_mode, dispatch_mode
+        self._add_parameters, self._outputs = add_parameters, outputs
+        self._thread = threading.get_ident()
+        self._names: dict[int, str] = {}
+        self._roots: list[Any] = []  # kept alive, so that no other module gets the same id
+        self._pause_depth = 0
+        self._num_inputs = 0
+        self._input_ids: Any = WeakIdKeyDictionary()  # tensor -> its version and id
+
+    @property
+    def current(self) -> ModuleCall | None:
+        """The innermost call."""
+        return self.calls[-1] if self.calls else None
+
+    @property
+    def layer(self) -> str:
+        """Name of the innermost named module."""
+        return next((call.name for call in reversed(self.calls) if call.name is not None), "")
+
+    def add_root(self, root: Any) -> None:
+        """Registers the names and the parameters of a model's modules."""
+        for name, module in root.named_modules():
+            plain = ".".join(part for part in name.split(".") if part != "_orig_mod")
+            self._names.setdefault(id(module), plain)
+        self._roots.append(root)
+        self._add_parameters(root.parameters())
+
+    def split_batch(self, planes: int, queries: int) -> tuple[int, int]:
+        """Batch size and number of heads of `planes` planes, from the modules around them."""
+        for call in reversed(self.calls):
+            heads = call.arguments().get("num_heads") if call.function else None
+            if isinstance(call.module, nn.MultiheadAttention):
+                heads = call.module.num_heads
+            if heads and not planes % heads:
+                return planes // heads, heads
+            shape = call.input_shape or ()
+            if len(shape) > 1:
+                batch = shape[1] if shape[0] == queries and shape[1] != queries else shape[0]
+                return (batch, planes // batch) if batch and not planes % batch else (planes, 1)
+        return planes, 1
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Operations in this context are not traced."""
+        self._pause_depth += 1
+        try:
+            with contextlib.ExitStack() as stack:
+                if _python_dispatch._get_current_dispatch_mode() is self._dispatch_mode:
+                    stack.enter_context(_python_dispatch._pop_mode_temporarily())
+                if torch.overrides._get_current_function_mode() is self._function_mode:
+                    stack.enter_context(torch.overrides._pop_mode_temporarily())
+                yield
+        finally:
+            self._pause_depth -= 1
+
+    def is_other_thread(self) -> bool:
+        """Whether the current thread is not the one that is traced."""
+        return threading.get_ident() != self._thread
+
+    def is_paused(self) -> bool:
+        """Whether operations are not traced. Backward only recomputes what was traced before."""
+        return self._pause_depth > 0 or torch._C._current_graph_task_id() != -1
+
+    # ── wrappers for functions of torch ───────────────────────────────────────────────────────
+
+    def wrap_module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """nn.Module.__call__ that keeps this stack."""
+
+        def call_module(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if self.is_other_thread():
+                return original(module, *args, **kwargs)
+            with self.paused():
+                if id(module) not in self._names and all(c.name is None for c in self.calls):
+                    self.add_root(module)
+                x = first_tensor((*args, *kwargs.values()))
+                call = ModuleCall(self._names.get(id(module)), module, args, kwargs, shape_of(x))
+                call.input_id = self._input_id(x)
+            self.calls.append(call)
+            try:
+                out = original(module, *args, **kwargs)
+            finally:
+                self.calls.pop()
+                call.args, call.kwargs = (), {}
+            with self.paused():
+                first = first_tensor((out,))
+                call.output_shape = shape_of(first)
+                if self._outputs is not None and call.name is not None and first is not None:
+                    self._outputs.append((call.name, snapshot(first)))
+            return out
+
+        return call_module
+
+    def wrap_has_torch_function(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        """torch.overrides.has_torch_function that does not report the tracer's own function mode.
+
+        nn's modules leave their fused paths if there is a function mode.
         """
-        kin: dict[tuple[object, ...], list[AttentionCall]] = {}
-        met: Counter[str] = Counter()
-        for call in self.calls:
-            stem = re.sub(r"\d+", "#", call.layer)
-            which = (stem, met[call.layer], call.cross, call.seen.shape[2:])
-            kin.setdefault(which, []).append(call)
-            met[call.layer] += 1
-        return tuple(line for calls in kin.values() for line in _differences(calls))
 
-    def __len__(self) -> int:
-        return len(self.calls)
+        def has_torch_function(args: Any) -> bool:
+            caller = sys._getframe(1).f_globals.get("__name__")
+            return self._without_mode(original, args) if caller in FUSED_MODULES else original(args)
 
-    def __iter__(self) -> Iterator[AttentionCall]:
-        return iter(self.calls)
+        return has_torch_function
 
-    def __getitem__(self, index: int) -> AttentionCall:
-        return self.calls[index]
+    def wrap_functional_has_torch_function(
+        self, original: Callable[..., bool]
+    ) -> Callable[..., bool]:
+        """F.has_torch_function that is False once after the tracer entered nn's MHA function.
 
-    def __str__(self) -> str:
-        if not self.calls:
-            return "no attention calls"
-        rows = [HEADINGS, *(_row(call) for call in self.calls)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        return "\n".join([*lines, *self.differences])
+        The function would otherwise dispatch to the tracer again instead of running its body.
+        """
 
-    __repr__ = __str__
+        def has_torch_function(args: Any) -> bool:
+            if not self.entering_mha:
+                return original(args)
+            self.entering_mha = False
+            return self._without_mode(original, args)
+
+        return has_torch_function
+
+    def _without_mode(self, original: Callable[..., bool], args: Any) -> bool:
+        if torch.overrides._get_current_function_mode() is not self._function_mode:
+            return original(args)
+        with torch.overrides._pop_mode_temporarily():
+            return original(args)
+
+    def _input_id(self, x: Any) -> int | None:
+        """The same number for the same tensor, until it is modified in place."""
+        if not isinstance(x, torch.Tensor) or x.is_inference():
+            return None
+        version, number = self._input_ids.get(x, (None, 0))
+        if version != x._version:
+            self._num_inputs += 1
+            number = self._num_inputs
+            self._input_ids[x] = (x._version, number)
+        return int(number)
+
+
+# ── tensors ───────────────────────────────────────────────────────────────────────────────────
+
+
+def first_tensor(values: Any) -> torch.Tensor | None:
+    """The first tensor among a module's inputs or outputs, also in nested containers."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, (tuple, list, dict)):
+            found = first_tensor(value.values() if isinstance(value, dict) else value)
+            if found is not None:
+                return found
+    return None
+
+
+def shape_of(x: Any) -> Shape | None:
+    """The shape of a tensor; of a nested one, that of its padded form."""
+    if x is None:
+        return None
+    if not x.is_nested:
+        return tuple(x.shape)
+    parts = [tuple(part.shape) for part in x.unbind()]
+    return (len(parts), *(max(sizes) for sizes in zip(*parts, strict=True)))
+
+
+def has_data(x: Any) -> bool:
+    """Whether the values of a tensor can be read."""
+    return is_plain(x) or (isinstance(x, torch.Tensor) and x.is_nested)
+
+
+def snapshot(x: Any) -> Any:
+    """A detached copy of a tensor; anything else unchanged."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    if x.is_nested:
+        return x.detach().to_padded_tensor(0.0)
+    return x.detach().clone() if is_plain(x) else x.detach()
 
 
 def shrink(cells: BoolArray) -> BoolArray:
-    """Cells (batch, heads, queries, keys) with one batch row or head, where all are the same."""
+    """Cells (batch, heads, queries, keys) with size 1 along axes on which nothing varies."""
     for axis in (0, 1):
         first = cells.take([0], axis=axis) if cells.shape[axis] else cells
         if cells.shape[axis] > 1 and bool((cells == first).all()):
             cells = first
-    whole = np.ascontiguousarray(cells)
-    whole.setflags(write=False)
-    return whole
-
-
-def _row(call: AttentionCall) -> tuple[str, ...]:
-    return (
-        call.layer or "(model)",
-        call.kernel,
-        " → ".join(map(str, call.flow)),
-        call.mask_text,
-        call.convention,
-        f"{call.hidden_share:.0%}".replace("%", " %"),
-    )
-
-
-def _differences(calls: list[AttentionCall]) -> Iterator[str]:
-    groups: dict[object, list[AttentionCall]] = {}
-    for call in calls:
-        groups.setdefault((call.seen.shape, call.seen.tobytes()), []).append(call)
-    (first, *_), *others = groups.values()
-    for other in others:
-        names = list(dict.fromkeys(call.layer for call in other))
-        verb = "has" if len(names) == 1 else "have"
-        yield (
-            f"{_listed(names)} {verb} another mask than {first.layer or '(model)'}: "
-            f"{other[0].mask_text}"
-        )
-
-
-def _listed(names: list[str]) -> str:
-    shown = [name or "(model)" for name in names]
-    if len(shown) <= MOST_NAMES:
-        return ", ".join(shown)
-    return f"{shown[0]} … {shown[-1]} ({len(shown)} layers)"
+    frozen = np.ascontiguousarray(cells)
+    frozen.setflags(write=False)
+    return frozen

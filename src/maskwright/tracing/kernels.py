@@ -1,105 +1,197 @@
-"""What attention kernels hide, read from their arguments as the kernels read them.
+"""The effective mask of an attention kernel, computed from the kernel's arguments.
 
-Every function gives a bool tensor, true where a weight is really there. What is added to scores
-hides a cell only if it leaves no weight at all, and is large enough to be meant so.
+The `*_visible` functions return a bool tensor that is True where the softmax weight is not zeroed
+by the mask. An additive mask masks a cell only if it leaves no weight at all and is low enough to
+be meant as a mask.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from maskwright.recognition.encoding import LEAST_FILL
+from maskwright.recognition.encoding import MAX_MASK_VALUE
+
+# Positional parameters of torch's functions, up to the last one that is read here.
+SDPA_PARAMETERS: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+MHA_FAST_PATH_PARAMETERS: Final = (
+    *("query", "key", "value", "embed_dim", "num_head"),
+    *("qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
+    *("mask", "need_weights", "average_attn_weights", "mask_type"),
+)
+ENCODER_FAST_PATH_PARAMETERS: Final = (
+    *("src", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
+    *("use_gelu", "norm_first", "eps", "norm_weight_1", "norm_bias_1"),
+    *("norm_weight_2", "norm_bias_2", "ffn_weight_1", "ffn_bias_1", "ffn_weight_2", "ffn_bias_2"),
+    *("mask", "mask_type"),
+)
 
 
-def drops(added: torch.Tensor) -> torch.Tensor:
-    """Where numbers that are added to scores are meant to hide: very low, or the lower of two."""
-    lowest = added.amin() if added.numel() else added.sum()
-    low = added <= LEAST_FILL
-    if bool(lowest < 0) and bool(((added == lowest) | (added == added.amax())).all()):
-        low = low | ((added == lowest) & (added < 0))
-    return low
+class SdpaArgs(NamedTuple):
+    """Arguments of scaled_dot_product_attention that the mask depends on."""
+
+    q: Any
+    k: Any
+    v: Any
+    mask: Any
+    is_causal: bool
+    scale: float | None
 
 
-def hidden_by(added: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """The cells that these numbers, added to these scores, leave no weight."""
-    added = added.to(scores.dtype)
-    weights = torch.softmax(scores + added, -1)
-    return (added == -torch.inf) | ((weights == 0) & drops(added))
+class FastPathArgs(NamedTuple):
+    """Arguments of nn's fused self-attention that the mask depends on."""
+
+    x: Any
+    embed_dim: int
+    num_heads: int
+    mask: Any
+    mask_type: int | None  # 0 for (queries, keys), 1 for (batch, keys), 2 for four axes
 
 
-def scores_of(q: torch.Tensor, k: torch.Tensor, scale: float | None) -> torch.Tensor:
-    """The scores as kernels have them: single precision at least; groups of heads share a key head."""
-    kind = torch.float64 if q.dtype == torch.float64 else torch.float32
-    q, k = q.detach().to(kind), k.detach().to(kind)
-    if q.dim() > 2 and q.shape[-3] != k.shape[-3] and k.shape[-3] > 1:
-        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
-    return (q @ k.transpose(-2, -1)) * factor
+def bind_sdpa(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    parameters: tuple[str, ...] = SDPA_PARAMETERS,
+) -> SdpaArgs:
+    """Arguments of scaled_dot_product_attention, or of one of its fused operators."""
+    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    return SdpaArgs(
+        given["query"],
+        given["key"],
+        given["value"],
+        given.get("attn_mask", given.get("attn_bias")),
+        bool(given.get("is_causal")),
+        given.get("scale"),
+    )
 
 
-def by_sdpa(
-    q: torch.Tensor, k: torch.Tensor, mask: Any, is_causal: bool, scale: float | None
-) -> torch.Tensor:
-    """Cells of scaled_dot_product_attention, (…, queries, keys). Causal is from the upper left."""
+def bind_mha_fast_path(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FastPathArgs:
+    """Arguments of torch._native_multi_head_attention."""
+    given = {**dict(zip(MHA_FAST_PATH_PARAMETERS, args, strict=False)), **kwargs}
+    return FastPathArgs(
+        given["query"],
+        given["embed_dim"],
+        given["num_head"],
+        given.get("mask"),
+        given.get("mask_type"),
+    )
+
+
+def bind_encoder_fast_path(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FastPathArgs:
+    """Arguments of torch._transformer_encoder_layer_fwd."""
+    given = {**dict(zip(ENCODER_FAST_PATH_PARAMETERS, args, strict=False)), **kwargs}
+    return FastPathArgs(
+        given["src"],
+        given["embed_dim"],
+        given["num_heads"],
+        given.get("mask"),
+        given.get("mask_type"),
+    )
+
+
+def describe_convention(mask: Any, true_means: str) -> str:
+    """How a kernel interprets a mask argument; `true_means` is "keeps" or "drops"."""
+    if hasattr(mask, "_materialize"):  # torch.nn.attention.bias
+        return type(mask).__name__
+    if getattr(mask, "dtype", None) == torch.bool:
+        return f"bool, True {true_means}"
+    return "added" if isinstance(mask, torch.Tensor) else "a mask"
+
+
+# ── visible cells ─────────────────────────────────────────────────────────────────────────────
+
+
+def sdpa_visible(call: SdpaArgs) -> torch.Tensor:
+    """Cells of scaled_dot_product_attention, (…, queries, keys).
+
+    `is_causal` is aligned at the upper left corner.
+    """
+    q, k, _, mask, is_causal, scale = call
     if q.is_nested:
-        cells = by_lengths(q, k)
-        return cells.tril() if is_causal else cells
+        visible = nested_visible(q, k)
+        return visible.tril() if is_causal else visible
     size = (q.shape[-2], k.shape[-2])
-    cells = torch.ones(size, dtype=torch.bool, device=q.device)
+    visible = torch.ones(size, dtype=torch.bool, device=q.device)
     if is_causal:
-        cells = cells.tril()
+        visible = visible.tril()
     if mask is not None and hasattr(mask, "_materialize"):  # torch.nn.attention.bias
         mask = mask._materialize(q.device)
     if mask is not None:
         mask = mask.detach()
-        seen = mask if mask.dtype == torch.bool else ~hidden_by(mask, scores_of(q, k, scale))
-        cells = cells & seen
-    lead = torch.broadcast_shapes(q.shape[:-2], cells.shape[:-2])
-    return cells.expand(*lead, *size)
+        if mask.dtype != torch.bool:
+            mask = ~_masked_by(mask, _scores(q, k, scale))
+        visible = visible & mask
+    lead = torch.broadcast_shapes(q.shape[:-2], visible.shape[:-2])
+    return visible.expand(*lead, *size)
 
 
-def by_lengths(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Cells of nested tensors: each sequence sees all of itself. (batch, 1, queries, keys)."""
-    rows, keys = ([len_of(part) for part in x.unbind()] for x in (q, k))
-    places = torch.arange(max(keys, default=0))
-    real = places < torch.tensor(keys)[:, None]
-    return real[:, None, None, :].expand(-1, 1, max(rows, default=0), -1)
+def nested_visible(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Cells of nested tensors, (batch, 1, queries, keys): all keys of the query's own sequence."""
+    # The parts are (length, dim) or (heads, length, dim).
+    q_lengths, k_lengths = ([int(part.shape[-2]) for part in x.unbind()] for x in (q, k))
+    positions = torch.arange(max(k_lengths, default=0))
+    not_padding = positions < torch.tensor(k_lengths)[:, None]
+    return not_padding[:, None, None, :].expand(-1, 1, max(q_lengths, default=0), -1)
 
 
-def len_of(part: torch.Tensor) -> int:
-    """How long one sequence of a nested tensor is: (length, dim) or (heads, length, dim)."""
-    return int(part.shape[-2])
+def fast_path_visible(call: FastPathArgs) -> torch.Tensor:
+    """Cells of nn's fused self-attention, (batch, heads, queries, keys).
 
-
-def by_native(mask: Any, kind: int | None, shape: tuple[int, int, int, int]) -> torch.Tensor:
-    """Cells of the fused nn paths: whatever is not 0 in their mask is hidden, numbers too.
-
-    `kind` is 0 for (queries, keys), 1 for (batch, keys), 2 for all four axes.
+    Every nonzero value of the mask masks its cell, also where the mask is of floats.
     """
-    batch, _, queries, keys = shape
-    if mask is None:
+    batch, length = call.x.size(0), call.x.shape[1]
+    shape = (batch, call.num_heads, length, length)
+    if call.mask is None:
         return torch.ones(shape, dtype=torch.bool)
-    seen = ~mask.detach().to(torch.bool)
-    if kind == 1:
-        seen = seen.reshape(batch, 1, 1, keys)
-    elif seen.dim() == 2:
-        seen = seen.reshape(1, 1, queries, keys)
-    return seen.expand(shape)
+    visible = ~call.mask.detach().to(torch.bool)
+    if call.mask_type == 1:
+        visible = visible.reshape(batch, 1, 1, length)
+    elif visible.dim() == 2:
+        visible = visible.reshape(1, 1, length, length)
+    return visible.expand(shape)
 
 
-def by_flex(
+def flex_visible(
     score_mod: Any, mask_mod: Any, shape: tuple[int, int, int, int], device: Any
 ) -> torch.Tensor:
-    """Cells of flex_attention: what its two functions say of every cell."""
+    """Cells of flex_attention, by evaluating its two functions on all cells of `shape`."""
     from torch.nn.attention.flex_attention import create_mask
 
-    def fallen(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    def floored_score_mod(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         out = score_mod(score, b, h, q, k)
-        return torch.where(out <= LEAST_FILL, -torch.inf, out)
+        return torch.where(out <= MAX_MASK_VALUE, -torch.inf, out)
 
-    cells = create_mask(mask_mod, *shape, device=device)
+    visible = create_mask(mask_mod, *shape, device=device)
     if score_mod is not None:
-        cells = cells & create_mask(fallen, *shape, device=device)
-    return cells.expand(shape)
+        visible = visible & create_mask(floored_score_mod, *shape, device=device)
+    return visible.expand(shape)
+
+
+def is_mask_value(bias: torch.Tensor) -> torch.Tensor:
+    """Where values that are added to scores are meant as a mask.
+
+    These are values up to MAX_MASK_VALUE, and the lower one of a tensor with two distinct values.
+    """
+    lowest = bias.amin() if bias.numel() else bias.sum()
+    low = bias <= MAX_MASK_VALUE
+    if bool(lowest < 0) and bool(((bias == lowest) | (bias == bias.amax())).all()):
+        low = low | ((bias == lowest) & (bias < 0))
+    return low
+
+
+def _masked_by(bias: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """The cells whose softmax weight becomes 0 when this bias is added to these scores."""
+    bias = bias.to(scores.dtype)
+    weights = torch.softmax(scores + bias, -1)
+    return (bias == -torch.inf) | ((weights == 0) & is_mask_value(bias))
+
+
+def _scores(q: torch.Tensor, k: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """Attention scores in float32 or float64, with key heads repeated for GQA groups."""
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    q, k = q.detach().to(dtype), k.detach().to(dtype)
+    if q.dim() > 2 and q.shape[-3] != k.shape[-3] and k.shape[-3] > 1:
+        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    return (q @ k.transpose(-2, -1)) * factor

@@ -1,4 +1,4 @@
-"""What traces are tested on: sizes, masks, and attention that is written by hand."""
+"""Sizes, masks and modules for tests of tracing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LENGTHS = [4, 6]
 INF = math.inf
 sdpa = F.scaled_dot_product_attention
 
-LATER = torch.ones(T, T).triu(1).bool()
-PADDED = torch.arange(T) >= torch.tensor(LENGTHS)[:, None]  # (B, T), True at padding
+FUTURE = torch.ones(T, T).triu(1).bool()
+IS_PADDING = torch.arange(T) >= torch.tensor(LENGTHS)[:, None]  # (B, T), True at padding
 CAUSAL = mw.causal()
 PADDING = mw.padding(lengths=LENGTHS)
-PLANES: dict[str, Mask] = {
+MASKS: dict[str, Mask] = {
     "everything": mw.everything(),
     "causal": CAUSAL,
     "window": mw.window(back=2),
@@ -40,7 +40,7 @@ def cells(mask: Mask, q_len: int = T, kv_len: int | None = None, q_start: int | 
     return mask.on(q_len, kv_len, B, H, q_start).dense()
 
 
-def assert_sees(call: AttentionCall, mask: Mask, **sizes: Any) -> None:
+def assert_visible(call: AttentionCall, mask: Mask, **sizes: Any) -> None:
     queries, keys = call.seen.shape[2:]
     expected = cells(mask, queries, keys, **sizes)
     whole = np.broadcast_to(call.seen, (B, H, queries, keys))
@@ -61,13 +61,13 @@ def tokens(length: int = T, seed: int = 0) -> torch.Tensor:
     return torch.randn(B, length, C, generator=torch.Generator().manual_seed(seed))
 
 
-def same_as_untraced(model: Any, *args: Any, **kwargs: Any) -> list[AttentionCall]:
-    """The calls of a model, which gives to the bit what it gives by itself."""
+def trace_unchanged(model: Any, *args: Any, **kwargs: Any) -> list[AttentionCall]:
+    """The calls of a model, after checking that its output is bitwise the same untraced."""
     with torch.no_grad():
         plain = model(*args, **kwargs)
         with recording(model) as recorder:
-            watched = model(*args, **kwargs)
-    for one, other in zip(_flat(plain), _flat(watched), strict=True):
+            traced = model(*args, **kwargs)
+    for one, other in zip(_flat(plain), _flat(traced), strict=True):
         assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
     return recorder.calls
 
@@ -79,8 +79,8 @@ def _flat(out: Any) -> list[torch.Tensor]:
     return [x for part in parts if isinstance(part, (torch.Tensor, tuple)) for x in _flat(part)]
 
 
-class ByHand(nn.Module):
-    """Attention with as many places to do it wrong as there are."""
+class ManualAttention(nn.Module):
+    """Manual attention with functions applied before and after the softmax."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class ByHand(nn.Module):
         return self.out(out.reshape(batch, length, C))
 
 
-class Stack(nn.Module):
-    """Layers, each with a residual."""
+class ResidualStack(nn.Module):
+    """Layers with residual connections."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -144,3 +144,7 @@ class Stack(nn.Module):
         for layer in self.layers:
             x = x + layer(x)
         return x
+
+
+def causal_layer() -> ManualAttention:
+    return ManualAttention(lambda s: s.masked_fill(FUTURE, -INF))

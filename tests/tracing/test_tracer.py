@@ -1,4 +1,4 @@
-"""`trace` on whole models: those of nn, and those of transformers."""
+"""`trace` on models of nn and transformers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import nn
 
 import maskwright as mw
 from maskwright.tracing.trace import AttentionCall, recording, trace
-from tests.tracing.attention_examples import (
+from tests.tracing.examples import (
     CAUSAL,
-    LATER,
-    PADDED,
+    FUTURE,
+    IS_PADDING,
     PADDING,
     B,
     C,
     D,
     H,
     T,
-    assert_sees,
+    assert_visible,
     cells,
-    same_as_untraced,
     tokens,
+    trace_unchanged,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def encoder(nested: bool, layers: int = 2, **options: Any) -> nn.TransformerEnco
 @pytest.mark.parametrize("nested", [True, False], ids=["nested", "padded"])
 def test_encoder_fast_path(nested: bool) -> None:
     model = encoder(nested)
-    calls = same_as_untraced(model, tokens(), src_key_padding_mask=PADDED)
+    calls = trace_unchanged(model, tokens(), src_key_padding_mask=IS_PADDING)
     assert [call.layer for call in calls] == ["layers.0.self_attn", "layers.1.self_attn"]
     for call in calls:
         assert call.kernel == "encoder fast path"
@@ -54,14 +54,14 @@ def test_encoder_fast_path(nested: bool) -> None:
         assert call.convention == ("nested tensor" if nested else "bool, True drops")
         assert call.flow[0] == call.flow[-1] == (B, T, C)
         assert call.flow[1:4] == ((B, H, T, D), (B, H, T, T), (B, H, T, D))
-    calls = same_as_untraced(model, tokens(), mask=LATER)
+    calls = trace_unchanged(model, tokens(), mask=FUTURE)
     assert {call.mask for call in calls} == {CAUSAL}
     assert {call.kernel for call in calls} == {"encoder fast path"}
 
 
-def test_encoder_takes_numbers_for_truth_values_on_the_fast_path() -> None:
-    bias = torch.zeros(T, T).masked_fill(LATER, 0.5)
-    [call] = same_as_untraced(encoder(nested=False, layers=1), tokens(), mask=bias)
+def test_encoder_fast_path_converts_float_masks_to_bool() -> None:
+    bias = torch.zeros(T, T).masked_fill(FUTURE, 0.5)
+    [call] = trace_unchanged(encoder(nested=False, layers=1), tokens(), mask=bias)
     assert call.kernel == "encoder fast path"
     assert call.mask == CAUSAL
 
@@ -69,18 +69,22 @@ def test_encoder_takes_numbers_for_truth_values_on_the_fast_path() -> None:
 def test_encoder_slow_paths() -> None:
     model = encoder(nested=False, norm_first=True)
     with recording(model) as recorder:  # with gradients
-        model(tokens(), mask=LATER, src_key_padding_mask=PADDED)
+        model(tokens(), mask=FUTURE, src_key_padding_mask=IS_PADDING)
     assert [call.layer for call in recorder.calls] == ["layers.0.self_attn", "layers.1.self_attn"]
     for call in recorder.calls:
         assert call.kernel == "mha"
-        assert_sees(call, CAUSAL & PADDING)
+        assert_visible(call, CAUSAL & PADDING)
 
 
-def test_decoder_has_two_masks_a_layer() -> None:
+def test_decoder_has_two_masks_per_layer() -> None:
     layer = nn.TransformerDecoderLayer(C, H, C, batch_first=True)
     model = nn.TransformerDecoder(layer, 2).eval()
-    calls = same_as_untraced(
-        model, tokens(3), tokens(seed=1), tgt_mask=LATER[:3, :3], memory_key_padding_mask=PADDED
+    calls = trace_unchanged(
+        model,
+        tokens(3),
+        tokens(seed=1),
+        tgt_mask=FUTURE[:3, :3],
+        memory_key_padding_mask=IS_PADDING,
     )
     assert [call.layer for call in calls] == [
         "layers.0.self_attn",
@@ -92,9 +96,9 @@ def test_decoder_has_two_masks_a_layer() -> None:
     assert [call.mask for call in calls] == [CAUSAL, PADDING, CAUSAL, PADDING]
 
 
-def test_whole_transformer() -> None:
+def test_transformer() -> None:
     model = nn.Transformer(C, H, 1, 1, C, batch_first=True).eval()
-    calls = trace(model, tokens(), tokens(3, seed=1), tgt_is_causal=True, tgt_mask=LATER[:3, :3])
+    calls = trace(model, tokens(), tokens(3, seed=1), tgt_is_causal=True, tgt_mask=FUTURE[:3, :3])
     assert [call.layer for call in calls] == [
         "encoder.layers.0.self_attn",
         "decoder.layers.0.self_attn",
@@ -110,9 +114,9 @@ IDS = torch.tensor([[5, 6, 7, 8, 0, 0], [5, 6, 7, 8, 9, 4]])
 REAL = (IDS != 0).long()
 
 
-def assert_real_rows_see(call: AttentionCall, mask: Mask) -> None:
-    """Rows of padding may see what they like."""
-    rows = np.broadcast_to(~PADDED.numpy()[:, None, :], (B, H, T))
+def assert_visible_without_padding(call: AttentionCall, mask: Mask) -> None:
+    """Query rows of padding may attend to any key."""
+    rows = np.broadcast_to(~IS_PADDING.numpy()[:, None, :], (B, H, T))
     whole = np.broadcast_to(call.seen, (B, H, T, T))
     np.testing.assert_array_equal(whole[rows], np.broadcast_to(cells(mask), whole.shape)[rows])
 
@@ -124,7 +128,7 @@ def test_decoders(name: str, implementation: str) -> None:
 
     [tiny] = [tiny for tiny in DECODERS if tiny.name == name]
     model = tiny.build(implementation)
-    calls = same_as_untraced(model, IDS, attention_mask=REAL)
+    calls = trace_unchanged(model, IDS, attention_mask=REAL)
     stem = "transformer.h.{}.attn" if name == "gpt2" else "model.layers.{}.self_attn"
     assert [call.layer for call in calls] == [stem.format(i) for i in range(2)]
     mask = CAUSAL & PADDING
@@ -133,7 +137,7 @@ def test_decoders(name: str, implementation: str) -> None:
     for call in calls:
         assert call.kernel == ("softmax" if implementation == "eager" else "sdpa")
         assert not call.cross
-        assert_real_rows_see(call, mask)
+        assert_visible_without_padding(call, mask)
     [call, *_] = trace(model, IDS[1:])
     assert call.mask == (mw.window(back=WINDOW - 1) if name == "mistral" else CAUSAL)
     assert call.q_shape == (1, H, T, D)
@@ -149,7 +153,7 @@ def test_bert() -> None:
     for implementation in ("eager", "sdpa"):
         config._attn_implementation = implementation
         model = transformers.BertModel(config).eval()
-        calls = same_as_untraced(model, IDS, attention_mask=REAL)
+        calls = trace_unchanged(model, IDS, attention_mask=REAL)
         assert [call.layer for call in calls] == [
             f"encoder.layer.{i}.attention.self" for i in range(2)
         ]
@@ -174,7 +178,7 @@ def test_encoder_decoders(name: str) -> None:
         config._attn_implementation = "eager"
         model = transformers.BartForConditionalGeneration(config).eval()
     target = torch.tensor([[1, 2, 3, 4], [4, 3, 2, 1]])
-    calls = same_as_untraced(
+    calls = trace_unchanged(
         model, input_ids=IDS, attention_mask=REAL, decoder_input_ids=target, use_cache=False
     )
     assert len(calls) == 6
@@ -183,48 +187,3 @@ def test_encoder_decoders(name: str) -> None:
     assert all("decoder" in call.layer for call in calls[2:])
     expected = [PADDING, PADDING, CAUSAL, PADDING, CAUSAL, PADDING]
     assert [call.mask for call in calls] == expected
-
-
-def test_heads_side_by_side_are_one_step_and_layers_are_several() -> None:
-    from maskwright.models.attention import Heads
-
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = Heads(8, 2), Heads(8, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            mask = mw.window(back=1)
-            return self.second(self.first(x, mask), mask)
-
-    calls = mw.trace(Two(), torch.randn(1, 6, 8))
-    assert [call.layer for call in calls] == [
-        "first.heads.0",
-        "first.heads.1",
-        "second.heads.0",
-        "second.heads.1",
-    ]
-    assert [call.step for call in calls] == [0, 0, 1, 1]
-    mw.audit(Two(), torch.randn(2, 12, 8), expects=mw.window(back=1)).assert_ok()
-
-
-def test_what_is_written_into_is_another_input() -> None:
-    class InPlace(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(Plain() for _ in range(3))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = x.clone()
-            for layer in self.layers:
-                x += layer(x)
-            return x
-
-    class Plain(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            one = nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
-            return nn.functional.scaled_dot_product_attention(one, one, one, is_causal=True)
-
-    with torch.no_grad():
-        calls = mw.trace(InPlace(), torch.randn(1, 4, 8))
-    assert [call.step for call in calls] == list(range(6))

@@ -1,4 +1,4 @@
-"""`trace` on kernels: the mask that torch's, nn's and maskwright's attention really has."""
+"""Effective masks of torch's, nn's and maskwright's attention functions."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from torch.nn.attention.bias import causal_lower_right
 import maskwright as mw
 from maskwright.engine.api import override_attention
 from maskwright.tracing.trace import recording, trace
-from tests.tracing.attention_examples import (
+from tests.tracing.examples import (
     CAUSAL,
+    FUTURE,
     INF,
-    LATER,
+    IS_PADDING,
     LENGTHS,
-    PADDED,
+    MASKS,
     PADDING,
-    PLANES,
     B,
     C,
     D,
     H,
     T,
-    assert_sees,
+    assert_visible,
     cells,
-    same_as_untraced,
     sdpa,
     tensors,
     tokens,
+    trace_unchanged,
 )
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("form", ["bool", "-inf", "-1e9", "-200"])
-@pytest.mark.parametrize("name", PLANES)
-def test_sdpa_has_the_mask_that_it_was_given(name: str, form: str) -> None:
-    keep = torch.from_numpy(cells(PLANES[name]))
+@pytest.mark.parametrize("name", MASKS)
+def test_sdpa_attn_mask(name: str, form: str) -> None:
+    keep = torch.from_numpy(cells(MASKS[name]))
     fill = 0.0 if form == "bool" else float(form)
     mask = keep if form == "bool" else torch.zeros(keep.shape).masked_fill(~keep, fill)
     [call] = trace(sdpa, *tensors(), attn_mask=mask)
@@ -55,25 +55,25 @@ def test_sdpa_has_the_mask_that_it_was_given(name: str, form: str) -> None:
     assert call.convention == ("bool, True keeps" if form == "bool" else "added")
     assert torch.equal(call.given, mask)
     if name == "inverted" and fill:
-        # The last query sees nothing else, so that a finite fill hides nothing from it.
+        # The last row is fully masked, so that a finite value masks nothing in it.
         rows = slice(0, T - 1) if math.isfinite(fill) else slice(0, T)
         assert (call.seen[:, :, rows] == cells(~CAUSAL)[:, :, rows]).all()
         assert call.seen[:, :, -1].all() == math.isfinite(fill)
     else:
-        assert_sees(call, PLANES[name])
+        assert_visible(call, MASKS[name])
         assert repr(call.mask) == repr(mw.recognize(call.seen, axes="bhqk", polarity="keep").mask)
 
 
 @pytest.mark.parametrize("fill", [-1.0, 1.0, -50.0])
-def test_numbers_that_leave_a_weight_hide_nothing(fill: float) -> None:
-    mask = torch.zeros(T, T).masked_fill(LATER, fill)
+def test_additive_values_that_leave_a_weight_mask_nothing(fill: float) -> None:
+    mask = torch.zeros(T, T).masked_fill(FUTURE, fill)
     [call] = trace(sdpa, *tensors(), attn_mask=mask)
     assert call.mask == mw.everything()
     assert call.hidden_share == 0.0
     assert call.convention == "added"
 
 
-def test_alibi_far_away_is_seen() -> None:
+def test_distant_keys_under_alibi_are_visible() -> None:
     length = 400
     q, k, v = (x.expand(B, H, length, D) for x in tensors(1))
     far = torch.arange(length)[None] - torch.arange(length)[:, None]
@@ -84,22 +84,22 @@ def test_alibi_far_away_is_seen() -> None:
     assert call.mask == CAUSAL
 
 
-def test_is_causal_is_from_the_upper_left() -> None:
+def test_is_causal_is_aligned_at_the_upper_left() -> None:
     q, k, v = tensors(T, T + 3)
     [call] = trace(sdpa, q, k, v, is_causal=True)
     assert call.convention == "is_causal"
-    assert_sees(call, CAUSAL, q_start=0)
+    assert_visible(call, CAUSAL, q_start=0)
     assert call.mask_text == "causal() from q_start=0"
     [call] = trace(sdpa, q, k, v, attn_mask=causal_lower_right(T, T + 3))
-    assert_sees(call, CAUSAL)
+    assert_visible(call, CAUSAL)
     assert call.mask_text == "causal()"
 
 
-def test_groups_of_heads_and_few_axes() -> None:
+def test_gqa_and_fewer_than_four_axes() -> None:
     q, k, v = tensors(heads=2)
-    mask = torch.zeros(T, T).masked_fill(LATER, -INF)
+    mask = torch.zeros(T, T).masked_fill(FUTURE, -INF)
     [call] = trace(sdpa, q, k, v, attn_mask=mask, enable_gqa=True)
-    assert_sees(call, CAUSAL)
+    assert_visible(call, CAUSAL)
     assert (call.q_shape, call.k_shape) == ((B, H, T, D), (B, 2, T, D))
     for x in (q[0], q[0, 0], q[None]):
         [call] = trace(sdpa, x, x, x, is_causal=True)
@@ -109,13 +109,12 @@ def test_groups_of_heads_and_few_axes() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_dtypes(dtype: torch.dtype) -> None:
-    mask = torch.zeros(T, T).to(dtype).masked_fill(LATER, torch.finfo(dtype).min)
+    mask = torch.zeros(T, T).to(dtype).masked_fill(FUTURE, torch.finfo(dtype).min)
     [call] = trace(sdpa, *(x.to(dtype) for x in tensors()), attn_mask=mask)
     assert call.mask == CAUSAL
 
 
-def test_sdpa_in_other_hands() -> None:
-    """By an import of one's own, by torch.ops, in a script and in inference mode."""
+def test_sdpa_by_torch_ops_and_in_inference_mode() -> None:
     q, k, v = tensors()
     [call] = trace(torch.ops.aten.scaled_dot_product_attention, q, k, v, None, 0.0, True)
     assert call.mask == CAUSAL
@@ -151,25 +150,25 @@ def test_vmap_and_checkpoints() -> None:
         with recording(attend) as recorder:
             q = q.detach().requires_grad_()
             checkpoint(attend, q, use_reentrant=reentrant).sum().backward()
-        [call] = recorder.calls  # and not a second one, when it is computed again
+        [call] = recorder.calls  # the recomputation in backward is not recorded
         assert call.mask == CAUSAL
 
 
 # ── nn.MultiheadAttention ─────────────────────────────────────────────────────────────────────
 
 
-def nn_masks() -> dict[str, tuple[dict[str, Any], Mask, str]]:
-    dropped = {name: ~torch.from_numpy(cells(mask)[0, 0]) for name, mask in PLANES.items()}
-    added = torch.zeros(T, T).masked_fill(LATER, -INF)
+def mha_arguments() -> dict[str, tuple[dict[str, Any], Mask, str]]:
+    dropped = {name: ~torch.from_numpy(cells(mask)[0, 0]) for name, mask in MASKS.items()}
+    added = torch.zeros(T, T).masked_fill(FUTURE, -INF)
     return {
         "none": ({}, mw.everything(), "none"),
         "bool": ({"attn_mask": dropped["causal"]}, CAUSAL, "bool, True drops"),
         "inverted": ({"attn_mask": ~dropped["causal"]}, ~CAUSAL, "bool, True drops"),
         "window": ({"attn_mask": dropped["window"]}, mw.window(back=2), "bool, True drops"),
         "float": ({"attn_mask": added}, CAUSAL, "added"),
-        "padding": ({"key_padding_mask": PADDED}, PADDING, "bool, True drops"),
+        "padding": ({"key_padding_mask": IS_PADDING}, PADDING, "bool, True drops"),
         "both": (
-            {"attn_mask": dropped["causal"], "key_padding_mask": PADDED},
+            {"attn_mask": dropped["causal"], "key_padding_mask": IS_PADDING},
             CAUSAL & PADDING,
             "bool, True drops",
         ),
@@ -180,9 +179,9 @@ def nn_masks() -> dict[str, tuple[dict[str, Any], Mask, str]]:
 @pytest.mark.parametrize("weights", [True, False], ids=["weights", "no weights"])
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
 @pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "batch second"])
-@pytest.mark.parametrize("name", nn_masks())
+@pytest.mark.parametrize("name", mha_arguments())
 def test_multihead_attention(name: str, batch_first: bool, grad: bool, weights: bool) -> None:
-    given, mask, convention = nn_masks()[name]
+    given, mask, convention = mha_arguments()[name]
     layer = nn.MultiheadAttention(C, H, batch_first=batch_first).eval()
     x = tokens() if batch_first else tokens().transpose(0, 1)
     with torch.set_grad_enabled(grad), recording(layer) as recorder:
@@ -190,7 +189,7 @@ def test_multihead_attention(name: str, batch_first: bool, grad: bool, weights: 
     [call] = recorder.calls
     fast = batch_first and not grad and name != "float"
     assert call.kernel == ("mha fast path" if fast else "mha")
-    assert_sees(call, mask)
+    assert_visible(call, mask)
     assert call.q_shape == (B, H, T, D)
     assert call.flow == (x.shape, (B, H, T, D), (B, H, T, T), (B, H, T, D), x.shape)
     assert not call.cross
@@ -201,41 +200,41 @@ def test_multihead_attention(name: str, batch_first: bool, grad: bool, weights: 
         assert call.convention == convention
     assert list(call.masks) == [key for key in given if key != "is_causal"]
     if not grad:
-        same_as_untraced(layer, x, x, x, need_weights=weights, **given)
+        trace_unchanged(layer, x, x, x, need_weights=weights, **given)
 
 
-def test_a_wrong_hint_is_what_counts() -> None:
-    """Without weights, nn's attention drops the mask and believes the hint."""
+def test_mha_with_is_causal_ignores_the_mask() -> None:
+    """With need_weights=False, nn.MultiheadAttention ignores attn_mask if is_causal is given."""
     layer = nn.MultiheadAttention(C, H).eval()
     x = tokens().transpose(0, 1)
-    window = ~torch.from_numpy(cells(PLANES["window"])[0, 0])
+    window = ~torch.from_numpy(cells(MASKS["window"])[0, 0])
     [call] = trace(layer, x, x, x, attn_mask=window, is_causal=True, need_weights=False)
     assert call.mask == CAUSAL
     [call] = trace(layer, x, x, x, attn_mask=window, is_causal=True, need_weights=True)
     assert call.mask == mw.window(back=2)
 
 
-def test_multihead_attention_over_another_sequence() -> None:
+def test_multihead_cross_attention() -> None:
     layer = nn.MultiheadAttention(C, H, batch_first=True)
     memory = tokens(T, seed=1)
-    [call] = trace(layer, tokens(3), memory, memory, key_padding_mask=PADDED)
+    [call] = trace(layer, tokens(3), memory, memory, key_padding_mask=IS_PADDING)
     assert call.cross
-    assert_sees(call, PADDING)
+    assert_visible(call, PADDING)
     [call] = trace(layer, tokens(T), memory, memory)
     assert call.cross
 
 
-def test_the_function_without_the_module() -> None:
+def test_multi_head_attention_forward_without_a_module() -> None:
     layer = nn.MultiheadAttention(C, H)
     x = tokens().transpose(0, 1)
 
     def attend(x: torch.Tensor) -> Any:
         return F.multi_head_attention_forward(
             x, x, x, C, H, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0,
-            layer.out_proj.weight, layer.out_proj.bias, attn_mask=LATER, training=False,
+            layer.out_proj.weight, layer.out_proj.bias, attn_mask=FUTURE, training=False,
         )  # fmt: skip
 
-    [call] = same_as_untraced(attend, x)
+    [call] = trace_unchanged(attend, x)
     assert (call.layer, call.kernel, call.mask) == ("", "mha", CAUSAL)
     assert call.q_shape == (B, H, T, D)
     assert call.convention == "bool, True drops"
@@ -256,7 +255,7 @@ def test_flex_attention() -> None:
     for attend in (flex_attention, torch.compile(flex_attention)):
         [call] = trace(attend, q, k, v, block_mask=block_mask)
         assert (call.kernel, call.convention) == ("flex", "mask_mod")
-        assert_sees(call, CAUSAL & PADDING)
+        assert_visible(call, CAUSAL & PADDING)
         [call] = trace(attend, q, k, v)
         assert (call.mask, call.convention) == (mw.everything(), "none")
     for fill in (-INF, -1e9):
@@ -271,7 +270,7 @@ def test_flex_attention() -> None:
         assert (call.mask, call.convention) == (CAUSAL, "score_mod")
 
 
-def test_flex_attention_gives_what_it_gives_untraced() -> None:
+def test_flex_attention_output_is_unchanged() -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     q, k, v = tensors()
@@ -280,8 +279,8 @@ def test_flex_attention_gives_what_it_gives_untraced() -> None:
         warnings.simplefilter("ignore")
         plain = flex_attention(q, k, v, block_mask=block_mask)
     with recording(flex_attention, outputs=True) as recorder:
-        watched = flex_attention(q, k, v, block_mask=block_mask)
-    assert torch.equal(plain, watched)
+        traced = flex_attention(q, k, v, block_mask=block_mask)
+    assert torch.equal(plain, traced)
     assert torch.equal(plain, recorder.outputs[0])
 
 
@@ -293,27 +292,27 @@ def test_maskwright_attention() -> None:
 
     q, k, v = tensors()
     mask = CAUSAL & PADDING
-    [call] = same_as_untraced(lambda q: mw.attention(q, k, v, mask), q)
+    [call] = trace_unchanged(lambda q: mw.attention(q, k, v, mask), q)
     assert call.kernel == "maskwright"
     assert call.given is mask
-    assert_sees(call, mask)
+    assert_visible(call, mask)
     for impl in ("blocks", "sdpa", "reference"):
         [call] = trace(mw.attention, q, k, v, mask, impl=impl)
         assert call.kernel == "maskwright"
     [call] = trace(sdpa, q, k, v, attn_mask=mask)
     assert call.kernel == "maskwright"
-    assert_sees(call, mask)
+    assert_visible(call, mask)
     [call] = trace(mw.attention, q[:, :, -2:], k, v, CAUSAL)
     assert call.mask_text == "causal()"
     layer, x = MultiheadAttention(C, H, batch_first=True), tokens()
     [call] = trace(layer, x, x, x, attn_mask=mask, need_weights=False)
     assert (call.kernel, call.cross) == ("maskwright", False)
-    assert_sees(call, mask)
+    assert_visible(call, mask)
     [call] = trace(layer, x, x, x, attn_mask=mask, need_weights=True)
-    assert_sees(call, mask)
+    assert_visible(call, mask)
 
 
-def test_no_mask_differs_from_a_mask_of_everything() -> None:
+def test_no_mask_and_everything_differ_in_convention() -> None:
     q, k, v = tensors()
     [call] = trace(mw.attention, q, k, v)
     assert (call.convention, call.masks, call.mask) == ("none", {}, mw.everything())
@@ -326,7 +325,7 @@ def test_q_start_and_bound_masks() -> None:
     for given in ({"mask": CAUSAL, "q_start": 0}, {"mask": CAUSAL.on(T, T + 3, q_start=0)}):
         [call] = trace(mw.attention, q, k, v, **given)
         assert call.mask_text == "causal() from q_start=0"
-        assert_sees(call, CAUSAL, q_start=0)
+        assert_visible(call, CAUSAL, q_start=0)
 
 
 def test_gradients_and_nested_recordings() -> None:

@@ -1,4 +1,4 @@
-"""Sparse attention over long texts: windows, sinks, chunks, strides, and global tokens."""
+"""Sparse attention for long sequences: windows, sinks, chunks, strides and global tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from maskwright.errors import ArgumentError, SizeError
 if TYPE_CHECKING:
     from maskwright.core.expr import Mask
 
-MOST_BLOCKS: Final = 2**14  # along one side of a map
+MAX_BLOCKS: Final = 2**14  # per side of a block map
+MAX_LAYERS: Final = 100_000
 
 
 def sliding(size: int) -> Mask:
-    """The last `size` tokens, the query itself among them.
+    """Sliding window: the last `size` tokens, including the query's own.
+
+    Args:
+        size: Number of tokens in the window.
 
     Jiang et al. 2023, "Mistral 7B", arXiv 2310.06825.
 
@@ -30,7 +34,11 @@ def sliding(size: int) -> Mask:
 
 
 def sinks(size: int, sinks: int = 4) -> Mask:
-    """The last `size` tokens and the first few, on which attention likes to rest.
+    """Attention sinks: the last `size` tokens and the first `sinks` tokens.
+
+    Args:
+        size: Number of tokens in the window.
+        sinks: Number of tokens at the beginning that stay visible.
 
     Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks" (StreamingLLM),
     arXiv 2309.17453.
@@ -44,7 +52,11 @@ def sinks(size: int, sinks: int = 4) -> Mask:
 
 
 def longformer(each_side: int, global_tokens: Any) -> Mask:
-    """A window on both sides, and global tokens that see all and are seen by all.
+    """Longformer: a window on both sides, and global tokens that attend to and are visible to all.
+
+    Args:
+        each_side: Tokens of the window before the query, and as many after it.
+        global_tokens: Positions of the global tokens.
 
     Beltagy et al. 2020, "Longformer: The Long-Document Transformer", arXiv 2004.05150.
 
@@ -56,7 +68,16 @@ def longformer(each_side: int, global_tokens: Any) -> Mask:
 
 
 def bigbird(length: int, block: int = 64, random_blocks: int = 3, seed: int = 0) -> Mask:
-    """Blocks: the neighbours on both sides, the first and the last for all, and some at random.
+    """BigBird: neighbouring blocks, the first and the last block as global ones, and random blocks.
+
+    Args:
+        length: Number of tokens.
+        block: Block size.
+        random_blocks: Number of random blocks per row of blocks.
+        seed: Random seed.
+
+    Raises:
+        SizeError: If there are more than 16384 blocks.
 
     Zaheer et al. 2020, "Big Bird: Transformers for Longer Sequences", arXiv 2007.14062.
 
@@ -67,19 +88,18 @@ def bigbird(length: int, block: int = 64, random_blocks: int = 3, seed: int = 0)
     size = parse_int(block, "bigbird: block", minimum=1)
     count = math.ceil(parse_int(length, "bigbird: length", minimum=0) / size)
     extra = parse_int(random_blocks, "bigbird: random_blocks", minimum=0)
-    if count > MOST_BLOCKS:
+    if count > MAX_BLOCKS:
         raise SizeError(
-            f"bigbird: {count} blocks a side make too large a map. Give a larger block."
+            f"bigbird: {count} blocks, expected at most {MAX_BLOCKS}. Pass a larger block."
         )
-    lit = (
-        np.eye(count, dtype=bool) | np.eye(count, k=1, dtype=bool) | np.eye(count, k=-1, dtype=bool)
-    )
-    lit[:, [0, -1][:count]] = lit[[0, -1][:count]] = True
+    visible = np.eye(count, dtype=bool)
+    visible |= np.eye(count, k=1, dtype=bool) | np.eye(count, k=-1, dtype=bool)
+    visible[:, [0, -1][:count]] = visible[[0, -1][:count]] = True
     rng = np.random.default_rng(parse_int(seed, "bigbird: seed", minimum=0))
-    for row in lit:
-        free = np.flatnonzero(~row)
-        row[rng.choice(free, min(extra, free.size), replace=False)] = True
-    return blocks(lit, size)
+    for row in visible:
+        masked = np.flatnonzero(~row)
+        row[rng.choice(masked, min(extra, masked.size), replace=False)] = True
+    return blocks(visible, size)
 
 
 def sparse_transformer(
@@ -89,10 +109,18 @@ def sparse_transformer(
     summary: int = 1,
     length: int | None = None,
 ) -> Mask:
-    """Two ways to factor causal attention: near tokens, and every `size`-th one.
+    """Sparse Transformer: causal attention to nearby tokens and to every `size`-th token.
 
-    "strided" sees the last `size` tokens and every `size`-th before; "fixed" sees its own chunk
-    and the last `summary` tokens of every chunk, for which it needs the `length`.
+    Args:
+        size: Number of nearby tokens, and the stride.
+        kind: "strided" attends to the last `size` tokens and every `size`-th token before them;
+            "fixed" to the query's chunk of `size` tokens and the last tokens of each chunk.
+        summary: Number of tokens at the end of each chunk, for "fixed".
+        length: Number of tokens, required for "fixed".
+
+    Raises:
+        ArgumentError: If `length` is missing for "fixed", or `length` or `summary` is passed for
+            "strided".
 
     Child et al. 2019, "Generating Long Sequences with Sparse Transformers", arXiv 1904.10509.
 
@@ -105,21 +133,26 @@ def sparse_transformer(
     if read_choice(kind, "sparse_transformer: kind", ("strided", "fixed")) == "strided":
         if length is not None or summary != 1:
             raise ArgumentError(
-                "sparse_transformer: length and summary are for 'fixed'. Leave them out for 'strided'."
+                "sparse_transformer: length and summary are for 'fixed'. Omit them for 'strided'."
             )
         return causal() & (sliding(size) | stride(size))
     if length is None:
-        raise ArgumentError("sparse_transformer: 'fixed' needs the length. Pass length=….")
-    side = parse_int(size, "sparse_transformer: size", minimum=1)
+        raise ArgumentError("sparse_transformer: 'fixed' requires the length. Pass length=….")
+    chunk = parse_int(size, "sparse_transformer: size", minimum=1)
     tokens = parse_int(length, "sparse_transformer: length", minimum=0)
     if tokens > 2**31:
-        raise SizeError(f"sparse_transformer: length={tokens} is beyond 2**31. Give a smaller one.")
-    tail = side - parse_int(summary, "sparse_transformer: summary", minimum=0)
-    return causal() & (chunks(side) | keys(np.arange(tokens) % side >= tail))
+        raise SizeError(
+            f"sparse_transformer: length={tokens} is beyond 2**31. Pass a smaller length."
+        )
+    first_summary = chunk - parse_int(summary, "sparse_transformer: summary", minimum=0)
+    return causal() & (chunks(chunk) | keys(np.arange(tokens) % chunk >= first_summary))
 
 
 def chunked(size: int) -> Mask:
-    """The tokens of the query's own chunk, up to itself.
+    """Chunked attention: the tokens of the query's chunk up to the query.
+
+    Args:
+        size: Chunk size.
 
     Meta AI 2025, Llama 4 (its layers with rotary positions).
 
@@ -131,7 +164,12 @@ def chunked(size: int) -> Mask:
 
 
 def local_global(layers: int, size: int = 1024, every: int = 6) -> tuple[Mask, ...]:
-    """One mask a layer: a sliding window, and every `every`-th layer the whole past.
+    """Local and global layers: one mask per layer, causal in every `every`-th, else a window.
+
+    Args:
+        layers: Number of layers.
+        size: Number of tokens in the window.
+        every: Period of the global layers.
 
     Gemma Team 2025, "Gemma 3 Technical Report", arXiv 2503.19786.
 
@@ -141,7 +179,9 @@ def local_global(layers: int, size: int = 1024, every: int = 6) -> tuple[Mask, .
     """
     period = parse_int(every, "local_global: every", minimum=1)
     count = parse_int(layers, "local_global: layers", minimum=0)
-    if count > 100_000:
-        raise ArgumentError(f"local_global: layers={count} is beyond 100000. Give fewer.")
-    near = sliding(size)
-    return tuple(near if (layer + 1) % period else causal() for layer in range(count))
+    if count > MAX_LAYERS:
+        raise ArgumentError(
+            f"local_global: layers={count}, expected at most {MAX_LAYERS}. Pass a smaller number."
+        )
+    local = sliding(size)
+    return tuple(local if (layer + 1) % period else causal() for layer in range(count))
