@@ -68,6 +68,7 @@ TextForm = Annotated[
     Literal["text", "json"] | None,
     typer.Option("--format", "-f", help="What to give; text if not given."),
 ]
+Lang = Annotated[Literal["en", "zh"], typer.Option(help="English, or Chinese (中文).")]
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Write it to a file: .txt .json .svg .png .html."),

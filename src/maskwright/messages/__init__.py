@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LANGUAGES: Final = ("en", "zh")
-SUBJECTS: Final = ("masks", "findings")  # modules <subject>_<language>, each with a table MESSAGES
+# Modules <subject>_<language>, each with a table MESSAGES.
+SUBJECTS: Final = ("masks", "findings", "audit")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Reason:
     """
 
     code: str
-    params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    params: Mapping[str, Any] = field(default_factory=partial(MappingProxyType, {}))
 
     def __str__(self) -> str:
         return render(self)
