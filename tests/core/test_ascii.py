@@ -30,12 +30,12 @@ def test_many_planes_are_cut_off() -> None:
 
 def test_large_masks_are_drawn_in_tiles() -> None:
     lines = str(mw.causal().on(320)).splitlines()
-    assert lines[2] == "a sign is 10 × 10 cells: ■ all, ▒ some, · none"
+    assert lines[2] == "each character is 10 × 10 cells: ■ full, ▒ partial, · empty"
     assert lines[3].split() == ["▒"] + ["·"] * 31
     assert lines[-1].split() == ["■"] * 31 + ["▒"]
 
 
-def test_a_shorter_form_is_told() -> None:
+def test_a_shorter_form_is_shown() -> None:
     text = str((mw.causal() & mw.window(back=1)).on(2))
     assert text.startswith("causal() & window(back=1) = window(back=1)\n")
 
@@ -45,10 +45,10 @@ def test_large_data_is_left_out_of_the_title() -> None:
     assert title == "dense(...)"
 
 
-def test_what_is_too_much_to_draw_is_said() -> None:
+def test_a_mask_with_too_many_intervals_is_not_drawn() -> None:
     lines = str(mw.stride(2).on(65_536)).splitlines()
     assert lines[1] == "65536 queries × 65536 keys"
-    assert lines[2].startswith("too many intervals to draw at once")
+    assert lines[2].startswith("too many intervals to draw")
 
 
 def test_a_small_density_keeps_its_digits() -> None:

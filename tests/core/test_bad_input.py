@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HUGE = 10**30
 BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     # windows and other numbers
-    "negative back": (lambda: mw.window(back=-1), mw.ArgumentError, "give None for no limit"),
+    "negative back": (lambda: mw.window(back=-1), mw.ArgumentError, "None for no limit"),
     "negative ahead": (lambda: mw.window(3, ahead=-1), mw.ArgumentError, "ahead=-1"),
     "back of text": (lambda: mw.window("3"), mw.ArgumentError, "str"),
     "back of float": (lambda: mw.window(2.5), mw.ArgumentError, "of type float"),
@@ -33,12 +33,16 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     "back beyond": (lambda: mw.window(HUGE), mw.ArgumentError, "beyond 2**62"),
     "back of 20000 bits": (lambda: mw.window(1 << 20000), mw.ArgumentError, "beyond 2**62"),
     "chunk of 0": (lambda: mw.chunks(0), mw.ArgumentError, "size=0 is less than 1"),
-    "phase too large": (lambda: mw.stride(4, phase=4), mw.ArgumentError, "not below step=4"),
+    "phase too large": (lambda: mw.stride(4, phase=4), mw.ArgumentError, "not less than step=4"),
     "None as size": (lambda: mw.chunks(None), mw.ArgumentError, "None"),
     # lengths, ids, flags
-    "negative length": (lambda: mw.padding(lengths=[3, -1]), mw.ArgumentError, "holds -1"),
+    "negative length": (lambda: mw.padding(lengths=[3, -1]), mw.ArgumentError, "contains -1"),
     "lengths of floats": (lambda: mw.padding(lengths=[1.5]), mw.ArgumentError, "dtype float64"),
-    "lengths of two axes": (lambda: mw.padding(lengths=[[1], [2]]), mw.ArgumentError, "2 axes"),
+    "lengths of two axes": (
+        lambda: mw.padding(lengths=[[1], [2]]),
+        mw.ArgumentError,
+        "2 dimensions",
+    ),
     "ragged lengths": (lambda: mw.padding(lengths=[[1], [2, 3]]), mw.ArgumentError, "ragged"),
     "lengths as text": (lambda: mw.padding(lengths="34"), mw.ArgumentError, "of type str"),
     "lengths as generator": (
@@ -53,13 +57,17 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
         mw.ArgumentError,
         "lengths and keep",
     ),
-    "ids without pad_id": (lambda: mw.padding(ids=[[1]]), mw.ArgumentError, "go together"),
+    "ids without pad_id": (lambda: mw.padding(ids=[[1]]), mw.ArgumentError, "together"),
     "ids of floats": (
         lambda: mw.padding(ids=[[1.0, 0.0]], pad_id=0),
         mw.ArgumentError,
         "dtype float64",
     ),
-    "ids and a word": (lambda: mw.padding(ids=[[1]], pad_id="<pad>"), mw.ArgumentError, "word"),
+    "ids and a word": (
+        lambda: mw.padding(ids=[[1]], pad_id="<pad>"),
+        mw.ArgumentError,
+        "is a string",
+    ),
     "additive keep": (
         lambda: mw.padding(keep=np.array([[0.0, -np.inf]])),
         mw.ArgumentError,
@@ -71,7 +79,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
         mw.ArgumentError,
         "(batch, tokens)",
     ),
-    "document -2": (lambda: mw.documents(ids=[[0, -2]]), mw.ArgumentError, "holds -2"),
+    "document -2": (lambda: mw.documents(ids=[[0, -2]]), mw.ArgumentError, "contains -2"),
     "documents of text": (lambda: mw.documents(lengths="abc"), mw.ArgumentError, "of type str"),
     "documents of bytes": (lambda: mw.documents(lengths=b"ab"), mw.ArgumentError, "bytes"),
     "documents of a number": (
@@ -82,7 +90,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     "documents too deep": (
         lambda: mw.documents(lengths=[[[1]]]),
         mw.ArgumentError,
-        "two levels deep",
+        "list of lists",
     ),
     "both forms": (lambda: mw.documents(lengths=[[1]], ids=[[0]]), mw.ArgumentError, "exactly one"),
     # choices
@@ -91,7 +99,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     "keys mixed": (lambda: mw.keys([True, 2]), mw.ArgumentError, "mixes truth values"),
     "keys of words": (lambda: mw.keys({1, "a"}), mw.ArgumentError, "of type set"),
     "keys of a huge range": (lambda: mw.keys(range(10**25)), mw.ArgumentError, "2**62"),
-    "keys of a long range": (lambda: mw.keys(range(10**12)), mw.ArgumentError, "at most"),
+    "keys of a long range": (lambda: mw.keys(range(0, 10**12, 2)), mw.ArgumentError, "at most"),
     "masked array": (
         lambda: mw.keys(np.ma.array([1, 2], mask=[0, 1])),
         mw.ArgumentError,
@@ -112,7 +120,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     # relations and arrays
     "cycle": (lambda: mw.tree([1, 0]), mw.ArgumentError, "never ends"),
     "own parent": (lambda: mw.tree([0]), mw.ArgumentError, "never ends"),
-    "parent outside": (lambda: mw.tree([-1, 7]), mw.ArgumentError, "holds 7"),
+    "parent outside": (lambda: mw.tree([-1, 7]), mw.ArgumentError, "contains 7"),
     "edge of three": (lambda: mw.graph([(0, 1, 2)]), mw.ArgumentError, "(query, key) pairs"),
     "negative node": (lambda: mw.graph([(0, -1)]), mw.ArgumentError, "node -1"),
     "directed of text": (lambda: mw.graph([], directed="no"), mw.ArgumentError, "True or False"),
@@ -135,7 +143,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
         "do not make shape",
     ),
     "three sizes": (lambda: mw.blocks([[1]], (1, 2, 3)), mw.ArgumentError, "3 numbers"),
-    "no function": (lambda: mw.where(3), mw.ArgumentError, "function of b, h, q, k"),
+    "no function": (lambda: mw.where(3), mw.ArgumentError, "function of b, h, q and k"),
     "a predicate that fails": (
         lambda: mw.where(lambda b, h, q, k: q.nothing).on(2).dense(),
         mw.ArgumentError,
@@ -144,12 +152,12 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     "a predicate of numbers": (
         lambda: mw.where(lambda b, h, q, k: q - k).on(2).dense(),
         mw.ArgumentError,
-        "Give truth values",
+        "Return booleans",
     ),
     "a predicate of a wrong shape": (
         lambda: mw.where(lambda b, h, q, k: np.ones((3, 3), bool)).on(2).dense(),
         mw.ArgumentError,
-        "Let it broadcast",
+        "broadcasts",
     ),
     "a predicate whose shape changes": (
         lambda: (
@@ -198,7 +206,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
         mw.ArgumentError,
         "more than",
     ),
-    "simplify of None": (lambda: mw.simplify(None), mw.ArgumentError, "Give a mask"),
+    "simplify of None": (lambda: mw.simplify(None), mw.ArgumentError, "expected an unbound mask"),
     # frames
     "negative q_len": (lambda: mw.causal().on(-1), mw.ArgumentError, "q_len=-1"),
     "q_len of float": (lambda: mw.causal().on(2.0), mw.ArgumentError, "of type float"),
@@ -210,7 +218,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     "padding longer than keys": (
         lambda: mw.padding(lengths=[5]).on(4),
         mw.FrameError,
-        "lengths holds 5 but the frame has 4 keys",
+        "lengths contains 5 but the frame has 4 keys",
     ),
     "keep of other keys": (
         lambda: mw.padding(keep=[[1, 1, 0]]).on(4),
@@ -306,24 +314,24 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     "no call": (lambda: mw.parse("causal"), mw.TextError, "Write causal(...)"),
     "code": (lambda: mw.parse("__import__('os').system('x')"), mw.TextError, "not allowed"),
     "attribute": (lambda: mw.parse("causal().__class__"), mw.TextError, ".__class__"),
-    "lambda": (lambda: mw.parse("where(lambda b, h, q, k: True)"), mw.TextError, "Python code"),
+    "lambda": (lambda: mw.parse("where(lambda b, h, q, k: True)"), mw.TextError, "Python function"),
     "comprehension": (lambda: mw.parse("keys([i for i in range(3)])"), mw.TextError, "not allowed"),
     "python's and": (lambda: mw.parse("causal() and causal()"), mw.TextError, "Write &, | and ~"),
     "xor": (lambda: mw.parse("causal() ^ causal()"), mw.TextError, "&, |, ~ or -"),
     "float": (lambda: mw.parse("chunks(2.5)"), mw.TextError, "The value 2.5"),
     "open bracket": (lambda: mw.parse("causal("), mw.TextError, "brackets"),
     "empty": (lambda: mw.parse("  "), mw.TextError, "empty"),
-    "no text": (lambda: mw.parse(None), mw.TextError, "Give a text"),
-    "null byte": (lambda: mw.parse("causal()\0"), mw.TextError, "no expression"),
+    "no text": (lambda: mw.parse(None), mw.TextError, "expected a string"),
+    "null byte": (lambda: mw.parse("causal()\0"), mw.TextError, "not an expression"),
     "unknown argument": (lambda: mw.parse("chunks(sze=3)"), mw.TextError, "sze"),
     "argument twice": (lambda: mw.parse("window(back=1, back=2)"), mw.TextError, "twice"),
     "stars": (lambda: mw.parse("chunks(*[3])"), mw.TextError, "not allowed"),
-    "two stars": (lambda: mw.parse("chunks(**3)"), mw.TextError, "** is not allowed"),
+    "two stars": (lambda: mw.parse("chunks(**3)"), mw.TextError, "** is not supported"),
     "bad atom in text": (lambda: mw.parse("chunks(0)"), mw.ArgumentError, "size=0"),
     "huge number in text": (lambda: mw.parse("chunks(" + "9" * 3000 + ")"), mw.TextError, "2**62"),
     "huge hex in text": (lambda: mw.parse("chunks(0x" + "f" * 9999 + ")"), mw.TextError, "2**62"),
     "huge range in text": (lambda: mw.parse("keys(range(10**9))"), mw.TextError, "not allowed"),
-    "long range in text": (lambda: mw.parse("keys(range(999999999))"), mw.TextError, "values"),
+    "long range in text": (lambda: mw.parse("keys(range(0, 999999999, 2))"), mw.TextError, "MB"),
     "10 MB of text": (lambda: mw.parse("causal() & " * 900_000), mw.TextError, "characters"),
     "10,000 brackets": (
         lambda: mw.parse("(" * 10_000 + "causal()" + ")" * 10_000),
@@ -345,8 +353,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     ),
     "by_head without a list": (lambda: mw.parse("by_head(causal())"), mw.TextError, "one list"),
     # JSON
-    "no JSON": (lambda: mw.from_json("causal()"), mw.TextError, "no JSON"),
-    "JSON of something else": (lambda: mw.from_json("[1]"), mw.TextError, "two keys"),
+    "invalid JSON": (lambda: mw.from_json("causal()"), mw.TextError, "invalid JSON"),
+    "JSON of something else": (lambda: mw.from_json("[1]"), mw.TextError, "the keys"),
     "JSON of a later version": (
         lambda: mw.from_json('{"maskwright": 2, "mask": {}}'),
         mw.TextError,
@@ -358,7 +366,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
         "version True",
     ),
     "JSON of no atom": (lambda: mw.from_json(wrap({"atom": "os"})), mw.TextError, "no atom"),
-    "JSON of no operator": (lambda: mw.from_json(wrap({"xor": []})), mw.TextError, "no operator"),
+    "JSON of no operator": (
+        lambda: mw.from_json(wrap({"xor": []})),
+        mw.TextError,
+        "not an operator",
+    ),
     "JSON of an empty and": (lambda: mw.from_json(wrap({"and": []})), mw.TextError, "operator"),
     "JSON with a wrong argument": (
         lambda: mw.from_json(wrap({"atom": "chunks", "sze": 3})),
@@ -366,16 +378,16 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
         "sze",
     ),
     "JSON with a huge range": (
-        lambda: mw.from_json(wrap({"atom": "keys", "where": {"range": [0, 10**12, 1]}})),
+        lambda: mw.from_json(wrap({"atom": "keys", "where": {"range": [0, 10**12, 2]}})),
         mw.TextError,
-        "range",
+        "MB",
     ),
     "JSON with runs that do not fit": (
         lambda: mw.from_json(
             wrap({"atom": "padding", "keep": {"runs": [[1, 10**12]], "shape": [1, 10**12]}})
         ),
         mw.TextError,
-        "neither",
+        "MB",
     ),
     "more than JSON holds": (
         lambda: mw.to_json(mw.documents(ids=np.arange(900_000)[None])),
@@ -397,12 +409,12 @@ BAD: dict[str, tuple[Callable[[], Any], type[mw.MaskError], str]] = {
     "JSON of 400,000 parts": (
         lambda: mw.from_json(wrap({"and": [{}] * 400_000})),
         mw.TextError,
-        "parts",
+        "10000 masks",
     ),
     "where to JSON": (
         lambda: mw.to_json(mw.where(lambda b, h, q, k: q >= k)),
         mw.TextError,
-        "Python code",
+        "Python function",
     ),
     # batches
     "pad of text": (lambda: mw.pad("abc"), mw.ArgumentError, "token lists"),

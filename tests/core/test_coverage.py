@@ -28,10 +28,10 @@ def test_coverage_counts_the_cells_of_every_tile(
 @pytest.mark.parametrize(
     ("given_arguments", "says"),
     [
-        ({"batch": 1}, "batch 1 is not there. Give a number from 0 to 0"),
+        ({"batch": 1}, "batch 1 is out of range. Pass a number from 0 to 0"),
         ({"rows": (2, 9)}, "there are 4"),
-        ({"keys": (3, 2)}, "one past the last"),
-        ({"rows": 5}, "rows=5 is no stretch"),
+        ({"keys": (3, 2)}, "start <= stop"),
+        ({"rows": 5}, "rows=5 is not a pair"),
         ({"q_block": 0}, "q_block=0"),
     ],
 )

@@ -15,12 +15,12 @@ import numpy as np
 
 from maskwright.core.atoms import causal, everything
 from maskwright.core.atoms.tokens import Documents, Padding
-from maskwright.core.expr import And, Mask
+from maskwright.core.expr import And, Mask, find
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from maskwright.core.validate import BoolArray
     from maskwright.tracing.trace import AttentionCall
@@ -119,9 +119,7 @@ class Expectation:
 
     @cached_property
     def _has_padding(self) -> bool:
-        return any(
-            isinstance(node, (Padding, Documents)) for mask in self.masks for node in _nodes(mask)
-        )
+        return any(find(mask, (Padding, Documents)) for mask in self.masks)
 
     @cached_property
     def judged(self) -> BoolArray:
@@ -211,9 +209,3 @@ def own_calls(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
             return inside
         stem = stem[:-1]
     return own
-
-
-def _nodes(mask: Mask) -> Iterator[Mask]:
-    yield mask
-    for part in mask._parts():
-        yield from _nodes(part)

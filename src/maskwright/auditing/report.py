@@ -242,7 +242,7 @@ class AuditReport:
                 lines.append(render(Reason("audit.report.also", params), lang))
         for result in self.answers:
             sign = "–" if result.skipped else "✗" if result.failures else "✓"
-            lines.append(f"  {sign} {result.probe}: {describe_result(result, lang)}")
+            lines.append(f"  {sign} {result.probe}: {result.describe(lang)}")
         return "\n".join(lines)
 
     def as_dict(self, lang: str = "en") -> dict[str, Any]:
@@ -287,13 +287,6 @@ class AuditReport:
         return self.text()
 
     __repr__ = __str__
-
-
-def describe_result(result: ProbeResult, lang: str = "en") -> str:
-    """What a probe did and noted, as one line."""
-    parts = [] if result.tried is None else [result.tried]
-    separator = render(Reason("list.separator"), lang)
-    return separator.join(_text(part, lang) for part in [*parts, *result.notes])
 
 
 def _text(value: str | Reason, lang: str) -> str:

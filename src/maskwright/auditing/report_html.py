@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from maskwright._version import __version__
-from maskwright.auditing.report import describe_result
 from maskwright.draw import svg
 from maskwright.draw.html import THEME, page
 from maskwright.draw.scene import Grid, Kind, Scene, legend_of
@@ -187,7 +186,7 @@ def _results(results: Iterable[ProbeResult], lang: str) -> str:
         rows.append(
             f"<tr><td>{sign}</td>"
             f'<th scope="row">{_text(result.probe)}</th>'
-            f"<td>{_text(describe_result(result, lang))}</td>"
+            f"<td>{_text(result.describe(lang))}</td>"
             f'<td class="number">{result.passes}</td>'
             f'<td class="number">{"–" if result.skipped else worst}</td></tr>'
         )

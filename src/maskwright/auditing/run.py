@@ -15,7 +15,6 @@ from maskwright.auditing.expectations import (
     expect,
     own_calls,
     read_expects,
-    terms_of,
 )
 from maskwright.auditing.measure import Meter, make_meter
 from maskwright.auditing.model_under_test import (
@@ -37,6 +36,7 @@ from maskwright.auditing.probes import (
 )
 from maskwright.auditing.report import AuditFinding, AuditReport
 from maskwright.core.atoms import causal, everything
+from maskwright.core.expr import brief as abbreviate
 from maskwright.errors import ArgumentError
 from maskwright.messages import Reason
 from maskwright.tracing.trace import Trace, recording
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from maskwright.auditing.probes import Step
-    from maskwright.core.expr import Mask
     from maskwright.core.validate import BoolArray
     from maskwright.tracing.trace import AttentionCall
 
@@ -349,21 +348,7 @@ def _describe_expected(expects: Any) -> Reason:
         return Reason("audit.expects.layers", {"masks": masks, "count": len(expects)})
     if isinstance(expects, SubsetOf):
         return Reason("audit.expects.subset", {"mask": _describe_expected(expects.mask)})
-    return Reason("audit.mask", {"mask": _Abbreviated(expects)})
-
-
-@dataclass(frozen=True)
-class _Abbreviated:
-    """A mask whose text leaves out its data."""
-
-    mask: Mask
-
-    def __str__(self) -> str:
-        from maskwright.core.explain import brief as abbreviate
-
-        text = abbreviate(self.mask)
-        composed = terms_of(self.mask) != (self.mask,)
-        return text[1:-1] if composed and text.startswith("(") else text
+    return Reason("audit.mask", {"mask": abbreviate(expects)})
 
 
 def _model_name(model: Any) -> str:

@@ -305,7 +305,7 @@ def _why(
         raise ArgumentError(f"--cell {cell} is no cell. Write it as QUERY,KEY: 3,5.") from None
     found = bound.why(query, key, batch or 0, head or 0)
     if chosen_form(form, output) == "json":
-        data = {"query": query, "key": key, "allowed": found.allowed, "says": str(found)}
+        data = {"query": query, "key": key, "allowed": found.visible, "says": str(found)}
         emit(json.dumps(data, indent=2), output)
     else:
         emit(str(found), output)

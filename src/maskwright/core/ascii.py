@@ -1,4 +1,4 @@
-"""A bound mask as text: a grid of cells, or of tiles where the cells would be too many."""
+"""A bound mask as text: a grid of its cells, or of tiles if there are too many cells."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maskwright.core.explain import brief
-from maskwright.core.expr import Atom, walk
+from maskwright.core.expr import brief, data_size
 from maskwright.core.simplify import simplify
 
 if TYPE_CHECKING:
@@ -22,46 +21,40 @@ if TYPE_CHECKING:
 MAX_CELLS: Final = 40  # along one side: 80 columns of a terminal
 TILES: Final = 32
 MAX_PLANES: Final = 8
-MAX_INTERVALS: Final = 2**23  # read for a picture
-LINE: Final = 100
-MAY, MAY_NOT, SOME = "■", "·", "▒"
+MAX_INTERVALS: Final = 2**23  # that are computed for a grid
+LINE: Final = 100  # characters of the expression
+VISIBLE, MASKED, PARTIAL = "■", "·", "▒"
 
 
 def render(bound: BoundMask) -> str:
-    """The expression, its sizes, and a grid for each batch row and head that differs."""
+    """The expression, its sizes, and a grid per batch row and head that differs."""
     if bound._reader.max_intervals() > MAX_INTERVALS and max(bound.shape[2:]) > MAX_CELLS:
-        note = "too many intervals to draw at once; draw some .rows(start, stop)"
+        note = "too many intervals to draw; print some .rows(start, stop)"
         return "\n".join([title_of(bound), sizes_of(bound), note])
     return "\n".join([title_of(bound), f"{sizes_of(bound)}, {density_of(bound)}", *_grids(bound)])
 
 
 def density_of(bound: BoundMask) -> str:
-    """The share of cells that may be seen, in words."""
-    share = bound.density
-    return f"density {share:.2g}" if 0 < share < 0.1 else f"density {share:.2f}"
+    """The fraction of visible cells as text."""
+    density = bound.density
+    return f"density {density:.2g}" if 0 < density < 0.1 else f"density {density:.2f}"
 
 
 def title_of(bound: BoundMask) -> str:
-    """The mask as text, and its shorter form where it has one."""
-    said, shorter = short_text(bound.mask), short_text(simplify(bound.mask))
-    return f"{said} = {shorter}" if len(shorter) < len(said) else said
+    """The mask as text, and its simplified form if that is shorter."""
+    text, shorter = short_text(bound.mask), short_text(simplify(bound.mask))
+    return f"{text} = {shorter}" if len(shorter) < len(text) else text
 
 
 def short_text(mask: Mask) -> str:
-    """The mask in at most a line, its data left out where that is long."""
-    values = sum(
-        getattr(value, "data", np.empty(0)).size
-        for part in walk(mask)
-        if isinstance(part, Atom)
-        for value in part._call()[1].values()
-    )
-    said = repr(mask) if values <= LINE else brief(mask)
-    said = said if len(said) <= LINE else brief(mask)
-    return said if len(said) <= LINE else said[: LINE - 1] + "…"
+    """The mask in at most one line, with `...` in place of long arrays."""
+    text = repr(mask) if data_size(mask) <= LINE else brief(mask)
+    text = text if len(text) <= LINE else brief(mask)
+    return text if len(text) <= LINE else text[: LINE - 1] + "…"
 
 
 def sizes_of(bound: BoundMask) -> str:
-    """The frame in words."""
+    """The sizes of the frame as text."""
     frame = bound.frame
     parts = [f"{frame.q_len} {'query' if frame.q_len == 1 else 'queries'} × {frame.kv_len} "
              f"{'key' if frame.kv_len == 1 else 'keys'}"]  # fmt: skip
@@ -82,7 +75,7 @@ def _grids(bound: BoundMask) -> Iterator[str]:
         some = whole = bound.spans
     else:
         tall, broad = math.ceil(q_len / TILES) or 1, math.ceil(kv_len / TILES) or 1
-        yield f"a sign is {tall} × {broad} cells: {MAY} all, {SOME} some, {MAY_NOT} none"
+        yield f"each character is {tall} × {broad} cells: {VISIBLE} full, {PARTIAL} partial, {MASKED} empty"
         tiles = bound.tiles(tall, broad)
         some, whole = tiles.touched, tiles.full
     for plane in range(min(batch * heads, MAX_PLANES)):
@@ -91,7 +84,7 @@ def _grids(bound: BoundMask) -> Iterator[str]:
         if names:
             yield ", ".join(names)
         touched, full = (_plane(spans, b, h) for spans in (some, whole))
-        for row in np.where(full, MAY, np.where(touched, SOME, MAY_NOT)):
+        for row in np.where(full, VISIBLE, np.where(touched, PARTIAL, MASKED)):
             yield " ".join(row)
     if batch * heads > MAX_PLANES:
         yield f"… and {batch * heads - MAX_PLANES} more"

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import importlib
 import math
+from itertools import chain
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
+from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View
-from maskwright.core.expr import MISSING, Cache, Cell, Mask, answer_torch
+from maskwright.core.expr import Cell, Mask, answer_torch
 from maskwright.core.frame import MAX_BYTES, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
-from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_stretch
+from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_range
 from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, FrameError, SizeError, TruthError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -55,7 +58,8 @@ class BoundMask:
     _frame: Frame
     _known_planes: tuple[int, int] | None  # None if a predicate has to be evaluated for them
     _handle: int  # in the mask registry; a plain attribute, which torch.compile can read
-    _cache: Cache
+    _values: dict[Hashable, Any]  # of cached()
+    _lock: RLock
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class BoundMask:
             own = Frame(rows, part.key_stop, frame.batch, frame.heads, start, frame.k_start)
         handle = next(HANDLES)
         self.__dict__.update(mask=mask, _home=frame, _part=part, _frame=own)
-        self.__dict__.update(_known_planes=planes, _handle=handle, _cache=Cache())
+        self.__dict__.update(_known_planes=planes, _handle=handle, _values={}, _lock=RLock())
         MASKS[handle] = self
 
     def __getstate__(self) -> tuple[Mask, Frame, View]:
@@ -112,8 +116,15 @@ class BoundMask:
         >>> bound.has_cached("visible")
         True
         """
-        value: ValueT = self._cache.values.get(key, MISSING)
-        return self._cache.get(key, make) if value is MISSING else value
+        value: ValueT = self._values.get(key, MISSING)
+        if value is not MISSING:
+            return value
+        with self._lock:  # reentrant: one value may be computed from another
+            value = self._values.get(key, MISSING)
+            if value is MISSING:
+                value = make()
+                value = self._values.setdefault(key, value)
+        return value
 
     def has_cached(self, key: Hashable) -> bool:
         """Whether `cached` has a value for `key`.
@@ -122,7 +133,7 @@ class BoundMask:
         >>> mw.causal().on(4).has_cached("spans")
         False
         """
-        return key in self._cache
+        return key in self._values
 
     @property
     def frame(self) -> Frame:
@@ -164,15 +175,9 @@ class BoundMask:
         return self.cached("spans", self._make_spans)
 
     def _make_spans(self) -> Spans:
-        parts, size = [], 0
-        for spans in self._reader.blocks():
-            parts.append(spans)
-            size += 16 * spans.intervals()
-            if size > MAX_BYTES:
-                raise SizeError(
-                    f"spans would need more than {MAX_BYTES / 1e9:.1f} GB. "
-                    "Use .count(), .tiles() or .rows(start, stop)."
-                )
+        parts = list(
+            _limited(self._reader.blocks(), "spans", ".count(), .tiles() or .rows(start, stop)")
+        )
         return (parts[0] if len(parts) == 1 else Spans.stack(parts, axis=2)).freeze()
 
     def dense(self) -> BoolArray:
@@ -182,12 +187,7 @@ class BoundMask:
         >>> mw.window(back=0, ahead=1).on(2).dense().tolist()
         [[[[True, True], [False, True]]]]
         """
-        size = math.prod(self.shape)
-        if size > MAX_BYTES:
-            raise SizeError(
-                f"dense() would need {size / 1e9:.1f} GB for shape {self.shape}. "
-                "Use .spans, .tiles() or .rows(start, stop)."
-            )
+        _check_size("dense()", math.prod(self.shape), ".spans, .tiles() or .rows(start, stop)")
         out = np.empty(self.shape, np.bool_)
         row = 0
         for spans in self._blocks():
@@ -205,6 +205,8 @@ class BoundMask:
         """
         tall = parse_int(q_block, "tiles: q_block", minimum=1)
         broad = tall if kv_block is None else parse_int(kv_block, "tiles: kv_block", minimum=1)
+        rows = math.prod(self._planes) * math.ceil(self._part.rows / tall)
+        _check_size("tiles()", 32 * rows, "larger blocks or .rows(start, stop)")
         return cut(self._blocks(tall), tall, broad)
 
     def coverage(
@@ -231,13 +233,10 @@ class BoundMask:
         broad = tall if kv_block is None else parse_int(kv_block, "coverage: kv_block", minimum=1)
         b = read_index(batch, "batch", self._home.batch)
         h = read_index(head, "head", self._home.heads)
-        across = read_stretch(rows, "rows", self._part.rows)
-        along = read_stretch(keys, "keys", self._part.key_stop)
+        across = read_range(rows, "rows", self._part.rows)
+        along = read_range(keys, "keys", self._part.key_stop)
         size = 8 * math.ceil(len(across) / tall) * math.ceil(len(along) / broad)
-        if size > MAX_BYTES:
-            raise SizeError(
-                f"coverage would need {size / 1e9:.1f} GB. Pass larger blocks, or a range of rows and keys."
-            )
+        _check_size("coverage", size, "larger blocks, or a range of rows and keys")
         parts = self._reader.plane(b, h, across, along)
         return covered_cells(parts, len(across), along, tall, broad)
 
@@ -250,7 +249,9 @@ class BoundMask:
         """
         batch, heads = self._planes
         shared = (self._home.batch if batch == 1 else 1) * (self._home.heads if heads == 1 else 1)
-        return shared * sum(spans.cells() for spans in self._blocks())
+        if "spans" in self._values:
+            return shared * self.spans.cells()
+        return shared * self._reader.count_cells()
 
     @property
     def density(self) -> float:
@@ -269,7 +270,14 @@ class BoundMask:
         >>> (mw.causal() & ~mw.keys([0])).on(3).empty_rows().tolist()
         [[[True, False, False]]]
         """
-        return np.concatenate([spans.empty_rows() for spans in self._blocks()], axis=2)
+        _check_size("empty_rows()", math.prod(self.shape[:3]), ".rows(start, stop)")
+        parts = []
+        for pieces in self._pieces():
+            empty = next(pieces).empty_rows()
+            for spans in pieces:
+                empty = empty & spans.empty_rows()
+            parts.append(empty)
+        return np.concatenate(parts, axis=2)
 
     def unseen_keys(self) -> BoolArray:
         """True for each key that no query attends to, (batch, heads, keys).
@@ -279,8 +287,9 @@ class BoundMask:
         [[[False, False, True, True]]]
         """
         keys = self._part.key_stop
+        _check_size("unseen_keys()", 32 * math.prod(self._planes) * (keys + 1), "fewer keys")
         change = np.zeros((*self._planes, keys + 1), np.int64)
-        for spans in self._blocks():
+        for spans in chain.from_iterable(self._pieces()):
             b, h, rows = spans.shape
             offsets, starts, stops = spans.flat
             row = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
@@ -292,11 +301,11 @@ class BoundMask:
         return np.equal(np.cumsum(change, axis=2)[:, :, :-1], 0)
 
     def why(self, q: int, k: int, batch: int = 0, head: int = 0) -> Why:
-        """Explains which term makes this cell visible or masked. Indices are those of `dense()`.
+        """Explains which terms make this cell visible or masked. Indices are those of `dense()`.
 
         >>> import maskwright as mw
         >>> (mw.causal() & mw.padding(lengths=[3])).on(4).why(0, 2)
-        query 0 may not see key 2: causal() stops it (2 > 0); padding(...) would allow it
+        query 0 does not attend to key 2: causal() masks it (2 > 0); padding(...) would allow it
         """
         from maskwright.core.explain import explain
 
@@ -323,9 +332,9 @@ class BoundMask:
         >>> mw.causal().on(3).equals(mw.causal() | mw.keys([0]))
         equal
         """
-        from maskwright.core.compare import bind_beside, compare
+        from maskwright.core.compare import bind_like, compare
 
-        return compare(self, bind_beside(self, other))
+        return compare(self, bind_like(self, other))
 
     # ── parts ─────────────────────────────────────────────────────────────────────────────────
 
@@ -383,9 +392,15 @@ class BoundMask:
 
     def _blocks(self, block: int = 1, step: int | None = None) -> Iterator[Spans]:
         """Spans of a block of rows at a time; all at once if they have been computed."""
-        if step is None and "spans" in self._cache:
+        if step is None and "spans" in self._values:
             return iter((self.spans,))
         return self._reader.blocks(block, step)
+
+    def _pieces(self) -> Iterator[Iterator[Spans]]:
+        """As `_blocks`, but the keys of rows with very many intervals are split, too."""
+        if "spans" in self._values:
+            return iter((iter((self.spans,)),))
+        return self._reader.pieces()
 
     def __bool__(self) -> NoReturn:
         raise TruthError(
@@ -453,3 +468,23 @@ class BoundMask:
         except SizeError:
             return None
         return picture
+
+
+Mask._bound_class = BoundMask
+
+
+def _check_size(what: str, size: int, fix: str) -> None:
+    """Raises SizeError if a result of `size` bytes is larger than `MAX_BYTES`."""
+    if size > MAX_BYTES:
+        raise SizeError(
+            f"{what} would need {size / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:.1f} GB. Use {fix}."
+        )
+
+
+def _limited(parts: Iterable[Spans], what: str, fix: str) -> Iterator[Spans]:
+    """Yields the parts, and raises SizeError when they are larger than `MAX_BYTES` together."""
+    size = 0
+    for spans in parts:
+        yield spans
+        size += 16 * spans.intervals()
+        _check_size(what, size, fix)

@@ -1,4 +1,4 @@
-"""Two bound masks side by side: the same set of cells, or the first cell in which they differ."""
+"""Comparison of two bound masks: equal, or the first cell in which they differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Comparison:
 
     >>> import maskwright as mw
     >>> mw.causal().on(3).equals(mw.window(back=1))
-    first differs at batch 0, head 0, query 2, key 0: only the left may see it
+    first differs at batch 0, head 0, query 2, key 0: visible only in the left mask
     >>> bool(mw.causal().on(3).equals(mw.window(back=2)))
     True
     """
@@ -35,11 +35,12 @@ class Comparison:
         if self.cell is None:
             return "equal"
         place = "batch {}, head {}, query {}, key {}".format(*self.cell)
-        return f"first differs at {place}: only the {'left' if self.left else 'right'} may see it"
+        side = "left" if self.left else "right"
+        return f"first differs at {place}: visible only in the {side} mask"
 
 
 def compare(left: BoundMask, right: BoundMask) -> Comparison:
-    """Equal by the laws where those suffice, else by reading both, some rows at a time."""
+    """Compares the simplified expressions, then the spans, some rows at a time."""
     if left.frame != right.frame:
         raise FrameError(
             f"equals: one is on {_sizes(left.frame)}, the other on {_sizes(right.frame)}. "
@@ -51,31 +52,39 @@ def compare(left: BoundMask, right: BoundMask) -> Comparison:
         return Comparison(None)
     row, found = 0, Comparison(None)
     step = min(left._reader.step(), right._reader.step())
-    for mine, theirs in zip(left._blocks(step=step), right._blocks(step=step), strict=True):
-        cell = mine.first_difference(theirs)
-        if cell is not None:
+    keys = min(left._reader.max_keys(), right._reader.max_keys())
+    readers = (
+        left._reader.pieces(step=step, keys=keys),
+        right._reader.pieces(step=step, keys=keys),
+    )
+    for pieces in zip(*readers, strict=True):
+        rows = 0
+        for mine, theirs in zip(*pieces, strict=True):
+            rows = mine.shape[2]
+            cell = mine.first_difference(theirs)
+            if cell is None:
+                continue
             b, h, r, k = cell
             place = (b, h, r + row, k)
-            # A later row of an earlier batch row or head would come first.
+            # A later row of an earlier batch row or head comes first.
             if found.cell is None or place < found.cell:
-                seen = any(start <= k < stop for start, stop in mine.row(r, b, h))
-                found = Comparison(place, seen)
-            if (b, h) == (0, 0):
-                break
-        row += mine.shape[2]
+                visible = any(start <= k < stop for start, stop in mine.row(r, b, h))
+                found = Comparison(place, visible)
+        if found.cell is not None and found.cell[:2] == (0, 0):
+            break
+        row += rows
     return found
 
 
-def bind_beside(bound: BoundMask, other: Any) -> BoundMask:
-    """The other mask on the frame of this one, or as it is bound already."""
+def bind_like(bound: BoundMask, other: Any) -> BoundMask:
+    """The other mask on the frame of this one, or as it is if it is bound."""
     if isinstance(other, type(bound)):
         return other
     if not isinstance(other, Mask):
         raise ArgumentError(
-            f"equals: the other side is of type {type(other).__name__}. Give a mask; "
-            "wrap an array in dense(...)."
+            f"equals: expected a mask, got {type(other).__name__}. Wrap an array in dense(...)."
         )
-    # Its data may describe the whole that the bound mask is a part of, or just that part.
+    # Its data may describe the frame that this mask is a part of, or only that part.
     refused = _refusal(other, bound._home)
     if refused is None:
         return type(bound)(other, bound._home, bound._part)
@@ -85,12 +94,12 @@ def bind_beside(bound: BoundMask, other: Any) -> BoundMask:
 
 
 def common(left: BoundMask, right: BoundMask) -> BoundMask:
-    """The cells that both see."""
+    """The cells that are visible in both."""
     return _joined(left, right, left.mask & right.mask)
 
 
 def only(left: BoundMask, right: BoundMask) -> BoundMask:
-    """The cells that the left sees and the right does not."""
+    """The cells that are visible only in the left mask."""
     return _joined(left, right, left.mask - right.mask)
 
 
@@ -104,7 +113,7 @@ def _joined(left: BoundMask, right: BoundMask, mask: Mask) -> BoundMask:
 
 
 def _refusal(mask: Mask, frame: Frame) -> FrameError | None:
-    """What binding the mask to this frame has against it."""
+    """The error of binding the mask to this frame; None if it fits."""
     try:
         mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
     except FrameError as error:

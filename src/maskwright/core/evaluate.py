@@ -1,4 +1,4 @@
-"""Evaluation of masks: `View`, a rectangle of a frame, and `RowReader`, which reads row blocks.
+"""Evaluation of masks: `View`, a rectangle of a frame, and `RowReader`, which evaluates row blocks.
 
 A mask is evaluated in views. Memory is bounded however many intervals a row has, and an
 intersection skips the keys that its cheapest term masks out.
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from maskwright.core.expr import MAX_CHEAP, MAX_VIEW_ROWS, Atom, walk
+from maskwright.core import regions
+from maskwright.core.expr import MAX_CHEAP, MAX_VIEW_ROWS, Atom, brief, find
+from maskwright.core.frame import MAX_BYTES
 from maskwright.core.interval_ops import CSR
-from maskwright.core.spans import Spans
-from maskwright.errors import ArgumentError
+from maskwright.core.spans import Spans, union
+from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 MAX_CELLS: Final = 2**22  # boolean cells in memory at once
 MAX_ROWS: Final = 2**14  # rows per block: their arrays fit into the CPU cache
 MIN_ROWS: Final = 128  # smaller blocks are not worth splitting
+MIN_KEYS: Final = 2**12  # keys per piece of a row
 MAX_INTERVALS: Final = 2**19  # intervals per block
+MIN_COUNTED: Final = 2**12  # cells of a plane from which closed-form counts are tried
+MAX_COUNTED: Final = 2**10  # planes that are counted one by one
 
 
 class View(NamedTuple):
@@ -156,28 +161,72 @@ class RowReader(NamedTuple):
         """Yields the spans of about `step` rows at a time.
 
         A yielded part contains whole blocks of `block` rows, or rows of a single block.
-        """
-        part, keys = self.part, self.part.key_stop
-        rows = part.row_stop - part.row
-        step = self.step() if step is None else step
-        for row, stop in [(0, rows)] if rows <= step else _cuts(rows, block, step):
-            view = View(self.frame, part.row + row, part.row + stop, 0, keys)
-            spans = self.mask._spans(view)
-            if spans.kv_len != keys:
-                spans = spans.shift(0, keys)
-            yield spans if spans.shape[:2] == self.planes else self._expand(spans)
 
-    def plane(self, batch: int, head: int, rows: range, keys: range) -> Iterator[Spans]:
-        """Yields the spans of one batch row and head, restricted to some rows and keys."""
+        Raises:
+            SizeError: If the intervals of these rows do not fit into memory.
+        """
+        keys = self.max_keys()
+        if keys >= self.part.key_stop:
+            part, rows = self.part, self.part.row_stop - self.part.row
+            step = self.step() if step is None else step
+            for row, stop in [(0, rows)] if rows <= step else _cuts(rows, block, step):
+                view = View(self.frame, part.row + row, part.row + stop, 0, part.key_stop)
+                yield self._evaluate(view)
+            return
+        for pieces in self.pieces(block, step, keys):
+            first = next(pieces)
+            parts, size = [first], 16 * first.intervals()
+            for spans in pieces:
+                parts.append(spans)
+                size += 16 * spans.intervals()
+                if size > MAX_BYTES:
+                    raise SizeError(
+                        f"{brief(self.mask):.80}: the spans of {spans.shape[2]} rows would need "
+                        f"more than {MAX_BYTES / 1e9:.1f} GB. Use .count(), or bind fewer keys."
+                    )
+            yield first if len(parts) == 1 else union(parts)
+
+    def pieces(
+        self, block: int = 1, step: int | None = None, keys: int | None = None
+    ) -> Iterator[Iterator[Spans]]:
+        """For about `step` rows at a time, yields the spans of about `keys` keys at a time.
+
+        By default that is all keys, unless a single row has very many intervals.
+        """
+        rows = self.part.row_stop - self.part.row
+        step = self.step() if step is None else step
+        keys = self.max_keys() if keys is None else keys
+        for row, stop in [(0, rows)] if rows <= step else _cuts(rows, block, step):
+            yield self._pieces_of(self.part.row + row, self.part.row + stop, keys)
+
+    def _pieces_of(self, row: int, stop: int, piece: int) -> Iterator[Spans]:
+        keys = self.part.key_stop
+        for key in range(0, max(keys, 1), piece):
+            yield self._evaluate(View(self.frame, row, stop, key, min(key + piece, keys)))
+
+    def _evaluate(self, view: View) -> Spans:
+        spans = self.mask._spans(view)
+        if spans.kv_len != self.part.key_stop:
+            spans = spans.shift(0, self.part.key_stop)
+        return spans if spans.shape[:2] == self.planes else self._expand(spans)
+
+    def plane(self, batch: int, head: int, rows: range, keys: range) -> Iterator[tuple[int, Spans]]:
+        """Yields the spans of one batch row and head for some rows and keys, with the first row."""
         if not rows or not keys:
             return
+        piece, top = self.max_keys(), self.part.row
         for first in range(rows.start, rows.stop, step := self.step()):
-            stop, top = min(first + step, rows.stop), self.part.row
-            view = View(self.frame, top + first, top + stop, keys.start, keys.stop)
-            spans = self._expand(self.mask._spans(view))
-            yield spans.plane(0, batch if self.planes[0] > 1 else 0).plane(
-                1, head if self.planes[1] > 1 else 0
-            )
+            stop = min(first + step, rows.stop)
+            for key in range(keys.start, keys.stop, piece):
+                last = min(key + piece, keys.stop)
+                view = View(self.frame, top + first, top + stop, key, last)
+                spans = self._expand(self.mask._spans(view))
+                yield (
+                    first - rows.start,
+                    spans.plane(0, batch if self.planes[0] > 1 else 0).plane(
+                        1, head if self.planes[1] > 1 else 0
+                    ),
+                )
 
     def step(self) -> int:
         """Number of rows per block."""
@@ -190,12 +239,51 @@ class RowReader(NamedTuple):
         width = planes * max(1, self.mask._width(keys))
         if small and rows * width <= MAX_INTERVALS:
             return MIN_ROWS
-        if max(part._width(keys) for part in walk(self.mask) if isinstance(part, Atom)) > MAX_CHEAP:
+        if max(atom._width(keys) for atom in find(self.mask, Atom)) > MAX_CHEAP:
             # Such a term is evaluated over all keys that the block's rows attend to together, so
             # a block is no taller than its rows are wide.
             extent = self.mask._extent()
             most = MAX_VIEW_ROWS if extent is None else min(max(extent, MIN_ROWS), MAX_VIEW_ROWS)
         return max(1, min(most, MAX_ROWS, MAX_INTERVALS // width))
+
+    def max_keys(self) -> int:
+        """Number of keys to evaluate at a time: all, unless one row has too many intervals."""
+        keys = self.part.key_stop
+        planes = max(1, self.planes[0] * self.planes[1])
+        # No node has more than keys // 2 + 1 intervals per row.
+        if planes * self.mask._nodes * (keys // 2 + 1) <= MAX_INTERVALS:
+            return max(keys, 1)
+        width = self.mask._width(keys)
+        piece, most = keys, width
+        while planes * most > MAX_INTERVALS and piece > MIN_KEYS:
+            piece //= 2
+            most = self.mask._width(piece)
+        return piece if most < width else max(keys, 1)
+
+    def count_cells(self) -> int:
+        """Number of visible cells of the planes, in closed form where the mask has one."""
+        closed = self._closed_count()
+        if closed is not None:
+            return closed
+        return sum(spans.cells() for pieces in self.pieces() for spans in pieces)
+
+    def _closed_count(self) -> int | None:
+        part, frame = self.part, self.frame
+        batch, heads = self.planes
+        rows, keys = part.rows, part.key_stop
+        if frame.k_start or rows * keys < MIN_COUNTED or batch * heads > MAX_COUNTED:
+            return None
+        total = 0
+        for b in range(batch):
+            for h in range(heads):
+                found = self.mask._regions(b, h)
+                if found is None:
+                    return None
+                start = frame.q_start + part.row
+                total += sum(
+                    sign * regions.count(region, rows, keys, start) for sign, region in found
+                )
+        return total
 
     def max_intervals(self) -> int:
         """Upper bound on the number of intervals, known without evaluating the mask."""
@@ -207,7 +295,7 @@ class RowReader(NamedTuple):
         shape = (*self.planes, spans.shape[2])
         if any(size not in (1, whole) for size, whole in zip(spans.shape, shape, strict=True)):
             raise ArgumentError(
-                f"{self.mask!r:.80}: the predicate returned batch and heads {spans.shape[:2]}, "
+                f"{brief(self.mask):.80}: the predicate returned batch and heads {spans.shape[:2]}, "
                 f"expected {shape[:2]} as before. Its shape must depend on b and h alone."
             )
         return spans.expand(shape)

@@ -1,4 +1,4 @@
-"""Why a query may or may not see a key: which terms let the cell through, and which stop it."""
+"""Explanations: why a query attends to a key or not, and which terms of the mask decide it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maskwright.core.evaluate import View
-from maskwright.core.expr import And, Atom, Cell, Mask, Not, Or, PerAxis, Transpose
-from maskwright.core.source_repr import call_summary
+from maskwright.core.expr import Cell, Mask
+from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
     from maskwright.core.frame import Frame
@@ -15,102 +15,73 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Why:
-    """The answer to `why`: whether the cell may be seen, and a sentence that says because of what.
+    """What `BoundMask.why` returns: whether the cell is visible, and the reason.
 
     >>> import maskwright as mw
     >>> why = (mw.window(back=1) | mw.keys([0])).on(4).why(3, 0)
-    >>> why.allowed
+    >>> why.visible
     True
     >>> print(why)
-    query 3 may see key 0: keys(...) lets it through (key 0 is chosen)
+    query 3 attends to key 0: keys(...) allows it (key 0 is selected)
+    >>> why.text("zh")
+    '查询 3 关注键 0：keys(...) 允许（键 0 被选中）'
+    >>> why.reason.code
+    'cell.visible'
     """
 
-    allowed: bool
-    sentence: str
+    visible: bool
+    reason: Reason
+
+    def text(self, lang: str = "en") -> str:
+        """The reason as a sentence.
+
+        Args:
+            lang: "en" or "zh".
+
+        Returns:
+            The sentence.
+
+        Raises:
+            ArgumentError: If the language is not known.
+
+        >>> import maskwright as mw
+        >>> mw.causal().on(2).why(0, 1).text()
+        'query 0 does not attend to key 1: causal() masks it (1 > 0)'
+        """
+        return render(self.reason, lang)
 
     def __repr__(self) -> str:
-        return self.sentence
+        return self.text()
 
 
 def explain(mask: Mask, frame: Frame, cell: Cell, row: int) -> Why:
-    """Explain one cell of a frame, whose query the user counts as `row`."""
-    asked = _Asked(frame, cell)
-    sees = asked.sees(mask)
-    at = f" (at position {cell.query})" if cell.query != row else ""
-    start = f"query {row}{at} {'may' if sees else 'may not'} see key {cell.key}"
-    return Why(sees, f"{start}: {'; '.join(_verdicts(mask, asked))}")
+    """Explains one cell of a frame, whose query is in row `row`."""
+    query = _CellQuery(frame, cell)
+    visible = query.visible(mask)
+    params = {"query": row, "key": cell.key, "terms": mask._deciding_terms(query)}
+    code = "cell.visible" if visible else "cell.masked"
+    if cell.query != row:
+        code, params["position"] = f"{code}_at", cell.query
+    return Why(visible, Reason(code, params))
 
 
-def brief(mask: Mask) -> str:
-    """The mask as text, with its data left out."""
-    if isinstance(mask, Atom):
-        name, arguments = mask._call()
-        return call_summary(name, arguments) if arguments or name != "where" else repr(mask)
-    if isinstance(mask, (And, Or)):
-        sign = " & " if isinstance(mask, And) else " | "
-        return f"({sign.join(brief(term) for term in mask.terms)})"
-    if isinstance(mask, Not):
-        return f"~{brief(mask.term)}"
-    if isinstance(mask, Transpose):
-        return f"{brief(mask.term)}.T"
-    assert isinstance(mask, PerAxis)
-    return f"{mask.name}(...)"
-
-
-class _Asked:
-    """A cell, and the answers about it so far: terms nest, and each is asked once."""
+class _CellQuery:
+    """A cell, and whether each term makes it visible: terms nest, and each is evaluated once."""
 
     def __init__(self, frame: Frame, cell: Cell) -> None:
         self.frame, self.cell = frame, cell
-        self._answers: dict[int, bool] = {}
+        self._visible: dict[int, bool] = {}
 
-    def sees(self, mask: Mask) -> bool:
-        """Does this term allow the cell?"""
-        if id(mask) not in self._answers:
+    def visible(self, mask: Mask) -> bool:
+        """Whether the mask makes the cell visible."""
+        if id(mask) not in self._visible:
             cell, frame = self.cell, self.frame
             row, column = cell.query - frame.q_start, cell.key - frame.k_start
             spans = mask._spans(View(frame, row, row + 1, column, column + 1))
-            self._answers[id(mask)] = bool(spans.row(0, cell.batch, cell.head))
-        return self._answers[id(mask)]
+            self._visible[id(mask)] = bool(spans.row(0, cell.batch, cell.head))
+        return self._visible[id(mask)]
 
-    def turned(self) -> _Asked:
-        """The cell with query and key changed over."""
+    def transposed(self) -> _CellQuery:
+        """The cell with query and key exchanged."""
         cell = self.cell
-        return _Asked(self.frame.transposed, Cell(cell.batch, cell.head, cell.key, cell.query))
-
-
-def _verdicts(mask: Mask, asked: _Asked) -> list[str]:
-    """The terms that decide, each with its reason, and those that would have decided otherwise."""
-    sees, cell = asked.sees(mask), asked.cell
-    if isinstance(mask, PerAxis):
-        member = mask.member(cell.batch, cell.head)
-        who = f"head {cell.head}" if mask.axis == "head" else f"batch row {cell.batch}"
-        first, *rest = _verdicts(member, asked)
-        return [f"{who} follows {brief(member)}; {first}", *rest]
-    terms = mask.terms if isinstance(mask, (And, Or)) else (mask,)
-    word = "lets it through" if sees else "stops it"
-    decided = [
-        f"{brief(term)} {word} ({_reason(term, asked)})"
-        for term in terms
-        if asked.sees(term) == sees
-    ]
-    others = [brief(term) for term in terms if asked.sees(term) != sees]
-    if others and not sees:
-        decided.append(f"{' and '.join(others)} would allow it")
-    return decided
-
-
-def _reason(mask: Mask, asked: _Asked) -> str:
-    if isinstance(mask, Atom):
-        return mask._reason(asked.cell, asked.sees(mask))
-    if isinstance(mask, Not):
-        return _reason(mask.term, asked)
-    if isinstance(mask, Transpose):
-        return "with query and key changed over, " + _reason(mask.term, asked.turned())
-    if isinstance(mask, PerAxis):
-        member = mask.member(asked.cell.batch, asked.cell.head)
-        return f"{brief(member)}: {_reason(member, asked)}"
-    assert isinstance(mask, (And, Or))
-    sees = asked.sees(mask)
-    deciding = [term for term in mask.terms if asked.sees(term) == sees]
-    return ", ".join(f"{brief(term)}: {_reason(term, asked)}" for term in deciding)
+        return _CellQuery(self.frame.transposed, Cell(cell.batch, cell.head, cell.key, cell.query))

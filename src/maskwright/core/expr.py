@@ -7,37 +7,37 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from threading import RLock
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
     Final,
-    Generic,
     Literal,
     NamedTuple,
     NoReturn,
+    Protocol,
     TypeVar,
-    cast,
-    overload,
 )
 
 import numpy as np
 
+from maskwright.core import regions as closed
 from maskwright.core import spans as sets
+from maskwright.core.cache import Cache, mask_property
 from maskwright.core.frame import BroadcastDims, Frame, make_frame, merge_dims
 from maskwright.core.mask_registry import HANDLES, MASKS
-from maskwright.core.source_repr import call_text
-from maskwright.core.validate import parse_int
+from maskwright.core.validate import FrozenArray, literal, parse_int
 from maskwright.errors import ArgumentError, FrameError, TruthError
+from maskwright.messages import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.evaluate import View
+    from maskwright.core.regions import SignedRegions
     from maskwright.core.spans import Spans
 
 MAX_DEPTH: Final = 100
@@ -46,10 +46,12 @@ MAX_NODES: Final = 10_000
 MAX_CHEAP: Final = 8  # intervals per row up to which a term of an & is evaluated first
 MAX_VIEW_ROWS: Final = 1024  # rows evaluated at a time where a term has more intervals than that
 MAX_BOUND: Final = 16  # bound masks that a mask keeps
+MAX_TRANSPOSED: Final = 2**18  # keys of a view that are transposed at a time
 
 ValueT = TypeVar("ValueT")
 MaskT = TypeVar("MaskT", bound="Mask")
-MISSING: Final[Any] = object()  # None is a value
+AtomT = TypeVar("AtomT", bound="Mask")
+_DATA: Final = (FrozenArray, tuple)  # arguments that may be long
 _NOT_COPIED: Final = ("_handle", "_cache", "_bounds")
 
 
@@ -62,77 +64,43 @@ class Cell(NamedTuple):
     key: int
 
 
-class Cache:
-    """Values computed on first use. Thread-safe, and shared by neither copies nor pickles.
+class Sizes(NamedTuple):
+    """Number of queries and keys that a mask's data describes; None where it describes neither."""
 
-    With `max_entries`, the least recently used value is dropped when there are more.
-
-    >>> squares = Cache(max_entries=2)
-    >>> [squares.get(n, lambda: n * n) for n in (1, 2, 3)]
-    [1, 4, 9]
-    >>> 1 in squares, 3 in squares, len(squares)
-    (False, True, 2)
-    """
-
-    __slots__ = ("_lock", "_max_entries", "values")
-
-    def __init__(self, max_entries: int | None = None) -> None:
-        self._max_entries = max_entries
-        self._lock = RLock()  # reentrant: one value may be computed from another
-        self.values: dict[Hashable, Any] = {}
-
-    def get(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
-        """Returns the value of `key`, calling `make` if there is none."""
-        values, limit = self.values, self._max_entries
-        if limit is None:
-            value = values.get(key, MISSING)
-            if value is not MISSING:
-                return cast("ValueT", value)
-        with self._lock:
-            value = values.get(key, MISSING)
-            if value is MISSING:
-                value = make()
-            elif limit is not None:
-                del values[key]  # inserted again below, as the most recently used
-            values.setdefault(key, value)
-            while limit is not None and len(values) > limit:
-                del values[next(iter(values))]
-        return cast("ValueT", value)
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self.values
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __reduce__(self) -> tuple[type[Cache], tuple[int | None]]:
-        return Cache, (self._max_entries,)
+    queries: int | None = None
+    keys: int | None = None
 
 
-class mask_property(Generic[ValueT]):  # noqa: N801 - a decorator, as functools.cached_property is
-    """Property of a mask that is computed on first use and kept in the mask's cache.
+class CellQuery(Protocol):
+    """A cell that is being explained, as `core.explain` passes it to the nodes of an expression."""
 
-    >>> import maskwright as mw
-    >>> mask = mw.documents(ids=[[0, 1, 0]])
-    >>> mask._most_runs
-    2
-    >>> "_most_runs" in mask._cache
-    True
-    """
+    cell: Cell
 
-    def __init__(self, make: Callable[[Any], ValueT]) -> None:
-        self.make = make
-        self.name = make.__name__
-        self.__doc__ = make.__doc__
+    def visible(self, mask: Mask) -> bool:
+        """Whether the mask makes the cell visible."""
 
-    @overload
-    def __get__(self, mask: None, owner: object) -> mask_property[ValueT]: ...
-    @overload
-    def __get__(self, mask: object, owner: object) -> ValueT: ...
-    def __get__(self, mask: Any, owner: object) -> mask_property[ValueT] | ValueT:
-        if mask is None:
-            return self
-        return cast("ValueT", mask._cached(self.name, lambda: self.make(mask)))
+    def transposed(self) -> CellQuery:
+        """The cell with query and key exchanged."""
+
+
+class FormulaWriter(Protocol):
+    """Writes source code for formulas, as code generation passes it to the nodes."""
+
+    def constant(self, value: bool, row: str, col: str) -> str:
+        """An array of one value."""
+
+    def before(self, position: str, lengths: FrozenArray) -> str:
+        """Whether `position` is one of the first `lengths` tokens of its sequence."""
+
+    def lookup(self, name: str, table: Any, position: str) -> str:
+        """The entry of a (batch, tokens) table at `position`."""
+
+    def contains(self, positions: Any, position: str) -> str:
+        """Whether `position` is in a list of positions."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of positions of the frame."""
 
 
 class Mask(ABC):
@@ -151,6 +119,15 @@ class Mask(ABC):
     ■ · ·
     ■ · ·
     ■ · ■
+
+    `==` compares expressions, not cells: two masks are equal if they are built in the same way,
+    where `&` and `|` ignore the order and repetition of their terms. `mask.on(n).equals(other)`
+    compares cells.
+
+    >>> mw.causal() & mw.keys([1]) == mw.keys([1]) & mw.causal()
+    True
+    >>> mw.window(back=2) == mw.causal(), bool(mw.window(back=2).on(3).equals(mw.causal()))
+    (False, True)
     """
 
     __array_ufunc__: ClassVar[None] = None  # numpy arrays defer & | - to the mask, which raises
@@ -160,6 +137,9 @@ class Mask(ABC):
     _depth = 1  # nesting depth of the expression
     _nodes = 1  # number of atoms and operators
     _dims_known = True  # False if the batch and head counts depend on the frame
+    _precedence = 3  # of its text: & and | 1, ~ 2, calls and .T 3
+    _rank = 99  # position among the terms of a simplified & or |
+    _bound_class: ClassVar[type[BoundMask]]  # set by core.bound, which imports this module
 
     def __new__(cls: type[MaskT], *_: object, **__: object) -> MaskT:
         """Enters the new mask into the registry."""
@@ -180,14 +160,12 @@ class Mask(ABC):
     def __and__(self, other: Mask) -> Mask:
         if not isinstance(other, Mask):
             raise _not_a_mask(other, "&")
-        left = self.terms if isinstance(self, And) else (self,)
-        return And(left + (other.terms if isinstance(other, And) else (other,)))
+        return And(self._terms_of(And) + other._terms_of(And))
 
     def __or__(self, other: Mask) -> Mask:
         if not isinstance(other, Mask):
             raise _not_a_mask(other, "|")
-        left = self.terms if isinstance(self, Or) else (self,)
-        return Or(left + (other.terms if isinstance(other, Or) else (other,)))
+        return Or(self._terms_of(Or) + other._terms_of(Or))
 
     def __sub__(self, other: Mask) -> Mask:
         if not isinstance(other, Mask):
@@ -237,10 +215,8 @@ class Mask(ABC):
         return Transpose(self)
 
     def __getattr__(self, name: str) -> NoReturn:
-        from maskwright.core.bound import BoundMask
-
         hint = ""
-        if not name.startswith("_") and hasattr(BoundMask, name):
+        if not name.startswith("_") and hasattr(Mask._bound_class, name):
             hint = f" Bind it to a size first: mask.on(q_len).{name}."
         raise AttributeError(f"A mask has no attribute {name}.{hint}")
 
@@ -269,6 +245,13 @@ class Mask(ABC):
             q_start: Position of the first query. By default the last query is aligned with the
                 last key, as with a KV cache; `q_start=0` aligns the first ones instead.
 
+        Returns:
+            The bound mask, from which spans, arrays and counts are computed.
+
+        Raises:
+            FrameError: If the mask's data does not fit these sizes.
+            ArgumentError: If a size is not an integer of 0 or more.
+
         >>> import maskwright as mw
         >>> print(mw.causal().on(2, kv_len=4))
         causal()
@@ -281,12 +264,10 @@ class Mask(ABC):
         ■ · · ·
         ■ ■ · ·
         """
-        from maskwright.core.bound import BoundMask
-
         planes = merge_dims(self._dims)
         frame = make_frame(q_len, kv_len, batch, heads, q_start, planes)
         self._fit(frame)
-        return BoundMask(self, frame, planes=planes if self._dims_known else None)
+        return Mask._bound_class(self, frame, planes=planes if self._dims_known else None)
 
     def bound_to(
         self,
@@ -373,17 +354,78 @@ class Mask(ABC):
         """Upper bound on the intervals per row among `keys` keys, at most `keys // 2 + 1` per node."""
 
     @abstractmethod
-    def _text(self) -> str:
-        """Source code that constructs this mask."""
+    def _text(self, data: bool = True) -> str:
+        """Source code that constructs this mask; `...` in place of arrays if `data` is False."""
 
     @abstractmethod
     def _parts(self) -> tuple[Mask, ...]:
         """The masks that this one is composed of."""
 
+    @abstractmethod
+    def _explain(self, query: CellQuery) -> Reason:
+        """Why the cell is visible or masked."""
+
+    def _terms_of(self, operator: type[Mask]) -> tuple[Mask, ...]:  # noqa: ARG002
+        """The terms, if this is an `operator` mask (And, Or); else the mask itself as the only one."""
+        return (self,)
+
+    def _deciding_terms(self, query: CellQuery) -> tuple[Reason, ...]:
+        """For each term that decides the cell, and each that would decide otherwise, a reason."""
+        return _verdicts((self,), query, query.visible(self))
+
+    def _transposed(self) -> Mask | None:
+        """An equal mask of `self.T` without `.T`; None if there is none."""
+        return None
+
+    def _intersection(self, other: Any) -> Mask | None:  # noqa: ARG002
+        """One node for `self & other`, where `other` is of the same class; None if there is none."""
+        return None
+
+    def _union(self, other: Any) -> Mask | None:  # noqa: ARG002
+        """One node for `self | other`, where `other` is of the same class; None if there is none."""
+        return None
+
+    def _simpler(self) -> Mask | None:
+        """An equal, simpler node; None if there is none."""
+        return None
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:  # noqa: ARG002
+        """Source code of a comparison of the arrays `row` and `col`; None if there is none."""
+        return None
+
+    def _regions(self, batch: int, head: int) -> SignedRegions | None:  # noqa: ARG002
+        """The mask as a sum and difference of regions, for counting; None if there is none."""
+        return None
+
+    def implied_sizes(self, *, exact: bool = False) -> Sizes:
+        """Number of queries and keys that the mask's data describes.
+
+        Args:
+            exact: Ignore data that gives only a minimum, such as the lengths of sequences.
+
+        Returns:
+            A named tuple `(queries, keys)`, None where the data does not determine it.
+
+        >>> import maskwright as mw
+        >>> (mw.causal() & mw.padding(lengths=[3, 5])).implied_sizes()
+        Sizes(queries=None, keys=5)
+        >>> mw.padding(lengths=[3, 5]).implied_sizes(exact=True)
+        Sizes(queries=None, keys=None)
+        """
+        return self._sizes(exact)
+
+    def _sizes(self, exact: bool) -> Sizes:  # noqa: ARG002
+        """What `implied_sizes` returns."""
+        return Sizes()
+
     def _spans_transposed(self, view: View) -> Spans:
         """The spans of this view for `self.T`."""
-        spans = self._spans(view.transposed).transpose(view.row, view.row_stop)
-        return spans.shift(view.key, view.frame.kv_len)
+        parts = []
+        for key in range(view.key, max(view.key_stop, view.key + 1), MAX_TRANSPOSED):
+            part = view.narrow(key, min(key + MAX_TRANSPOSED, view.key_stop))
+            spans = self._spans(part.transposed).transpose(view.row, view.row_stop)
+            parts.append(spans.shift(part.key, view.frame.kv_len))
+        return parts[0] if len(parts) == 1 else sets.union(parts)
 
     def _width_transposed(self, keys: int) -> int:
         """Estimate of the intervals per row of `self.T` among `keys` keys."""
@@ -410,9 +452,17 @@ class Mask(ABC):
 
 
 class Atom(Mask):
-    """Base class of masks that are not composed of others."""
+    """Base class of masks that are not composed of others.
+
+    A subclass is a frozen dataclass. Its text and JSON are derived from its fields, which have the
+    names of the arguments of the function that constructs it, or name them in their metadata;
+    fields with their default value are omitted. `ATOMS` in `core.atoms` maps the name to the
+    function.
+    """
 
     name: ClassVar[str]
+    positional: ClassVar[tuple[str, ...]] = ()  # arguments that text shows without their name
+    serializable: ClassVar[bool] = True  # False if text and JSON cannot represent it
 
     def _parts(self) -> tuple[Mask, ...]:
         return ()
@@ -422,14 +472,32 @@ class Atom(Mask):
 
     def _call(self) -> tuple[str, dict[str, Any]]:
         """Name and arguments of the call that constructs this atom."""
-        return self.name, {}
+        arguments = {}
+        for field in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
+            value = getattr(self, field.name)
+            if value != field.default:
+                arguments[field.metadata.get("argument", field.name)] = value
+        return self.name, arguments
 
-    @abstractmethod
-    def _reason(self, cell: Cell, sees: bool) -> str:
-        """Short explanation of why the cell is visible or masked."""
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
+        """Why the cell is visible or masked."""
+        return self._reason_code(visible, query=cell.query, key=cell.key)
 
-    def _text(self) -> str:
-        return call_text(*self._call())
+    def _reason_code(self, visible: bool, **params: Any) -> Reason:
+        return Reason(f"{self.name}.{'visible' if visible else 'masked'}", params)
+
+    def _explain(self, query: CellQuery) -> Reason:
+        return self._reason(query.cell, query.visible(self))
+
+    def _text(self, data: bool = True) -> str:
+        name, arguments = self._call()
+        if not data and any(isinstance(value, _DATA) for value in arguments.values()):
+            return f"{name}(...)"
+        shown = [
+            literal(value) if key in self.positional else f"{key}={literal(value)}"
+            for key, value in arguments.items()
+        ]
+        return f"{name}({', '.join(shown)})"
 
 
 class KeyOnly(Atom):
@@ -438,12 +506,10 @@ class KeyOnly(Atom):
     def _spans_transposed(self, view: View) -> Spans:
         # Transposed, a row attends to all keys or to none, as the one distinct row says.
         one = view.transposed._replace(row=0, row_stop=1)
-        spans = self._spans(one)
-        b, h, _ = spans.shape
-        visible = np.zeros((b, h, 1, one.frame.kv_len), np.bool_)
+        spans = self._spans(one).shift(-view.row, view.rows)
+        visible = np.zeros((*spans.shape, view.rows), np.bool_)
         spans.write_dense(visible)
-        rows = visible[:, :, 0, view.row : view.row_stop]
-        return view.band(view.first, np.where(rows, view.last + 1, view.first))
+        return view.band(view.first, np.where(visible[:, :, 0], view.last + 1, view.first))
 
     def _width_transposed(self, keys: int) -> int:  # noqa: ARG002 - all keys or none
         return 1
@@ -452,6 +518,8 @@ class KeyOnly(Atom):
 class Composite(Mask):
     """Base class of masks that are composed of others."""
 
+    operator: ClassVar[str]  # its name in JSON
+    _max_parts: ClassVar[int] = MAX_NODES
     _members: tuple[Mask, ...]  # what _parts() returns
 
     def __post_init__(self) -> None:
@@ -467,9 +535,9 @@ class Composite(Mask):
                 f"The expression is nested deeper than {MAX_DEPTH} operators. "
                 "Flatten it, or pass an array to dense(...)."
             )
-        if len(parts) > MAX_TERMS and isinstance(self, (And, Or)):
+        if len(parts) > self._max_parts:
             raise ArgumentError(
-                f"An & or | has {len(parts)} terms, more than {MAX_TERMS}. "
+                f"An & or | has {len(parts)} terms, more than {self._max_parts}. "
                 "Write it with fewer, such as one keys([...])."
             )
         if nodes > MAX_NODES:
@@ -477,6 +545,10 @@ class Composite(Mask):
                 f"The expression has {nodes} nodes, more than {MAX_NODES}. "
                 "Make it smaller, or pass an array to dense(...)."
             )
+
+    @abstractmethod
+    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
+        """The same operator on other masks."""
 
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
@@ -497,12 +569,73 @@ class Composite(Mask):
                 batch, heads = (b if b != 1 else batch), (h if h != 1 else heads)
         return batch, heads
 
+    def _transposed(self) -> Mask | None:
+        return self._with_parts(tuple(transpose(part) for part in self._members))
 
-@dataclass(frozen=True, repr=False)
-class And(Composite):
+    def _sizes(self, exact: bool) -> Sizes:
+        sizes = [part._sizes(exact) for part in self._members]
+        queries = (size.queries for size in sizes if size.queries is not None)
+        keys = (size.keys for size in sizes if size.keys is not None)
+        return Sizes(max(queries, default=None), max(keys, default=None))
+
+
+class Chain(Composite):
+    """Base class of `&` and `|`, which have any number of terms in any order."""
+
+    terms: tuple[Mask, ...]
+    symbol: ClassVar[str]
+    _precedence = 1
+    _max_parts = MAX_TERMS
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Chain) or self.symbol != other.symbol:
+            return NotImplemented if not isinstance(other, Mask) else False
+        return self.terms == other.terms or set(self.terms) == set(other.terms)
+
+    def __hash__(self) -> int:
+        return hash((self.symbol, frozenset(self.terms)))
+
+    def _terms_of(self, operator: type[Mask]) -> tuple[Mask, ...]:
+        return self.terms if type(self) is operator else (self,)
+
+    def _parts(self) -> tuple[Mask, ...]:
+        return self.terms
+
+    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
+        return type(self)(parts)
+
+    def _width(self, keys: int) -> int:
+        return sum(term._width(keys) for term in self.terms)
+
+    def _text(self, data: bool = True) -> str:
+        shown = [
+            f"({term._text(data)})"
+            if term._precedence == 1 and type(term) is not type(self)
+            else term._text(data)
+            for term in self.terms
+        ]
+        return f" {self.symbol} ".join(shown)
+
+    def _explain(self, query: CellQuery) -> Reason:
+        visible = query.visible(self)
+        deciding = tuple(
+            Reason("term.reason", {"term": brief(term), "reason": term._explain(query)})
+            for term in self.terms
+            if query.visible(term) == visible
+        )
+        return Reason("terms", {"terms": deciding})
+
+    def _deciding_terms(self, query: CellQuery) -> tuple[Reason, ...]:
+        return _verdicts(self.terms, query, query.visible(self))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class And(Chain):
     """The cells that are visible in all terms."""
 
     terms: tuple[Mask, ...]
+    operator: ClassVar[str] = "and"
+    symbol: ClassVar[str] = "&"
 
     def _spans(self, view: View) -> Spans:
         keys = view.key_stop - view.key
@@ -535,32 +668,33 @@ class And(Composite):
         known = [e for e in (term._extent() for term in self.terms) if e is not None]
         return min(known, default=None)
 
-    def _parts(self) -> tuple[Mask, ...]:
-        return self.terms
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
+        return _chain_formula(self, writer, row, col)
 
-    def _text(self) -> str:
-        return " & ".join(_in_brackets(term, Or) for term in self.terms)
+    def _regions(self, batch: int, head: int) -> SignedRegions | None:
+        return closed.intersection([term._regions(batch, head) for term in self.terms])
 
 
-@dataclass(frozen=True, repr=False)
-class Or(Composite):
+@dataclass(frozen=True, repr=False, eq=False)
+class Or(Chain):
     """The cells that are visible in at least one term."""
 
     terms: tuple[Mask, ...]
+    operator: ClassVar[str] = "or"
+    symbol: ClassVar[str] = "|"
 
     def _spans(self, view: View) -> Spans:
         if not self.terms:
             return view.nothing()
         return sets.union([term._spans(view) for term in self.terms])
 
-    def _width(self, keys: int) -> int:
-        return sum(term._width(keys) for term in self.terms)
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
+        return _chain_formula(self, writer, row, col)
 
-    def _parts(self) -> tuple[Mask, ...]:
-        return self.terms
-
-    def _text(self) -> str:
-        return " | ".join(_in_brackets(term, And) for term in self.terms)
+    def _regions(self, batch: int, head: int) -> SignedRegions | None:
+        # De Morgan: the complement of the intersection of the complements.
+        terms = [closed.complement(term._regions(batch, head)) for term in self.terms]
+        return closed.complement(closed.intersection(terms))
 
 
 @dataclass(frozen=True, repr=False)
@@ -568,6 +702,8 @@ class Not(Composite):
     """The cells that the term masks out."""
 
     term: Mask
+    operator: ClassVar[str] = "not"
+    _precedence = 2
 
     def _spans(self, view: View) -> Spans:
         return self.term._spans(view).complement(view.key, view.key_stop)
@@ -578,8 +714,21 @@ class Not(Composite):
     def _parts(self) -> tuple[Mask, ...]:
         return (self.term,)
 
-    def _text(self) -> str:
-        return "~" + _in_brackets(self.term, And, Or)
+    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
+        return Not(*parts)
+
+    def _text(self, data: bool = True) -> str:
+        return f"~{_in_brackets(self.term, 2, data)}"
+
+    def _explain(self, query: CellQuery) -> Reason:
+        return self.term._explain(query)
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
+        term = self.term._formula(writer, row, col)
+        return None if term is None else f"~{term}"
+
+    def _regions(self, batch: int, head: int) -> SignedRegions | None:
+        return closed.complement(self.term._regions(batch, head))
 
 
 @dataclass(frozen=True, repr=False)
@@ -587,13 +736,12 @@ class Transpose(Composite):
     """The cells (q, k) for which (k, q) is visible in the term."""
 
     term: Mask
+    operator: ClassVar[str] = "transpose"
 
     @mask_property
     def _closed(self) -> Mask | None:
         """An equal mask without `.T`, if one is known."""
-        from maskwright.core.simplify import transposed
-
-        return transposed(self.term)
+        return self.term._transposed()
 
     def _spans(self, view: View) -> Spans:
         closed = self._closed
@@ -618,8 +766,27 @@ class Transpose(Composite):
     def _parts(self) -> tuple[Mask, ...]:
         return (self.term,)
 
-    def _text(self) -> str:
-        return _in_brackets(self.term, And, Or, Not) + ".T"
+    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
+        return Transpose(*parts)
+
+    def _transposed(self) -> Mask:
+        return self.term
+
+    def _sizes(self, exact: bool) -> Sizes:
+        queries, keys = self.term._sizes(exact)
+        return Sizes(keys, queries)
+
+    def _text(self, data: bool = True) -> str:
+        return f"{_in_brackets(self.term, 3, data)}.T"
+
+    def _explain(self, query: CellQuery) -> Reason:
+        return Reason("transpose", {"reason": self.term._explain(query.transposed())})
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
+        return self.term._formula(writer, col, row)
+
+    def _regions(self, batch: int, head: int) -> SignedRegions | None:
+        return None if self._closed is None else self._closed._regions(batch, head)
 
 
 @dataclass(frozen=True, repr=False)
@@ -630,7 +797,7 @@ class PerAxis(Composite):
     masks: tuple[Mask, ...]
 
     @property
-    def name(self) -> str:
+    def operator(self) -> str:  # type: ignore[override]
         """The function that constructs this mask: by_head or by_batch."""
         return f"by_{self.axis}"
 
@@ -643,7 +810,7 @@ class PerAxis(Composite):
     def _dims(self) -> tuple[BroadcastDims, ...]:
         count = len(self.masks)
         batch, heads = (1, count) if self.axis == "head" else (count, 1)
-        return BroadcastDims(f"{self.name}([{count} masks])", batch, heads), *super()._dims
+        return BroadcastDims(f"{self.operator}([{count} masks])", batch, heads), *super()._dims
 
     def _spans(self, view: View) -> Spans:
         if len(self.masks) == 1:
@@ -664,8 +831,27 @@ class PerAxis(Composite):
     def _parts(self) -> tuple[Mask, ...]:
         return self.masks
 
-    def _text(self) -> str:
-        return f"{self.name}([{', '.join(mask._text() for mask in self.masks)}])"
+    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
+        return PerAxis(self.axis, parts)
+
+    def _text(self, data: bool = True) -> str:
+        if not data:
+            return f"{self.operator}(...)"
+        return f"{self.operator}([{', '.join(mask._text() for mask in self.masks)}])"
+
+    def _explain(self, query: CellQuery) -> Reason:
+        member = self.member(query.cell.batch, query.cell.head)
+        return Reason("term.reason", {"term": brief(member), "reason": member._explain(query)})
+
+    def _deciding_terms(self, query: CellQuery) -> tuple[Reason, ...]:
+        cell = query.cell
+        member = self.member(cell.batch, cell.head)
+        index = cell.head if self.axis == "head" else cell.batch
+        uses = Reason(f"axis.{self.axis}", {"index": index, "term": brief(member)})
+        return uses, *member._deciding_terms(query)
+
+    def _regions(self, batch: int, head: int) -> SignedRegions | None:
+        return self.member(batch, head)._regions(batch, head)
 
 
 def by_head(masks: Sequence[Mask]) -> Mask:
@@ -704,10 +890,96 @@ def answer_torch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def walk(mask: Mask) -> Iterator[Mask]:
-    """Yields the mask and all masks in it, outermost first."""
+    """Yields the mask and all masks in it, outermost first.
+
+    >>> import maskwright as mw
+    >>> list(walk(mw.causal() & ~mw.keys([1])))
+    [causal() & ~keys([1]), causal(), ~keys([1]), keys([1])]
+    """
     yield mask
     for part in mask._parts():
         yield from walk(part)
+
+
+def find(mask: Mask, kind: type[AtomT] | tuple[type[AtomT], ...]) -> list[AtomT]:
+    """The masks of a class, or of one of several, in an expression.
+
+    >>> import maskwright as mw
+    >>> from maskwright.core.atoms.tokens import Padding
+    >>> find(mw.causal() & mw.padding(lengths=[3]), Padding)
+    [padding(lengths=[3])]
+    """
+    return [part for part in walk(mask) if isinstance(part, kind)]
+
+
+def transpose(mask: Mask) -> Mask:
+    """The transpose, without `.T` where the mask has a closed form for it.
+
+    >>> import maskwright as mw
+    >>> transpose(mw.causal()), transpose(mw.tree([-1, 0]))
+    (window(back=0, ahead=None), tree([[-1, 0]]).T)
+    """
+    found = mask._transposed()
+    return Transpose(mask) if found is None else found
+
+
+def brief(mask: Mask) -> str:
+    """The mask as text, with `...` in place of arrays.
+
+    >>> import maskwright as mw
+    >>> brief(mw.causal() & mw.padding(lengths=[3, 4]))
+    'causal() & padding(...)'
+    """
+    return mask._text(data=False)
+
+
+def data_size(mask: Mask) -> int:
+    """Number of values in the arrays of an expression.
+
+    >>> import maskwright as mw
+    >>> data_size(mw.causal() & mw.padding(lengths=[3, 4]))
+    2
+    """
+    return sum(
+        value.data.size if isinstance(value, FrozenArray) else len(value)
+        for atom in find(mask, Atom)
+        for value in atom._call()[1].values()
+        if isinstance(value, _DATA)
+    )
+
+
+def _verdicts(terms: tuple[Mask, ...], query: CellQuery, visible: bool) -> tuple[Reason, ...]:
+    verdict = "term.visible" if visible else "term.masked"
+    deciding = [
+        Reason(verdict, {"term": _bracketed(term), "reason": term._explain(query)})
+        for term in terms
+        if query.visible(term) == visible
+    ]
+    if not visible:
+        deciding += [
+            Reason("term.would_allow", {"term": _bracketed(term)})
+            for term in terms
+            if query.visible(term)
+        ]
+    return tuple(deciding)
+
+
+def _bracketed(mask: Mask) -> str:
+    return f"({brief(mask)})" if mask._precedence == 1 else brief(mask)
+
+
+def _chain_formula(mask: And | Or, writer: FormulaWriter, row: str, col: str) -> str | None:
+    neutral = "everything" if mask.symbol == "&" else "nothing"
+    terms = [term for term in mask.terms if getattr(type(term), "name", "") != neutral]
+    if not terms:
+        return writer.constant(mask.symbol == "&", row, col)
+    formulas = []
+    for term in terms:
+        formula = term._formula(writer, row, col)
+        if formula is None:
+            return None
+        formulas.append(formula)
+    return f"({f' {mask.symbol} '.join(formulas)})" if len(formulas) > 1 else formulas[0]
 
 
 def _not_a_mask(other: object, operator: str) -> ArgumentError:
@@ -733,5 +1005,6 @@ def _members(masks: Sequence[Mask], name: str) -> tuple[Mask, ...]:
     return members
 
 
-def _in_brackets(mask: Mask, *looser: type[Mask]) -> str:
-    return f"({mask._text()})" if isinstance(mask, looser) else mask._text()
+def _in_brackets(mask: Mask, precedence: int, data: bool) -> str:
+    text = mask._text(data)
+    return f"({text})" if mask._precedence < precedence else text

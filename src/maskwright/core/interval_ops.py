@@ -6,7 +6,6 @@ begins at r * (kv_len + 1): the gap of one keeps rows apart, so that one sweep s
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -75,28 +74,3 @@ def column_major_cells(flat: CSR, planes: int, rows: int, first: int, stop: int)
     row = np.repeat(np.repeat(np.arange(planes * rows), np.diff(offsets)), length)
     key = np.repeat(starts - first - before, length) + np.arange(int(length.sum()))
     return np.sort((row // rows * (stop - first) + key) * rows + row % rows)
-
-
-def write_band(band: Band, out: BoolArray, kv_len: int) -> None:
-    """Write the cells of one-interval rows into (batch, heads, rows, kv_len)."""
-    low, high = band
-    if high.shape != out.shape[:3]:
-        high = np.broadcast_to(high, out.shape[:3])
-    if high.size > kv_len:
-        # Many rows: each is a copy out of the table of all rows that see the first n keys.
-        table = _short_rows(kv_len) if kv_len <= 512 else _all_rows(kv_len)
-        np.take(table, high, axis=0, out=out, mode="clip")
-        if low.any():
-            out ^= table[low]
-        return
-    keys = np.arange(kv_len)
-    np.less(keys, high[..., None], out=out)
-    out &= keys >= low[..., None]
-
-
-def _all_rows(kv_len: int) -> BoolArray:
-    """Row n sees the first n keys."""
-    return np.tri(kv_len + 1, kv_len, -1, dtype=np.bool_)
-
-
-_short_rows = lru_cache(maxsize=8)(_all_rows)  # a training run binds the same lengths over and over

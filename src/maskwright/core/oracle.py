@@ -1,8 +1,8 @@
-"""The definition of truth: may this query see this key? One cell at a time, by plain loops.
+"""The definition of every mask, one cell at a time: does this query attend to this key?
 
-Slow on purpose, and independent: nothing here knows of spans, and nothing fast imports this file.
-Positions are absolute, as everywhere; `frame` is needed only by atoms that hold the frame's own
-rows and columns.
+Slow and independent: nothing here uses spans, and no other module imports this one; tests compare
+everything fast with it. Positions are absolute. `frame` is needed only by atoms whose data is
+indexed by the frame's rows and columns.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 def truth(mask: Mask, frame: Frame) -> list[list[list[list[bool]]]]:
-    """Every cell of the frame, (batch, heads, query, key), as nested lists.
+    """All cells of the frame, (batch, heads, query, key), as nested lists.
 
     >>> import maskwright as mw
     >>> truth(mw.causal(), mw.causal().on(2).frame)
     [[[[True, False], [True, True]]]]
     """
-    may_see = rule(mask, frame)
+    visible = rule(mask, frame)
     return [
         [
             [
-                [may_see(b, h, q, k) for k in range(frame.k_start, frame.k_stop)]
+                [visible(b, h, q, k) for k in range(frame.k_start, frame.k_stop)]
                 for q in range(frame.q_start, frame.q_stop)
             ]
             for h in range(frame.heads)
@@ -48,7 +48,7 @@ def truth(mask: Mask, frame: Frame) -> list[list[list[list[bool]]]]:
 
 @singledispatch
 def rule(mask: Mask, frame: Frame) -> Rule:
-    """`may_see(b, h, q, k)` for this mask, with q and k as positions."""
+    """The function `visible(b, h, q, k)` of a mask, with q and k as positions."""
     raise TypeError(f"{type(mask).__name__} has no rule")
 
 
@@ -97,9 +97,9 @@ def _(mask: Nothing, frame: Frame) -> Rule:
 @rule.register(Window)
 def _(mask: Window, frame: Frame) -> Rule:
     def may(b: int, h: int, q: int, k: int) -> bool:
-        not_too_old = mask.back is None or k >= q - mask.back
-        not_too_new = mask.ahead is None or k <= q + mask.ahead
-        return not_too_old and not_too_new
+        recent = mask.back is None or k >= q - mask.back
+        not_ahead = mask.ahead is None or k <= q + mask.ahead
+        return recent and not_ahead
 
     return may
 
@@ -122,14 +122,14 @@ def _(mask: Stride, frame: Frame) -> Rule:
 
 @rule.register(Keys)
 def _(mask: Keys, frame: Frame) -> Rule:
-    chosen = _chosen(mask.where)
-    return lambda b, h, q, k: k in _of(chosen, b)
+    selected = _selected(mask.where)
+    return lambda b, h, q, k: k in _of(selected, b)
 
 
 @rule.register(Queries)
 def _(mask: Queries, frame: Frame) -> Rule:
-    chosen = _chosen(mask.where)
-    return lambda b, h, q, k: q in _of(chosen, b)
+    selected = _selected(mask.where)
+    return lambda b, h, q, k: q in _of(selected, b)
 
 
 @rule.register(Padding)
@@ -198,8 +198,8 @@ def _(mask: Image, frame: Frame) -> Rule:
 
     def may(b: int, h: int, q: int, k: int) -> bool:
         (y, x), (v, u) = divmod(q, mask.width), divmod(k, mask.width)
-        drawn = k <= q or not mask.raster
-        return drawn and near(y, v, mask.height) and near(x, u, mask.width)
+        earlier = k <= q or not mask.raster
+        return earlier and near(y, v, mask.height) and near(x, u, mask.width)
 
     return may
 
@@ -216,11 +216,11 @@ def _(mask: Dense, frame: Frame) -> Rule:
 
 @rule.register(Blocks)
 def _(mask: Blocks, frame: Frame) -> Rule:
-    lit = mask.map.data.tolist()
+    blocks = mask.map.data.tolist()
 
     def may(b: int, h: int, q: int, k: int) -> bool:
         line = (q - frame.q_start) // mask.q_size
-        return bool(_of(_of(lit, b), h)[line][(k - frame.k_start) // mask.kv_size])
+        return bool(_of(_of(blocks, b), h)[line][(k - frame.k_start) // mask.kv_size])
 
     return may
 
@@ -231,12 +231,13 @@ def _(mask: Where, frame: Frame) -> Rule:
 
 
 def _of(rows: Sequence[Any], index: int) -> Any:
-    """Data of one row is the same for all."""
+    """The data of one batch row or head; data with one row is shared by all."""
     return rows[0] if len(rows) == 1 else rows[index]
 
 
-def _chosen(where: IndexSet) -> list[set[int]]:
-    if where.positions is not None:
-        return [set(where.positions.data.tolist())]
+def _selected(where: IndexSet) -> list[set[int]]:
+    if where.runs is not None:
+        runs = where.runs.data.tolist()
+        return [{position for start, stop in runs for position in range(start, stop)}]
     assert where.flags is not None
     return [{p for p, on in enumerate(row) if on} for row in where.flags.data.tolist()]

@@ -1,70 +1,81 @@
-"""Mask to JSON and back, by a versioned schema.
+"""Masks as JSON, by a versioned schema.
 
     {"maskwright": 1, "mask": {"and": [{"atom": "causal"}, {"atom": "prefix", "lengths": [3]}]}}
 
-An operator is an object of one key (`and`, `or`, `not`, `transpose`, `by_head`, `by_batch`); an
-atom is its name with the arguments that make it. Evenly spaced numbers are {"range": [start, stop,
-step]}; an array with long runs of equal values is {"runs": [[value, count], …], "shape": […]}.
+An operator is an object of one key (`and`, `or`, `not`, `transpose`, `by_head`, `by_batch`). An
+atom is an object of its name and its arguments, which are the fields of its class. Evenly spaced
+integers are {"range": [start, stop, step]}, several ranges a list of such objects, and an array
+with long runs of equal values is {"runs": [[value, count], …], "shape": […]}.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from maskwright.core.atoms import ATOMS
-from maskwright.core.atoms.array import Where
 from maskwright.core.expr import (
     MAX_DEPTH,
     MAX_NODES,
     And,
     Atom,
+    Composite,
     Mask,
-    Not,
     Or,
-    PerAxis,
-    Transpose,
     by_batch,
     by_head,
 )
-from maskwright.core.parser import MAX_RANGE, call
-from maskwright.core.source_repr import plain
-from maskwright.core.validate import MAX_INT, FrozenArray
+from maskwright.core.parser import DataBudget, call
+from maskwright.core.validate import MAX_INT, FrozenArray, plain
 from maskwright.errors import TextError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VERSION: Final = 1
 MAX_CHARACTERS: Final = 4_000_000
-MAX_CELLS: Final = 2**26  # of one array that is written as runs
-SHORT: Final = 64  # values that are always written out
-_PLACE: Final = {  # the argument that text gives by place, JSON gives by name
-    "chunks": "size",
-    "stride": "step",
-    "keys": "where",
-    "queries": "where",
-    "tree": "parents",
-    "graph": "edges",
-    "dense": "array",
-    "blocks": "map",
+MIN_RUNS: Final = 64  # values from which an array may be written as runs
+
+_UNARY: Final[dict[str, Callable[[Mask], Mask]]] = {
+    "not": lambda mask: ~mask,
+    "transpose": lambda mask: mask.T,
+}
+_VARIADIC: Final[dict[str, Callable[[list[Mask]], Mask]]] = {
+    "and": lambda parts: _chain(And, parts),
+    "or": lambda parts: _chain(Or, parts),
+    "by_head": by_head,
+    "by_batch": by_batch,
 }
 
 
 def to_json(mask: Mask) -> str:
     """The mask as JSON text.
 
+    Args:
+        mask: An unbound mask.
+
+    Returns:
+        The text, which `from_json` reads.
+
+    Raises:
+        TextError: If the mask contains `where(...)`, or the text would be too long to be read.
+
     >>> import maskwright as mw
     >>> mw.to_json(mw.causal() & ~mw.keys([1]))
     '{"maskwright": 1, "mask": {"and": [{"atom": "causal"}, {"not": {"atom": "keys", "where": [1]}}]}}'
     """
     if not isinstance(mask, Mask):
-        raise TextError(f"to_json: got {type(mask).__name__}. Give a mask.")
+        raise TextError(
+            f"to_json: expected a mask, got {type(mask).__name__}. Pass an unbound mask."
+        )
     text = json.dumps({"maskwright": VERSION, "mask": _write(mask)})
     if len(text) > MAX_CHARACTERS:
         raise TextError(
-            f"The JSON would have {len(text)} characters, more than the {MAX_CHARACTERS} that are read. "
-            "Keep the data in an array file, and build the mask from that."
+            f"to_json: the JSON would have {len(text)} characters, from_json reads at most "
+            f"{MAX_CHARACTERS}. Store the data in an array file, and build the mask from it."
         )
     return text
 
@@ -72,80 +83,68 @@ def to_json(mask: Mask) -> str:
 def from_json(text: str) -> Mask:
     """The mask that `to_json` wrote.
 
+    Args:
+        text: JSON text.
+
+    Returns:
+        The mask.
+
+    Raises:
+        TextError: If the text is not JSON of this schema, or describes too much data.
+        ArgumentError: If an argument of an atom is invalid.
+
     >>> import maskwright as mw
     >>> mw.from_json('{"maskwright": 1, "mask": {"atom": "window", "back": 3}}')
     window(back=3)
     """
     if not isinstance(text, str):
-        raise TextError(f"from_json: got {type(text).__name__}. Give a text.")
+        raise TextError(
+            f"from_json: expected a string, got {type(text).__name__}. Pass what to_json returned."
+        )
     if len(text) > MAX_CHARACTERS:
         raise TextError(
-            f"The JSON has {len(text)} characters, more than {MAX_CHARACTERS}. Build the mask in Python."
+            f"from_json: the JSON has {len(text)} characters, more than {MAX_CHARACTERS}. "
+            "Build the mask in Python."
         )
     try:
         document = json.loads(text)
     except RecursionError:
-        raise TextError("The JSON nests too deep. Flatten it.") from None
+        raise TextError("from_json: the JSON is nested too deeply. Flatten it.") from None
     except ValueError as error:
-        raise TextError(f"This is no JSON: {error}. Give what to_json wrote.") from None
+        raise TextError(f"from_json: invalid JSON: {error}. Pass what to_json returned.") from None
     if not isinstance(document, dict) or set(document) != {"maskwright", "mask"}:
         raise TextError(
-            'The JSON has not the two keys "maskwright" and "mask". Give what to_json wrote.'
+            'from_json: expected an object with the keys "maskwright" and "mask". '
+            "Pass what to_json returned."
         )
     if type(document["maskwright"]) is not int or document["maskwright"] != VERSION:
         raise TextError(
-            f"The JSON is of version {document['maskwright']!r:.50}, this is for version {VERSION}. "
+            f"from_json: the JSON has version {document['maskwright']!r:.50}, expected {VERSION}. "
             "Use the maskwright that wrote it."
         )
-    return _read(document["mask"], 1)
+    return _Reader().read(document["mask"], 1)
 
 
 def _write(mask: Mask) -> dict[str, Any]:
-    if isinstance(mask, (And, Or)):
-        return {"and" if isinstance(mask, And) else "or": [_write(term) for term in mask.terms]}
-    if isinstance(mask, (Not, Transpose)):
-        return {"not" if isinstance(mask, Not) else "transpose": _write(mask.term)}
-    if isinstance(mask, PerAxis):
-        return {mask.name: [_write(member) for member in mask.masks]}
-    if isinstance(mask, Where):
-        raise TextError(f"{mask!r} holds Python code, which JSON can't. Give dense(...) instead.")
+    if isinstance(mask, Composite):
+        parts = [_write(part) for part in mask._parts()]
+        return {mask.operator: parts[0] if mask.operator in _UNARY else parts}
     assert isinstance(mask, Atom)
-    name, arguments = mask._call()
-    given = {key or _PLACE[name]: _write_value(value) for key, value in arguments.items()}
-    return {"atom": name, **given}
-
-
-def _read(node: Any, depth: int) -> Mask:
-    if depth > MAX_DEPTH:
-        raise TextError(f"The JSON nests deeper than {MAX_DEPTH} operators. Flatten it.")
-    if not isinstance(node, dict):
+    if not mask.serializable:
         raise TextError(
-            f"A mask is a JSON object, not {type(node).__name__}. Give what to_json wrote."
+            f"to_json: {mask!r:.80} contains a Python function, which JSON cannot represent. "
+            "Pass dense(...) instead."
         )
-    if "atom" in node:
-        name = node["atom"]
-        if not isinstance(name, str) or name not in ATOMS:
-            raise TextError(f"There is no atom named {name!r:.50}. Give what to_json wrote.")
-        return call(name, [], {key: _value(of) for key, of in node.items() if key != "atom"})
-    if len(node) == 1:
-        (operator, of), *_ = node.items()
-        if operator in ("not", "transpose"):
-            part = _read(of, depth + 1)
-            return ~part if operator == "not" else part.T
-        if operator in ("and", "or", "by_head", "by_batch") and isinstance(of, list) and of:
-            if len(of) > MAX_NODES:
-                raise TextError(f'"{operator}" has more than {MAX_NODES} parts. Make it smaller.')
-            parts = [_read(part, depth + 1) for part in of]
-            return _combine(operator, parts)
-    raise TextError(
-        f"{sorted(node)!r:.80} is no operator with a list of masks. Give what to_json wrote."
-    )
+    name, arguments = mask._call()
+    return {"atom": name, **{key: _write_value(value) for key, value in arguments.items()}}
 
 
 def _write_value(value: Any) -> Any:
     if isinstance(value, range):
         return {"range": [value.start, value.stop, value.step]}
-    if isinstance(value, FrozenArray) and value.data.size > SHORT:
+    if isinstance(value, tuple) and value and isinstance(value[0], range):
+        return [_write_value(part) for part in value]
+    if isinstance(value, FrozenArray) and value.data.size > MIN_RUNS:
         flat = value.data.ravel().astype(np.int64)
         begins = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
         if 4 * begins.size < flat.size:
@@ -155,39 +154,92 @@ def _write_value(value: Any) -> Any:
     return plain(value)
 
 
-def _value(value: Any) -> Any:
-    """An argument, with ranges and runs written out."""
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"range"} and _are_whole(value["range"], 3):
+def _chain(kind: type[And | Or], parts: list[Mask]) -> Mask:
+    terms = [term for part in parts for term in part._terms_of(kind)]
+    return kind(tuple(terms)) if len(terms) > 1 else parts[0]
+
+
+class _Reader:
+    """Builds the mask of a JSON document, and limits the data that it describes."""
+
+    def __init__(self) -> None:
+        self.budget = DataBudget()
+
+    def read(self, node: Any, depth: int) -> Mask:
+        """The mask of an object."""
+        if depth > MAX_DEPTH:
+            raise TextError(f"from_json: nested deeper than {MAX_DEPTH} operators. Flatten it.")
+        if not isinstance(node, dict):
+            raise TextError(
+                f"from_json: expected an object for a mask, got {type(node).__name__}. "
+                "Pass what to_json returned."
+            )
+        if "atom" in node:
+            return self._atom(dict(node))
+        if len(node) == 1:
+            ((operator, value),) = node.items()
+            if operator in _UNARY:
+                return _UNARY[operator](self.read(value, depth + 1))
+            if operator in _VARIADIC and isinstance(value, list) and value:
+                if len(value) > MAX_NODES:
+                    raise TextError(
+                        f'from_json: "{operator}" has more than {MAX_NODES} masks. Make it smaller.'
+                    )
+                return _VARIADIC[operator]([self.read(part, depth + 1) for part in value])
+        raise TextError(
+            f"from_json: {sorted(node)!r:.80} is not an operator with its masks. "
+            "Pass what to_json returned."
+        )
+
+    def _atom(self, node: dict[str, Any]) -> Mask:
+        name = node.pop("atom")
+        if not isinstance(name, str) or name not in ATOMS:
+            raise TextError(
+                f"from_json: there is no atom {name!r:.50}. Pass what to_json returned."
+            )
+        return call(name, [], {key: self._value(value, name) for key, value in node.items()})
+
+    def _value(self, value: Any, atom: str) -> Any:
+        """An argument, with ranges and runs expanded."""
+        if isinstance(value, list) and value and all(_is_range(part) for part in value):
+            return [self._range(part, atom) for part in value]
+        if not isinstance(value, dict):
+            return value
+        if _is_range(value):
+            return self._range(value, atom)
+        if set(value) == {"runs", "shape"} and _are_integers(value["shape"], None):
+            runs, shape = value["runs"], value["shape"]
+            if isinstance(runs, list) and all(_are_integers(run, 2) and run[1] > 0 for run in runs):
+                total = sum(count for _, count in runs)
+                if total == math.prod(shape) and min(shape, default=0) > 0:
+                    return self._repeat(runs, shape, total)
+        raise TextError(
+            'from_json: an argument is neither {"range": [start, stop, step]} nor {"runs": '
+            '[[value, count], …], "shape": […]}. Pass what to_json returned.'
+        )
+
+    def _repeat(self, runs: list[list[int]], shape: list[int], total: int) -> Any:
+        values = np.array([value for value, _ in runs], np.int64)
+        boolean = bool(((values == 0) | (values == 1)).all())
+        self.budget.spend(total if boolean else 16 * total)
+        values = values.astype(np.uint8 if boolean else np.int64)
+        return np.repeat(values, [count for _, count in runs]).reshape(shape)
+
+    def _range(self, value: dict[str, list[int]], atom: str) -> range:
         start, stop, step = value["range"]
-        if step >= 1 and stop - start <= MAX_RANGE * step:
-            return range(start, stop, step)
-    if set(value) == {"runs", "shape"} and _are_whole(value["shape"], None):
-        runs, shape = value["runs"], value["shape"]
-        if isinstance(runs, list) and all(_are_whole(run, 2) and run[1] > 0 for run in runs):
-            total = sum(count for _, count in runs)
-            if total == math.prod(shape) <= MAX_CELLS and min(shape, default=0) > 0:
-                numbers = [number for number, _ in runs]
-                return np.repeat(numbers, [count for _, count in runs]).reshape(shape)
-    raise TextError(
-        'An argument is neither {"range": [start, stop, step]} nor {"runs": [[value, count], …], '
-        '"shape": […]}. Give what to_json wrote.'
-    )
+        if step < 1:
+            raise TextError(f"from_json: a range has step {step}. Expected 1 or more.")
+        return self.budget.spend_range(range(start, stop, step), atom)
 
 
-def _are_whole(values: Any, count: int | None) -> bool:
-    """A list of that many whole numbers, none beyond what an array holds."""
+def _is_range(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"range"} and _are_integers(value["range"], 3)
+
+
+def _are_integers(values: Any, count: int | None) -> bool:
+    """Whether this is a list of `count` integers that an array can hold."""
     return (
         isinstance(values, list)
         and (count is None or len(values) == count)
         and all(type(value) is int and abs(value) <= MAX_INT for value in values)
     )
-
-
-def _combine(operator: str, parts: list[Mask]) -> Mask:
-    if operator in ("by_head", "by_batch"):
-        return by_head(parts) if operator == "by_head" else by_batch(parts)
-    kind = And if operator == "and" else Or
-    terms = [t for part in parts for t in (part.terms if isinstance(part, kind) else (part,))]
-    return kind(tuple(terms)) if len(terms) > 1 else parts[0]

@@ -10,6 +10,7 @@ every set operation is one sweep over them.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,6 @@ from maskwright.core.interval_ops import (
     covered,
     join_bands,
     sweep,
-    write_band,
 )
 from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, FrameError
@@ -264,7 +264,7 @@ class Spans:
         """Write the cells into `out`, (batch, heads, rows, kv_len)."""
         b, h, rows = self.shape
         if self._band is not None:
-            write_band(self._band, out, self.kv_len)
+            _write_band(self._band, out, self.kv_len)
             return
         offsets, starts, stops = self.flat
         edges = np.zeros((b * h * rows, self.kv_len + 1), np.int8)
@@ -513,3 +513,28 @@ def _with(shape: Sequence[int], axis: int, size: int) -> Planes:
     sizes = list(shape)
     sizes[axis] = size
     return sizes[0], sizes[1], sizes[2]
+
+
+def _write_band(band: Band, out: BoolArray, kv_len: int) -> None:
+    """Write the cells of one-interval rows into (batch, heads, rows, kv_len)."""
+    low, high = band
+    if high.shape != out.shape[:3]:
+        high = np.broadcast_to(high, out.shape[:3])
+    if high.size > kv_len:
+        # Many rows: each is a copy out of the table of all rows that see the first n keys.
+        table = _short_rows(kv_len) if kv_len <= 512 else _all_rows(kv_len)
+        np.take(table, high, axis=0, out=out, mode="clip")
+        if low.any():
+            out ^= table[low]
+        return
+    keys = np.arange(kv_len)
+    np.less(keys, high[..., None], out=out)
+    out &= keys >= low[..., None]
+
+
+def _all_rows(kv_len: int) -> BoolArray:
+    """Row n sees the first n keys."""
+    return np.tri(kv_len + 1, kv_len, -1, dtype=np.bool_)
+
+
+_short_rows = lru_cache(maxsize=8)(_all_rows)  # a training run binds the same lengths over and over

@@ -1,6 +1,6 @@
-"""Tiles: which blocks of a mask are empty, full or partial, exactly, without looking at every cell.
+"""Tiles: which blocks of a mask are empty, full or partial, and the number of visible cells in each.
 
-A tile is touched if some row of it has an interval in it. A tile is full if the complement does
+A tile is touched if one of its rows has an interval in it. A tile is full if the complement does
 not touch it. Both are one sweep over the intervals, with keys counted in blocks.
 """
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tiles:
-    """The blocks of a mask, as spans of blocks: those that are touched, and those that are full.
+    """The blocks of a mask that have visible cells, and those that are full, as spans of blocks.
 
-    Row r of the spans is the r-th block of queries; "keys" in them are blocks of keys.
+    Row r of the spans is the r-th block of queries; their keys are blocks of keys.
 
     >>> import maskwright as mw
     >>> tiles = mw.causal().on(8).tiles(2, 2)
@@ -53,7 +53,7 @@ class Tiles:
         return (*self.touched.shape, self.touched.kv_len)
 
     def kinds(self) -> npt.NDArray[np.uint8]:
-        """Every tile as a number: 0 empty, 1 partial, 2 full.
+        """An array of the kind of each tile: 0 empty, 1 partial, 2 full.
 
         >>> import maskwright as mw
         >>> mw.window(back=1).on(4).tiles(2, 2).kinds().tolist()
@@ -70,7 +70,7 @@ class Tiles:
         return touched.astype(np.uint8) + full
 
     def counts(self) -> dict[str, int]:
-        """How many tiles of each kind there are in the planes held.
+        """Number of tiles of each kind, over the planes that differ.
 
         >>> import maskwright as mw
         >>> mw.causal().on(4).tiles(2, 2).counts()
@@ -92,13 +92,19 @@ class Tiles:
 
 
 def cut(parts: Iterable[Spans], q_block: int, kv_block: int) -> Tiles:
-    """Tiles of spans that are given some rows at a time, whole blocks or parts of one block."""
+    """Tiles from the spans of some rows at a time, whole blocks or parts of one block."""
     touched: list[Spans] = []
     full: list[Spans] = []
-    row = 0
+    row = size = 0
     for spans in parts:
         some, whole = _cut(spans, q_block, kv_block)
-        if row % q_block:  # another part of the block before
+        size += 16 * (some.intervals() + whole.intervals())
+        if size > MAX_BYTES:
+            raise SizeError(
+                f"tiles() would need more than {MAX_BYTES / 1e9:.1f} GB. "
+                "Use larger blocks or .rows(start, stop)."
+            )
+        if row % q_block:  # a further part of the last block
             touched[-1], full[-1] = touched[-1] | some, full[-1] & whole
         else:
             touched.append(some)
@@ -116,10 +122,10 @@ def _cut(spans: Spans, q_block: int, kv_block: int) -> tuple[Spans, Spans]:
 
 
 def _cut_band(spans: Spans, q_block: int, kv_block: int) -> tuple[Spans, Spans] | None:
-    """Where every row sees one interval and those of neighbours meet, so do the tiles'.
+    """The tiles if each row has one interval that overlaps those of the next row; else None.
 
-    Then the touched tiles of a block of rows go from its least `low` to its greatest `high`, and
-    the full ones from its greatest `low` to its least `high`.
+    Then the touched tiles of a block of rows go from its minimum `low` to its maximum `high`, and
+    the full ones from its maximum `low` to its minimum `high`.
     """
     band, (b, h, rows) = spans.band, spans.shape
     if band is None or not rows or not b * h:
@@ -148,21 +154,25 @@ def _touched(spans: Spans, q_block: int, kv_block: int) -> Spans:
     plane, line = np.divmod(row, max(rows, 1))
     base = (plane * tall + line // q_block) * (broad + 1)
     low, high = base + starts // kv_block, base + (stops - 1) // kv_block + 1
-    # Neighbouring rows mostly touch the same tiles: the sweep need not sort those again.
+    # Neighbouring rows mostly touch the same tiles, which need not be sorted again.
     fresh = np.append(True, (low[1:] != low[:-1]) | (high[1:] != high[:-1]))[: low.size]
     low, high = sweep(low[fresh], high[fresh], covered)
     return Spans.from_line((b, h, tall), broad, low, high)
 
 
 def covered_cells(
-    parts: Iterable[Spans], rows: int, keys: range, q_block: int, kv_block: int
+    parts: Iterable[tuple[int, Spans]], rows: int, keys: range, q_block: int, kv_block: int
 ) -> IntArray:
-    """Seen cells of every tile, of spans of one plane that are given some rows at a time."""
+    """Number of visible cells per tile, from the spans of one plane with their first rows.
+
+    An interval covers `edge - start` keys below an edge, less `edge - stop` if it ends below it.
+    Summed over the intervals of a row of tiles, that needs only the number and the sum of the
+    starts and stops in each tile.
+    """
     tall, broad = math.ceil(rows / q_block), math.ceil(len(keys) / kv_block)
     edges = np.arange(broad + 1) * kv_block
     below = np.zeros((tall, broad + 1))
-    row = 0
-    for spans in parts:
+    for row, spans in parts:
         offsets, starts, stops = spans.flat
         owner = np.repeat(np.arange(row, row + spans.shape[2]) // q_block, np.diff(offsets))
         for ends, sign in ((starts, 1), (stops, -1)):
@@ -173,39 +183,35 @@ def covered_cells(
             total = np.bincount(tile, inside, minlength=size).reshape(tall, broad + 1)
             number, place = (_before(x) for x in (count, total))
             below += sign * (number * edges - place)
-        row += spans.shape[2]
     return np.diff(below, axis=1).astype(np.int64)
 
 
 def read_index(given: int, name: str, size: int) -> int:
-    """A number of a batch row or head that is there."""
+    """A valid index of a batch row or head."""
     number = parse_int(given, f"coverage: {name}")
     if not 0 <= number < size:
         raise FrameError(
-            f"coverage: {name} {number} is not there. Give a number from 0 to {size - 1}."
+            f"coverage: {name} {number} is out of range. Pass a number from 0 to {size - 1}."
         )
     return number
 
 
-def read_stretch(given: tuple[int, int] | None, name: str, size: int) -> range:
-    """A first and one past the last as a range; all, if nothing is given."""
+def read_range(given: tuple[int, int] | None, name: str, size: int) -> range:
+    """A pair (start, stop) as a range; by default everything."""
     if given is None:
         return range(size)
     if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise ArgumentError(
-            f"coverage: {name}={given!r:.40} is no stretch. Give a first and one past the last."
-        )
+        raise ArgumentError(f"coverage: {name}={given!r:.40} is not a pair. Pass (start, stop).")
     first, stop = (parse_int(end, f"coverage: {name}", minimum=0) for end in given)
     if not first <= stop <= size:
         raise FrameError(
-            f"coverage: {name}={first, stop} but there are {size}. "
-            "Give a first and one past the last."
+            f"coverage: {name}={first, stop} but there are {size}. Pass start <= stop within them."
         )
     return range(first, stop)
 
 
 def _before(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """What lies in the tiles before each edge."""
+    """Cumulative sum over the tiles before each edge."""
     out = np.zeros(x.shape)
     np.cumsum(x[:, :-1], axis=1, out=out[:, 1:])
     return out

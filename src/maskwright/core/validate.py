@@ -53,6 +53,25 @@ class FrozenArray:
         return (FrozenArray, (self.data,))
 
 
+def literal(value: object) -> str:
+    """Source code of a value: a number, a boolean, None, a name, a range or an array."""
+    if isinstance(value, range):
+        return f"range({value.stop})" if value.start == 0 and value.step == 1 else repr(value)
+    if isinstance(value, tuple) and value and isinstance(value[0], range):
+        return f"[{', '.join(map(literal, value))}]"
+    return repr(plain(value)) if isinstance(value, (FrozenArray, tuple)) else repr(value)
+
+
+def plain(value: object) -> object:
+    """The value as JSON can hold it: arrays and tuples as lists, booleans in arrays as 0 and 1."""
+    if isinstance(value, FrozenArray):
+        data = value.data
+        return (data.astype(np.int64) if data.dtype == np.bool_ else data).tolist()
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    return value
+
+
 def read_array(value: object, what: str) -> npt.NDArray[Any]:
     """Any array-like as numpy, without importing the framework that it comes from."""
     if isinstance(value, range):

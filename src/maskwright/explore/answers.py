@@ -14,7 +14,6 @@ import numpy as np
 from maskwright.core.ascii import sizes_of
 from maskwright.core.compare import only
 from maskwright.draw.masks import describe, difference_grid, grid_of
-from maskwright.explore.chinese import translate
 from maskwright.explore.numbers import numbers_in
 from maskwright.explore.splitting import split_text
 from maskwright.explore.subjects import (
@@ -71,9 +70,9 @@ def answer_why(ask: AskWhy) -> dict[str, Any]:
     """Why a query sees a key, or not, in English and in Chinese."""
     why = bind(ask.subject).on.why(ask.query, ask.key, ask.batch, ask.head)
     return {
-        "allowed": why.allowed,
-        "sentence": why.sentence,
-        "sentence_zh": translate(why.sentence),
+        "allowed": why.visible,
+        "sentence": why.text(),
+        "sentence_zh": why.text("zh"),
     }
 
 

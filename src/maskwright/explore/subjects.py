@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from maskwright.core.atoms import padding
-from maskwright.core.explain import brief
-from maskwright.core.expr import Atom, walk
+from maskwright.core.expr import brief, data_size
 from maskwright.core.parser import parse
 from maskwright.core.simplify import simplify
 from maskwright.draw import masks as pictures
@@ -141,13 +140,7 @@ def weigh(on: BoundMask, rows: int, keys: int) -> int:
 
 def text_of(mask: Mask) -> str:
     """The mask as text, its data left out where that is very long."""
-    values = sum(
-        getattr(getattr(value, "data", None), "size", 0)
-        for part in walk(mask)
-        if isinstance(part, Atom)
-        for value in part._call()[1].values()
-    )
-    return repr(mask) if values <= MOST_SHOWN else brief(mask)
+    return repr(mask) if data_size(mask) <= MOST_SHOWN else brief(mask)
 
 
 def shorter_text(mask: Mask) -> str | None:

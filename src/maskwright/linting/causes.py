@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from maskwright.core.atoms import causal, window
-from maskwright.core.explain import brief
-from maskwright.core.expr import Cell
+from maskwright.core.expr import Cell, brief
 from maskwright.errors import FrameError
 from maskwright.linting.cells import (
     INVERT,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from maskwright.core.atoms import causal, window
-from maskwright.core.explain import brief
-from maskwright.core.expr import Cell
+from maskwright.core.expr import Cell, brief
 from maskwright.core.spans import Spans
 from maskwright.errors import FrameError
 from maskwright.linting.findings import Finding
@@ -72,7 +71,7 @@ def leaks(view: View, facts: Facts) -> Iterator[Finding]:
         if place is not None:
             cell = Cell(*place)
             why = wanted.why(cell.query, cell.key, cell.batch, cell.head)
-            what = "hides" if why.allowed else "shows"
+            what = "hides" if why.visible else "shows"
             message = f"The mask {what} a cell that it should not: {why}."
             yield Finding("differs", message, f"Make it {brief(facts.expects)}.", cell)
 

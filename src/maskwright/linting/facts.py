@@ -9,7 +9,6 @@ from typing import Any
 
 from maskwright.core import atoms
 from maskwright.core.expr import Mask
-from maskwright.core.lengths import implied_sizes
 from maskwright.core.validate import describe_type, parse_bool, parse_int, read_array
 from maskwright.errors import ArgumentError
 
@@ -79,7 +78,7 @@ def read_facts(
 
 def sizes_in(masks: list[Mask]) -> tuple[int | None, int | None]:
     """How many queries and keys the masks' data is about, None where it does not say."""
-    told = [(None, None), *(implied_sizes(mask, at_least=False) for mask in masks)]
+    told = [(None, None), *(mask.implied_sizes(exact=True) for mask in masks)]
     queries, keys = (
         max((n for n in side if n is not None), default=None) for side in zip(*told, strict=True)
     )

@@ -48,7 +48,6 @@ MESSAGES: Final = {
     "(batch {batch})",
     # padding and documents
     "audit.padding.none": "no padding is expected",
-    "audit.padding.tried": "padding: {parts}",
     "audit.padding.tried.content": "content changed",
     "audit.padding.tried.removed": "removed",
     "audit.padding.tried.added": "{count} positions added",
@@ -196,7 +195,7 @@ MESSAGES: Final = {
     "audit.html.leak": "Output {output} depends on input {input}, which is masked.",
     "audit.html.lost": "Output {output} does not depend on input {input}, which is visible.",
     "audit.html.more": "And {count} more.",
-    "audit.html.key.visible": "visible; measured: moved, the darker the further",
+    "audit.html.key.visible": "visible; measured: moved (stronger colour: further)",
     "audit.html.key.masked": "masked; measured: not moved",
     "audit.html.key.partly": "partly visible block; measured: output of padding, not tested",
     "audit.html.key.leak": "moved although masked",

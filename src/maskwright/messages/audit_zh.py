@@ -44,7 +44,6 @@ MESSAGES: Final = {
     "audit.gradient.failure": "输出 {output} 的梯度到达位置 {input}（批次行 {batch}）",
     # padding and documents
     "audit.padding.none": "不期望有填充",
-    "audit.padding.tried": "填充：{parts}",
     "audit.padding.tried.content": "改变内容",
     "audit.padding.tried.removed": "去除",
     "audit.padding.tried.added": "增加 {count} 个位置",
@@ -184,7 +183,7 @@ MESSAGES: Final = {
     "audit.html.leak": "输出 {output} 依赖于被屏蔽的输入 {input}。",
     "audit.html.lost": "输出 {output} 不依赖于可见的输入 {input}。",
     "audit.html.more": "另有 {count} 对。",
-    "audit.html.key.visible": "可见；测得：有变化，颜色越深变化越大",
+    "audit.html.key.visible": "可见；测得：有变化，颜色越浓变化越大",
     "audit.html.key.masked": "被屏蔽；测得：无变化",
     "audit.html.key.partly": "部分可见的块；测得：填充的输出，不检验",
     "audit.html.key.leak": "被屏蔽却有变化",

@@ -15,6 +15,7 @@ MESSAGES: Final = {
     "term.masked": "{term} masks it ({reason})",
     "term.would_allow": "{term} would allow it",
     "term.reason": "{term}: {reason}",
+    "terms": "{terms}",
     "axis.head": "head {index} uses {term}",
     "axis.batch": "batch row {index} uses {term}",
     "transpose": "with query and key exchanged, {reason}",

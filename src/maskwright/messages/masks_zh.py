@@ -14,6 +14,7 @@ MESSAGES: Final = {
     "term.masked": "{term} 屏蔽（{reason}）",
     "term.would_allow": "{term} 本会允许",
     "term.reason": "{term}：{reason}",
+    "terms": "{terms}",
     "axis.head": "头 {index} 使用 {term}",
     "axis.batch": "批次行 {index} 使用 {term}",
     "transpose": "查询与键互换后，{reason}",

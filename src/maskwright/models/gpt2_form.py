@@ -13,7 +13,7 @@ import torch
 from maskwright.core._atomic_write import write_atomic
 from maskwright.core._optional_deps import require
 from maskwright.core.atoms import causal
-from maskwright.core.explain import brief
+from maskwright.core.expr import brief
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 
 from maskwright.core._atomic_write import write_atomic
 from maskwright.core.atoms import everything
-from maskwright.core.explain import brief
+from maskwright.core.expr import brief
 from maskwright.core.validate import parse_int, read_choice
 from maskwright.errors import ArgumentError
 from maskwright.models.bert import Bert

@@ -14,8 +14,7 @@ import numpy as np
 
 from maskwright.core.atoms.index import Keys, Queries
 from maskwright.core.atoms.position import Chunks, Everything, Nothing, Prefix, Stride, Window
-from maskwright.core.explain import brief
-from maskwright.core.expr import And, Not, Or, PerAxis, Transpose
+from maskwright.core.expr import And, Not, Or, PerAxis, Transpose, brief
 from maskwright.errors import Unsupported
 from maskwright.models.onnx_graph import Graph
 
@@ -143,15 +142,15 @@ def _(mask: Queries, graph: Graph, q: str, k: str) -> str:
 
 def _among(mask: Keys | Queries, graph: Graph, at: str) -> str:
     """Is a position one of those chosen? A table knows, and its last entry is for all beyond it."""
-    chosen = mask.where.positions
-    if chosen is None or chosen.data.max(initial=0) >= FARTHEST:
+    runs = mask.where.runs
+    if runs is None or runs.data.max(initial=0) > FARTHEST:
         raise Unsupported(
             f"onnx can say positions below {FARTHEST} at every length, but not {brief(mask)} as given. "
             "Give such positions, or fix the length by tokens=....",
             target="onnx",
             term=repr(mask),
         )
-    beyond = int(chosen.data.max(initial=-1)) + 1
+    beyond = int(runs.data.max(initial=0))
     table = np.zeros(beyond + 1, np.bool_)
-    table[chosen.data] = True
+    table[mask.where.positions()] = True
     return graph.op("Gather", table, graph.op("Min", at, beyond))

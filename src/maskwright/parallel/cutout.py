@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maskwright.core.bound import BoundMask
-from maskwright.core.expr import Mask
+from maskwright.core.expr import Atom
 from maskwright.core.frame import Frame
 from maskwright.core.spans import Spans
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from maskwright.core.validate import IntArray
 
 
-class Cutout(Mask):
+class Cutout(Atom):
     """Spans that were cut out of a mask; equal to nothing but itself."""
 
+    name = "submask"
+    serializable = False
     _dims_known = False
 
     def __init__(self, spans: Spans) -> None:
@@ -34,13 +36,10 @@ class Cutout(Mask):
         counts = np.diff(self.spans.offsets)
         return min(keys // 2 + 1, int(counts.max(initial=0)))
 
-    def _parts(self) -> tuple[Mask, ...]:
-        return ()
-
     def _planes(self, frame: Frame) -> tuple[int, int]:  # noqa: ARG002 - the spans have the say
         return self.spans.shape[:2]
 
-    def _text(self) -> str:
+    def _text(self, data: bool = True) -> str:  # noqa: ARG002
         return f"cutout({self.spans!r})"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maskwright.core.expr import Cache
+from maskwright.core.cache import Cache
 from maskwright.parallel.balance import assigned
 from maskwright.parallel.cutout import cut_out
 

@@ -285,10 +285,10 @@ def _letters(mask: Mask) -> float:
 def _choice(kind: type[Keys] | type[Queries], chosen: BoolArray, first: int) -> list[Mask]:
     """Positions, all but some positions, or truth values."""
     if chosen.shape[0] > 1:
-        return [kind(IndexSet(None, FrozenArray(chosen)))]
+        return [kind(IndexSet.of_flags(chosen))]
     here, gone = np.flatnonzero(chosen[0]), np.flatnonzero(~chosen[0])
     return [
-        kind(IndexSet(FrozenArray(here), None)),
-        Not(kind(IndexSet(FrozenArray(gone[gone >= first]), None))),
-        kind(IndexSet(None, FrozenArray(chosen))),
+        kind(IndexSet.of_positions(here)),
+        Not(kind(IndexSet.of_positions(gone[gone >= first]))),
+        kind(IndexSet.of_flags(chosen)),
     ]

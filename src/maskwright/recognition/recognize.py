@@ -14,8 +14,7 @@ import numpy as np
 
 from maskwright.core.atoms.array import Dense
 from maskwright.core.atoms.position import Nothing
-from maskwright.core.explain import brief
-from maskwright.core.expr import Atom, walk
+from maskwright.core.expr import Atom, brief, walk
 from maskwright.core.frame import MAX_SIZE, Frame
 from maskwright.core.validate import FrozenArray, describe_type, parse_int, read_choice
 from maskwright.errors import ArgumentError, FrameError

@@ -13,7 +13,6 @@ import numpy as np
 from maskwright.core.atoms.position import Everything, Nothing, Window
 from maskwright.core.atoms.structure import Graph, Tree
 from maskwright.core.expr import And, Atom, Not, Or, Transpose, walk
-from maskwright.core.simplify import transposed
 from maskwright.recognition import lines, tokens
 from maskwright.recognition.cover import Found, Kind, cover, joined, terms_of
 from maskwright.recognition.plane import Plane, Term, cost
@@ -238,7 +237,7 @@ def _turned(found: Found | None) -> Found | None:
     """A composition turned over as a whole, where that is known to be the same."""
     if found is None or not isinstance(found.mask, (And, Or)):
         return None
-    other = transposed(found.mask)
+    other = found.mask._transposed()
     if other is None or any(isinstance(part, Transpose) for part in walk(other)):
         return None
     return Found(Transpose(other), cost(Transpose(other)))

@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from maskwright.core.atoms.array import Where
-from maskwright.core.atoms.index import IndexSet, Keys, Queries
-from maskwright.core.atoms.position import Chunks, Everything, Nothing, Prefix, Stride, Window
-from maskwright.core.atoms.tokens import Documents, Padding
-from maskwright.core.expr import And, Not, Or, Transpose, walk
+from maskwright.core.expr import Atom, find
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from maskwright.core.bound import BoundMask
-    from maskwright.core.expr import Mask
     from maskwright.core.validate import FrozenArray, IntArray
 
 Library = Literal["np", "torch", "jnp"]
@@ -38,9 +33,8 @@ def mask_code(bound: BoundMask, library: Library) -> list[str]:
     """Lines that import the library and make `mask`, True where a query may see a key."""
     check_text(bound)
     writer = _Writer(library, bound._home.tokens, bound.frame.q_start < 0)
-    try:
-        formula = writer.formula(bound.mask, "row", "col")
-    except KeyError:
+    formula = bound.mask._formula(writer, "row", "col")
+    if formula is None:
         return _by_maskwright(bound, library)
     frame, lib = bound.frame, library
     return [
@@ -55,7 +49,7 @@ def mask_code(bound: BoundMask, library: Library) -> list[str]:
 
 def check_text(bound: BoundMask) -> None:
     """Refuse a mask that source can't hold."""
-    if any(isinstance(part, Where) for part in walk(bound.mask)):
+    if not all(atom.serializable for atom in find(bound.mask, Atom)):
         raise ArgumentError(
             "explain_lowering: where(...) holds a function, which has no text. "
             "Explain the mask without it, or call lower()."
@@ -99,109 +93,55 @@ def _by_maskwright(bound: BoundMask, library: Library) -> list[str]:
 
 
 class _Writer:
-    """Formulas over two position arrays; what they look up is written down before them."""
+    """Writes formulas over two arrays of positions, and the tables that they look up."""
 
     def __init__(self, library: Library, tokens: int, negative: bool) -> None:
         self.library = library
         self.tokens = tokens
-        self.negative = negative  # does a query sit before position 0?
+        self.negative = negative  # whether a query has a position below 0
         self.data: list[str] = []
 
-    def formula(self, mask: Mask, row: str, col: str) -> str:
-        """Source of the mask's truth; KeyError where an atom has no formula."""
-        if isinstance(mask, (And, Or)):
-            sign, dull = (" & ", Everything) if isinstance(mask, And) else (" | ", Nothing)
-            if not mask.terms:
-                return self._constant(isinstance(mask, And), row, col)
-            terms = [term for term in mask.terms if not isinstance(term, dull)] or mask.terms
-            said = [self.formula(term, row, col) for term in terms]
-            return f"({sign.join(said)})" if len(said) > 1 else said[0]
-        if isinstance(mask, Not):
-            return f"~{self.formula(mask.term, row, col)}"
-        if isinstance(mask, Transpose):
-            return self.formula(mask.term, col, row)
-        return self._atom(mask, row, col)
+    def constant(self, value: bool, row: str, col: str) -> str:
+        """An array of one value."""
+        return f"(({row} {'==' if value else '!='} {row}) & ({col} == {col}))"
 
-    def _atom(self, mask: Mask, row: str, col: str) -> str:
-        if isinstance(mask, (Everything, Nothing)):
-            return self._constant(isinstance(mask, Everything), row, col)
-        if isinstance(mask, Window):
-            ends = []
-            if mask.back is not None:
-                ends.append(f"({col} >= {_plus(row, -mask.back)})")
-            if mask.ahead is not None:
-                ends.append(f"({col} <= {_plus(row, mask.ahead)})")
-            return f"({' & '.join(ends)})" if len(ends) == 2 else ends[0]
-        if isinstance(mask, Prefix):
-            return self._first(col, mask.lengths)
-        if isinstance(mask, Chunks):
-            return f"({row} // {mask.size} == {col} // {mask.size})"
-        if isinstance(mask, Stride):
-            return f"(({row} - {col}) % {mask.every} == {mask.phase})"
-        if isinstance(mask, Padding):
-            if mask.lengths is not None:
-                return self._first(col, mask.lengths)
-            assert mask.keep is not None
-            return f"({self._look_up('keep', mask.keep.data, col)} == 1)"
-        if isinstance(mask, Documents):
-            name = self._store("document", _documents(mask, self.tokens))
-            at = [self._at(name, mask._batch, place) for place in (row, col)]
-            return f"(({at[0]} == {at[1]}) & ({at[1]} >= 0))"
-        if isinstance(mask, Keys):
-            return self._chosen(mask.where, "chosen_keys", col)
-        if isinstance(mask, Queries):
-            return self._chosen(mask.where, "chosen_queries", row)
-        raise KeyError(type(mask).__name__)
+    def before(self, position: str, lengths: FrozenArray) -> str:
+        """Whether `position` is one of the first `lengths` tokens of its sequence."""
+        test = f"({position} < {self._per_sequence(lengths)})"
+        negative = position == "row" and self.negative
+        return f"(({position} >= 0) & {test})" if negative else test
 
-    def _constant(self, truth: bool, row: str, col: str) -> str:
-        return f"(({row} {'==' if truth else '!='} {row}) & ({col} == {col}))"
+    def contains(self, positions: IntArray, position: str) -> str:
+        """Whether `position` is in a list of positions."""
+        return f"{self.library}.isin({position}, {self._array(positions)})"
 
-    def _chosen(self, where: IndexSet, name: str, place: str) -> str:
-        if where.positions is not None:
-            return f"{self.library}.isin({place}, {self._array(where.positions.data)})"
-        assert where.flags is not None
-        return f"({self._look_up(name, where.flags.data, place)} == 1)"
-
-    def _first(self, place: str, lengths: FrozenArray) -> str:
-        """The first tokens of each sequence; none of them sits before position 0."""
-        said = f"({place} < {self._per_sequence(lengths)})"
-        return f"(({place} >= 0) & {said})" if place == "row" and self.negative else said
+    def lookup(self, name: str, table: npt.NDArray[Any], position: str) -> str:
+        """The entry of a (batch, tokens) table at `position`."""
+        stored = self._store(name, table)
+        return (
+            f"{stored}[0, {position}]" if len(table) == 1 else f"{stored}[:, {position}][:, None]"
+        )
 
     def _per_sequence(self, lengths: FrozenArray) -> str:
         if lengths.data.size == 1:
             return str(int(lengths.data[0]))
         return f"{self._array(lengths.data)}[:, None, None, None]"
 
-    def _look_up(self, name: str, data: npt.NDArray[Any], place: str) -> str:
-        return self._at(self._store(name, data), len(data), place)
-
-    def _at(self, name: str, batch: int, place: str) -> str:
-        return f"{name}[0, {place}]" if batch == 1 else f"{name}[:, {place}][:, None]"
-
     def _store(self, name: str, data: npt.NDArray[Any]) -> str:
+        """Defines a table, and returns its name."""
+        source = self._array(data)
+        for line in self.data:
+            if line.partition(" = ")[2] == source:
+                return line.partition(" = ")[0]
         taken = sum(line.startswith(name) for line in self.data)
         name = f"{name}_{taken + 1}" if taken else name
-        self.data.append(f"{name} = {self._array(data)}")
+        self.data.append(f"{name} = {source}")
         return name
 
     def _array(self, data: npt.NDArray[Any]) -> str:
         make = "tensor" if self.library == "torch" else "array"
         kind = ", dtype=int" if not data.size and self.library != "torch" else ""
         return f"{self.library}.{make}({data.astype(np.int64).tolist()}{kind})"
-
-
-def _documents(mask: Documents, tokens: int) -> IntArray:
-    """(batch, tokens): the document of every token, -1 for padding."""
-    if mask.ids is not None:
-        return mask.ids.data
-    ids = np.full((mask._batch, tokens), -1)
-    for row, lengths in zip(ids, mask.lengths or (), strict=True):
-        row[: sum(lengths)] = np.repeat(np.arange(len(lengths)), lengths)
-    return ids
-
-
-def _plus(name: str, by: int) -> str:
-    return f"{name} {'-' if by < 0 else '+'} {abs(by)}" if by else name
 
 
 def _bare(formula: str) -> str:

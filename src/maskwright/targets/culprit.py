@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maskwright.core.bound import BoundMask
-from maskwright.core.explain import brief
-from maskwright.core.expr import And, Not, Or
+from maskwright.core.expr import And, Not, Or, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable

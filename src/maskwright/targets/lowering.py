@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
-from maskwright.core.lengths import implied_sizes
 from maskwright.errors import ArgumentError, FrameError, MissingError, SizeError, Unsupported
 from maskwright.targets.culprit import culprit
 from maskwright.targets.target import CannotSay, LeavesEmpty, Target
@@ -251,7 +250,7 @@ def _bind_one(mask: Any, sizes: tuple[int | None, ...]) -> BoundMask:
             "wrap an array in dense(...), or read it with recognize(...)."
         )
     if q_len is None:
-        queries, keys = implied_sizes(mask)
+        queries, keys = mask.implied_sizes()
         kv_len = keys if kv_len is None else kv_len
         q_len = kv_len if queries is None else queries
         if q_len is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maskwright.core.explain import brief
+from maskwright.core.expr import brief
 from maskwright.recognition.recognize import Recognized, recognize
 
 if TYPE_CHECKING:

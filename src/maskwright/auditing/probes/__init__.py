@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright._registry import Registry
+from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from maskwright.auditing.expectations import Expectation
     from maskwright.auditing.measure import Meter
     from maskwright.auditing.model_under_test import Change, Inputs, Key, ModelUnderTest
-    from maskwright.messages import Reason
 
     Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 
@@ -112,6 +112,11 @@ class ProbeResult:
     passes: int = 0
     worst: float = 0.0  # the largest movement where there must be none
     measured: Any = None  # (batch, outputs, inputs), if each position was changed by itself
+
+    def describe(self, lang: str = "en") -> str:
+        """What the probe did, and its notes, as one line of text."""
+        parts = (self.tried, *self.notes) if self.tried is not None else tuple(self.notes)
+        return render(Reason("audit.tried", {"parts": parts}), lang) if parts else ""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def padding(context: ProbeContext) -> ProbeResult:
             tried.append(Reason("audit.padding.tried.added", {"count": NUM_ADDED}))
         if not result.failures and _move(context, result):
             tried.append(Reason("audit.padding.tried.side"))
-    result.tried = Reason("audit.padding.tried", {"parts": tuple(tried)}) if tried else None
+    result.tried = Reason("audit.tried", {"parts": tuple(tried)}) if tried else None
     return result
 
 

@@ -1,6 +1,6 @@
-"""The table of atoms: every name that text and JSON may call, and the function that answers to it.
+"""The atoms: masks that are not composed of others, and `ATOMS`, which text and JSON refer to.
 
-`where` is the one atom that is not in it: it holds Python code, which has no text form here.
+`where` is not in `ATOMS`: it holds a Python function, which has no text form.
 """
 
 from __future__ import annotations

@@ -1,32 +1,44 @@
-"""Atoms that hold the answer itself, as an array or a predicate, for the frame's rows and columns."""
+"""Atoms given cell by cell: boolean arrays, block maps, and predicates."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maskwright.core.atoms.index import most_runs
+from maskwright.core.atoms.index import max_runs
+from maskwright.core.cache import mask_property
 from maskwright.core.evaluate import MAX_CELLS, View
-from maskwright.core.expr import Atom, Cell, Mask, mask_property
+from maskwright.core.expr import Atom, Mask, Sizes
 from maskwright.core.frame import BroadcastDims, Frame
 from maskwright.core.spans import Spans
-from maskwright.core.validate import FrozenArray, parse_int, read_array, read_bools, read_ints
-from maskwright.errors import ArgumentError, FrameError, MaskError
+from maskwright.core.validate import (
+    FrozenArray,
+    describe_type,
+    parse_int,
+    read_array,
+    read_bools,
+    read_ints,
+)
+from maskwright.errors import ArgumentError, FrameError, MaskError, SizeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maskwright.core.validate import BoolArray
 
+MAX_PLANES: Final = 2**24  # batch × heads × rows for which a predicate is evaluated at once
+
 
 @dataclass(frozen=True, repr=False)
 class Dense(Atom):
-    """What an array says."""
+    """The cells that are True in an array."""
 
     name = "dense"
+    positional = ("array",)
+    _rank = 14
     array: FrozenArray  # (batch, heads, queries, keys)
 
     def _spans(self, view: View) -> Spans:
@@ -46,45 +58,50 @@ class Dense(Atom):
         return (BroadcastDims("dense", *self.array.data.shape[:2]),)
 
     @mask_property
-    def _runs(self) -> int:
+    def _max_runs(self) -> int:
         data = self.array.data
-        return most_runs(data.reshape(-1, data.shape[3])) if data.size else 0
+        return max_runs(data.reshape(-1, data.shape[3])) if data.size else 0
 
     def _width(self, keys: int) -> int:
-        return min(keys // 2 + 1, self._runs)
+        return min(keys // 2 + 1, self._max_runs)
+
+    def _transposed(self) -> Mask:
+        return Dense(FrozenArray(self.array.data.swapaxes(2, 3)))
+
+    def _sizes(self, exact: bool) -> Sizes:  # noqa: ARG002
+        return Sizes(*map(int, self.array.data.shape[2:]))
 
     def _call(self) -> tuple[str, dict[str, Any]]:
-        return self.name, _array_call(self.array)
-
-    def _reason(self, cell: Cell, sees: bool) -> str:  # noqa: ARG002
-        return f"the array holds {sees} there"
+        return self.name, _array_arguments("array", self.array)
 
 
 @dataclass(frozen=True, repr=False)
 class Blocks(Atom):
-    """The blocks that are switched on."""
+    """The blocks that are True in a map."""
 
     name = "blocks"
+    positional = ("map",)
+    _rank = 13
     map: FrozenArray  # (batch, heads, query blocks, key blocks)
     q_size: int
     kv_size: int
 
     @mask_property
-    def _lit(self) -> Spans:
-        """The map's own spans, in blocks of keys."""
+    def _map_spans(self) -> Spans:
+        """The spans of the map, with blocks as rows and keys."""
         tall, broad = self.map.data.shape[2:]
         return View(Frame(tall, broad), 0, tall, 0, broad).cells(self.map.data)
 
     def _spans(self, view: View) -> Spans:
         line = np.arange(view.row, view.row_stop) // self.q_size
         first, stop = (int(line[0]), int(line[-1]) + 1) if line.size else (0, 0)
-        lit = self._lit.rows(first, stop)  # one row for each line of blocks
-        offsets, starts, stops = lit.flat
+        blocks = self._map_spans.rows(first, stop)  # one row per row of blocks
+        offsets, starts, stops = blocks.flat
         owner = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
         low = np.clip(starts * self.kv_size, view.key, view.key_stop)
         high = np.clip(stops * self.kv_size, view.key, view.key_stop)
-        cut = Spans.from_pieces(lit.shape, view.frame.kv_len, owner, low, high)
-        b, h, lines = lit.shape
+        cut = Spans.from_pieces(blocks.shape, view.frame.kv_len, owner, low, high)
+        b, h, lines = blocks.shape
         number = np.arange(b * h * lines).reshape(b, h, lines)
         return cut.take(number[:, :, line - first])
 
@@ -94,7 +111,7 @@ class Blocks(Atom):
         if (tall, broad) != need:
             raise FrameError(
                 f"blocks: the map has {tall} × {broad} blocks of {self.q_size} × {self.kv_size} "
-                f"but the frame needs {need[0]} × {need[1]}. Give one for every part of the frame."
+                f"but the frame needs {need[0]} × {need[1]}. Pass a map that covers the frame."
             )
 
     @property
@@ -102,38 +119,39 @@ class Blocks(Atom):
         return (BroadcastDims("blocks: map", *self.map.data.shape[:2]),)
 
     @mask_property
-    def _runs(self) -> int:
+    def _max_runs(self) -> int:
         data = self.map.data
-        return most_runs(data.reshape(-1, data.shape[3])) if data.size else 0
+        return max_runs(data.reshape(-1, data.shape[3])) if data.size else 0
 
     def _width(self, keys: int) -> int:
-        return min(keys // 2 + 1, self._runs)
+        return min(keys // 2 + 1, self._max_runs)
+
+    def _transposed(self) -> Mask:
+        return Blocks(FrozenArray(self.map.data.swapaxes(2, 3)), self.kv_size, self.q_size)
 
     def _call(self) -> tuple[str, dict[str, Any]]:
         size = self.q_size if self.q_size == self.kv_size else (self.q_size, self.kv_size)
-        shape = _array_call(self.map)
-        return self.name, {"": shape.pop(""), "size": size, **shape}
-
-    def _reason(self, cell: Cell, sees: bool) -> str:  # noqa: ARG002
-        return f"their block is switched {'on' if sees else 'off'}"
+        arguments = _array_arguments("map", self.map)
+        return self.name, {"map": arguments.pop("map"), "size": size, **arguments}
 
 
 @dataclass(frozen=True, repr=False)
 class Where(Atom):
-    """What a vectorised predicate says."""
+    """The cells for which a vectorised predicate returns True."""
 
     name = "where"
+    serializable = False
     _dims_known = False
     fn: Callable[[Any, Any, Any, Any], Any]
 
     def _spans(self, view: View) -> Spans:
         if not view.frame.q_len or not view.frame.kv_len:
-            return view.nothing()  # there is no position to ask about
+            return view.nothing()  # there is no position to call the predicate with
         cells = max(1, view.frame.batch * view.frame.heads * (view.key_stop - view.key))
         rows = max(1, MAX_CELLS // cells)
         stops = range(view.row, max(view.row_stop, view.row + 1), rows)
         parts = [view._replace(row=row, row_stop=min(row + rows, view.row_stop)) for row in stops]
-        return Spans.stack([part.cells(self._ask(part)) for part in parts], axis=2)
+        return Spans.stack([part.cells(self._evaluate(part)) for part in parts], axis=2)
 
     def _spans_transposed(self, view: View) -> Spans:
         other = Where(lambda b, h, q, k: self.fn(b, h, k, q))
@@ -145,11 +163,17 @@ class Where(Atom):
     def _planes(self, frame: Frame) -> tuple[int, int]:
         if not frame.q_len or not frame.kv_len:
             return 1, 1
-        batch, heads = self._ask(View(frame, 0, 1, 0, 1)).shape[:2]
+        batch, heads = self._evaluate(View(frame, 0, 1, 0, 1)).shape[:2]
         return batch, heads
 
-    def _ask(self, view: View) -> BoolArray:
-        """The predicate's answer, (batch or 1, heads or 1, rows, keys)."""
+    def _evaluate(self, view: View) -> BoolArray:
+        """The predicate's result, (batch or 1, heads or 1, rows, keys)."""
+        if view.frame.batch * view.frame.heads * view.rows > MAX_PLANES:
+            raise SizeError(
+                f"{self._text()}: a predicate is evaluated for each of batch × heads = "
+                f"{view.frame.batch * view.frame.heads} planes, at most {MAX_PLANES}. "
+                "Bind a smaller batch."
+            )
         b = np.arange(view.frame.batch).reshape(-1, 1, 1, 1)
         h = np.arange(view.frame.heads).reshape(1, -1, 1, 1)
         q, k = view.queries.reshape(1, 1, -1, 1), view.keys.reshape(1, 1, 1, -1)
@@ -158,10 +182,10 @@ class Where(Atom):
         except MaskError:
             raise
         except Exception as error:
-            answer = self._ask_tensors((b, h, q, k), error)
+            answer = self._call_with_tensors((b, h, q, k), error)
         if answer.dtype != np.bool_:
             raise ArgumentError(
-                f"{self._text()}: the predicate gave dtype {answer.dtype}. Give truth values."
+                f"{self._text()}: the predicate returned dtype {answer.dtype}. Return booleans."
             )
         whole = np.broadcast_shapes(b.shape, h.shape, q.shape, k.shape)
         shape = (1,) * (4 - answer.ndim) + answer.shape
@@ -170,16 +194,16 @@ class Where(Atom):
             or len(shape) != 4
         ):
             raise ArgumentError(
-                f"{self._text()}: the predicate gave shape {answer.shape} for cells {whole}. "
-                "Let it broadcast."
+                f"{self._text()}: the predicate returned shape {answer.shape} for cells {whole}. "
+                "Return an array that broadcasts to them."
             )
         return np.broadcast_to(answer.reshape(shape), (*shape[:2], *whole[2:]))
 
-    def _ask_tensors(self, index: Sequence[Any], error: Exception) -> Any:
-        """Ask again with tensors, for a FlexAttention mask_mod that captures tensors of its own."""
+    def _call_with_tensors(self, index: Sequence[Any], error: Exception) -> Any:
+        """Calls the predicate with tensors, for a FlexAttention mask_mod that captures tensors."""
         import sys
 
-        torch = sys.modules.get("torch")  # a predicate about tensors has imported it already
+        torch = sys.modules.get("torch")  # a predicate that uses tensors has imported it
         if torch is not None:
             try:
                 return read_array(self.fn(*(torch.from_numpy(i) for i in index)), self._text())
@@ -187,23 +211,28 @@ class Where(Atom):
                 pass
         raise ArgumentError(
             f"{self._text()}: the predicate failed with {type(error).__name__}: {error}. "
-            "Let it take four broadcastable arrays b, h, q, k, and return truth values."
+            "It must take four broadcastable arrays b, h, q, k and return booleans."
         ) from error
 
     def _width(self, keys: int) -> int:
         return keys // 2 + 1
 
-    def _text(self) -> str:
+    def _text(self, data: bool = True) -> str:  # noqa: ARG002
         return f"where({getattr(self.fn, '__name__', repr(self.fn))})"
-
-    def _reason(self, cell: Cell, sees: bool) -> str:  # noqa: ARG002
-        return f"the predicate says {sees}"
 
 
 def dense(array: Any, *, shape: Sequence[int] | None = None) -> Mask:
-    """A query sees what a bool array says: (query, key), (batch, query, key) or with heads.
+    """The mask of a boolean array, True or 1 where the query attends to the key.
 
-    True or 1 means "may see". `shape` is needed only for an array without any cell.
+    Args:
+        array: (query, key), (batch, query, key) or (batch, heads, query, key).
+        shape: The shape of an array that has no cells, and is passed as `[]`.
+
+    Returns:
+        The mask. It fits only the array's own number of queries and keys.
+
+    Raises:
+        ArgumentError: If the array is not boolean, or has another number of dimensions.
 
     >>> import maskwright as mw
     >>> mw.dense([[1, 0], [1, 1]]).on(2).equals(mw.causal())
@@ -213,10 +242,19 @@ def dense(array: Any, *, shape: Sequence[int] | None = None) -> Mask:
 
 
 def blocks(map: Any, size: int | tuple[int, int], *, shape: Sequence[int] | None = None) -> Mask:  # noqa: A002
-    """A query sees the blocks of keys that are switched on for its block of queries.
+    """A block-sparse mask: a query attends to the key blocks that are True for its query block.
 
-    `map` is (query blocks, key blocks), or with batch, or with batch and heads, before that.
-    `size` is the side of a block, or (queries, keys). Blocks count from the frame's first row.
+    Args:
+        map: A boolean per block: (query blocks, key blocks), with batch, or with batch and heads
+            before that.
+        size: Queries and keys per block, one number or two. Blocks count from the first row.
+        shape: The shape of a map that has no blocks, and is passed as `[]`.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If the map is not boolean, or has another number of dimensions.
 
     >>> import maskwright as mw
     >>> mw.blocks([[1, 0], [1, 1]], size=2).on(4).spans.row(3)
@@ -224,24 +262,34 @@ def blocks(map: Any, size: int | tuple[int, int], *, shape: Sequence[int] | None
     """
     pair = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     if len(pair) != 2:
-        raise ArgumentError(f"blocks: size has {len(pair)} numbers. Give one, or (queries, keys).")
+        raise ArgumentError(f"blocks: size has {len(pair)} numbers. Pass one, or (queries, keys).")
     tall, broad = (parse_int(side, "blocks: size", minimum=1) for side in pair)
     return Blocks(FrozenArray(_read_cells(map, shape, "blocks: the map")), tall, broad)
 
 
 def where(fn: Callable[[Any, Any, Any, Any], Any]) -> Mask:
-    """A query sees the keys for which `fn(b, h, q, k)` is true.
+    """The mask of a predicate: a query attends to the keys for which `fn(b, h, q, k)` is True.
 
-    The predicate is given broadcastable arrays of batch rows, heads, query and key positions; a
-    FlexAttention mask_mod works. How many batch rows and heads there are it can't tell, so pass
-    both to `.on()` if it uses them. Such a mask is read in blocks, and has no text form.
+    A FlexAttention `mask_mod` works. The batch size and number of heads are not known from the
+    predicate: pass both to `.on()` if it uses them. The mask is evaluated in blocks, and has no
+    text or JSON form.
+
+    Args:
+        fn: A function of broadcastable integer arrays of batch rows, heads, query positions and
+            key positions, which returns booleans.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If `fn` is not callable.
 
     >>> import maskwright as mw
     >>> mw.where(lambda b, h, q, k: (q + k) % 3 != 0).on(3).dense().astype(int).tolist()
     [[[[0, 1, 1], [1, 1, 0], [1, 0, 1]]]]
     """
     if not callable(fn):
-        raise ArgumentError(f"where: got {type(fn).__name__}. Give a function of b, h, q, k.")
+        raise ArgumentError(f"where: fn is {describe_type(fn)}. Pass a function of b, h, q and k.")
     return Where(fn)
 
 
@@ -249,20 +297,20 @@ def _read_cells(array: Any, shape: Sequence[int] | None, what: str) -> BoolArray
     cells = read_bools(
         array,
         what,
-        instead="Give True or 1 for cells that may be seen: (mask != 0) for a mask of 0.0 and 1.0, "
-        "(mask == 0) for an additive one.",
+        instead="Pass True or 1 for visible cells: (mask != 0) for a mask of 0.0 and 1.0, "
+        "(mask == 0) for an additive mask.",
     )
     if shape is not None:
         sizes = tuple(read_ints(shape, f"{what}'s shape").reshape(-1).tolist())
         if math.prod(sizes) != cells.size or not all(0 <= size < 2**31 for size in sizes):
             raise ArgumentError(
                 f"{what} has {cells.size} values, which do not make shape {sizes!s:.80}. "
-                "Leave shape out, or give the array's own."
+                "Omit shape, or pass the array's own."
             )
         cells = cells.reshape(sizes)
     if cells.ndim not in (2, 3, 4):
         raise ArgumentError(
-            f"{what} has shape {cells.shape}. Give (query, key), (batch, query, key) or "
+            f"{what} has shape {cells.shape}. Expected (query, key), (batch, query, key) or "
             "(batch, heads, query, key)."
         )
     if cells.ndim == 3:
@@ -270,11 +318,11 @@ def _read_cells(array: Any, shape: Sequence[int] | None, what: str) -> BoolArray
     return cells.reshape((1,) * (4 - cells.ndim) + cells.shape)
 
 
-def _array_call(array: FrozenArray) -> dict[str, Any]:
-    """The array without its leading axes of 1; one without cells is given by its shape."""
+def _array_arguments(name: str, array: FrozenArray) -> dict[str, Any]:
+    """The array without leading dimensions of 1; an array without cells is given by its shape."""
     data = array.data
     if not data.size:
-        return {"": (), "shape": data.shape}
+        return {name: (), "shape": data.shape}
     if data.shape[:2] == (1, 1):
-        return {"": FrozenArray(data[0, 0])}
-    return {"": FrozenArray(data[:, 0]) if data.shape[1] == 1 else array}
+        return {name: FrozenArray(data[0, 0])}
+    return {name: FrozenArray(data[:, 0]) if data.shape[1] == 1 else array}

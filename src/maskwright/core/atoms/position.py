@@ -1,19 +1,24 @@
-"""Atoms that choose by position alone: they know nothing of tokens and fit every frame."""
+"""Atoms that depend on positions only, and fit every frame: causal, window, prefix, chunks, stride."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.core.expr import Atom, Cell, KeyOnly, Mask
+from maskwright.core import regions
+from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask
 from maskwright.core.frame import BroadcastDims
+from maskwright.core.regions import Region, SignedRegions
 from maskwright.core.spans import Spans
 from maskwright.core.validate import FrozenArray, parse_int, read_ints
 from maskwright.errors import ArgumentError
+from maskwright.messages import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maskwright.core.evaluate import View
     from maskwright.core.validate import IntArray
 
@@ -23,12 +28,19 @@ class Everything(Atom):
     """Every key."""
 
     name = "everything"
+    _rank = 0
 
     def _spans(self, view: View) -> Spans:
         return view.everything()
 
-    def _reason(self, cell: Cell, sees: bool) -> str:  # noqa: ARG002
-        return "it allows every key"
+    def _transposed(self) -> Mask:
+        return self
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:
+        return writer.constant(True, row, col)
+
+    def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
+        return regions.ALL
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,6 +48,7 @@ class Nothing(Atom):
     """No key."""
 
     name = "nothing"
+    _rank = 1
 
     def _spans(self, view: View) -> Spans:
         return view.nothing()
@@ -43,8 +56,14 @@ class Nothing(Atom):
     def _extent(self) -> int:
         return 0
 
-    def _reason(self, cell: Cell, sees: bool) -> str:  # noqa: ARG002
-        return "it allows no key"
+    def _transposed(self) -> Mask:
+        return self
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:
+        return writer.constant(False, row, col)
+
+    def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
+        return ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,8 +71,9 @@ class Window(Atom):
     """Keys q - back … q + ahead; None is no limit."""
 
     name = "window"
+    _rank = 2
     back: int | None
-    ahead: int | None
+    ahead: int | None = 0
 
     def _spans(self, view: View) -> Spans:
         q = view.queries[None, None]
@@ -69,17 +89,42 @@ class Window(Atom):
     def _call(self) -> tuple[str, dict[str, Any]]:
         if self.back is None and self.ahead == 0:
             return "causal", {}
-        return self.name, {"back": self.back} | ({"ahead": self.ahead} if self.ahead != 0 else {})
+        return super()._call()
 
-    def _reason(self, cell: Cell, sees: bool) -> str:
+    def _transposed(self) -> Mask:
+        return Window(self.ahead, self.back)
+
+    def _intersection(self, other: Any) -> Mask:
+        return Window(_smaller(self.back, other.back), _smaller(self.ahead, other.ahead))
+
+    def _union(self, other: Any) -> Mask:
+        # Every window contains the query itself, so the union of two is one window.
+        back, ahead = _larger(self.back, other.back), _larger(self.ahead, other.ahead)
+        return Everything() if back is None and ahead is None else Window(back, ahead)
+
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
         q, k = cell.query, cell.key
-        if self.ahead is not None and (k > q + self.ahead or (sees and self.back is None)):
-            sign = "≤" if sees else ">"
-            return f"{k} {sign} {q}" + (f" + {self.ahead}" if self.ahead else "")
-        if self.ahead is None or not sees:
-            sign = "≥" if sees else "<"
-            return f"{k} {sign} {q} - {self.back}"
-        return f"{q} - {self.back} ≤ {k} ≤ {q}" + (f" + {self.ahead}" if self.ahead else "")
+        newest = f"{q}" + (f" + {self.ahead}" if self.ahead else "")
+        oldest = f"{q} - {self.back}"
+        if self.ahead is not None and (k > q + self.ahead or (visible and self.back is None)):
+            relation = f"{k} {'≤' if visible else '>'} {newest}"
+        elif self.ahead is None or not visible:
+            relation = f"{k} {'≥' if visible else '<'} {oldest}"
+        else:
+            relation = f"{oldest} ≤ {k} ≤ {newest}"
+        return Reason("relation", {"relation": relation})
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:  # noqa: ARG002
+        ends = []
+        if self.back is not None:
+            ends.append(f"({col} >= {_plus(row, -self.back)})")
+        if self.ahead is not None:
+            ends.append(f"({col} <= {_plus(row, self.ahead)})")
+        return f"({' & '.join(ends)})" if len(ends) == 2 else ends[0]
+
+    def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
+        low = -regions.FAR if self.ahead is None else -self.ahead
+        return regions.of(Region(low, regions.FAR if self.back is None else self.back))
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,6 +132,7 @@ class Prefix(KeyOnly):
     """The first n keys of each sequence."""
 
     name = "prefix"
+    _rank = 5
     lengths: FrozenArray  # (batch,)
 
     def _spans(self, view: View) -> Spans:
@@ -96,12 +142,23 @@ class Prefix(KeyOnly):
     def _dims(self) -> tuple[BroadcastDims, ...]:
         return (BroadcastDims("prefix: lengths", self.lengths.data.size, 1),)
 
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        return self.name, {"lengths": self.lengths}
+    def _intersection(self, other: Any) -> Mask | None:
+        lengths = merge_lengths(np.minimum, self.lengths, other.lengths)
+        return None if lengths is None else Prefix(lengths)
 
-    def _reason(self, cell: Cell, sees: bool) -> str:
-        length = self.lengths.data[cell.batch if self.lengths.data.size > 1 else 0]
-        return f"key {cell.key} is {'in' if sees else 'after'} the prefix of {length}"
+    def _union(self, other: Any) -> Mask | None:
+        lengths = merge_lengths(np.maximum, self.lengths, other.lengths)
+        return None if lengths is None else Prefix(lengths)
+
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
+        length = int(self.lengths.data[cell.batch if self.lengths.data.size > 1 else 0])
+        return self._reason_code(visible, key=cell.key, length=length)
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:  # noqa: ARG002
+        return writer.before(col, self.lengths)
+
+    def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
+        return prefix_regions(self.lengths, batch)
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,6 +166,8 @@ class Chunks(Atom):
     """The keys of the query's own chunk."""
 
     name = "chunks"
+    positional = ("size",)
+    _rank = 3
     size: int
 
     def _spans(self, view: View) -> Spans:
@@ -118,21 +177,40 @@ class Chunks(Atom):
     def _extent(self) -> int:
         return self.size
 
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        return self.name, {"": self.size}
+    def _transposed(self) -> Mask:
+        return self
 
-    def _reason(self, cell: Cell, sees: bool) -> str:
-        q, k = cell.query // self.size, cell.key // self.size
-        return f"both in chunk {q}" if sees else f"query in chunk {q}, key in chunk {k}"
+    def _intersection(self, other: Any) -> Mask | None:
+        small, large = sorted((self.size, other.size))
+        return Chunks(small) if large % small == 0 else None
+
+    def _union(self, other: Any) -> Mask | None:
+        small, large = sorted((self.size, other.size))
+        return Chunks(large) if large % small == 0 else None
+
+    def _simpler(self) -> Mask | None:
+        return Window(0, 0) if self.size == 1 else None
+
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
+        query, key = cell.query // self.size, cell.key // self.size
+        return self._reason_code(visible, query_chunk=query, key_chunk=key)
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:  # noqa: ARG002
+        return f"({row} // {self.size} == {col} // {self.size})"
+
+    def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
+        return regions.of(Region(chunk=self.size))
 
 
 @dataclass(frozen=True, repr=False)
 class Stride(Atom):
-    """Keys k with (q - k) mod every = phase."""
+    """Keys k with (q - k) % step == phase."""
 
     name = "stride"
-    every: int
-    phase: int
+    positional = ("step",)
+    _rank = 4
+    every: int = field(metadata={"argument": "step"})  # Mask.step is a method
+    phase: int = 0
 
     def _spans(self, view: View) -> Spans:
         if self.every == 1:
@@ -149,16 +227,34 @@ class Stride(Atom):
     def _width(self, keys: int) -> int:
         return 1 if self.every == 1 else keys // self.every + 1
 
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        return self.name, {"": self.every} | ({"phase": self.phase} if self.phase else {})
+    def _transposed(self) -> Mask:
+        return Stride(self.every, -self.phase % self.every)
 
-    def _reason(self, cell: Cell, sees: bool) -> str:
-        sign = "=" if sees else "≠"
-        return f"({cell.query} - {cell.key}) mod {self.every} {sign} {self.phase}"
+    def _intersection(self, other: Any) -> Mask | None:
+        coarse, fine = sorted((self, other), key=lambda mask: mask.every)
+        fits = fine.every % coarse.every == 0 and fine.phase % coarse.every == coarse.phase
+        return fine if fits else None
+
+    def _simpler(self) -> Mask | None:
+        return Everything() if self.every == 1 else None
+
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
+        sign = "=" if visible else "≠"
+        relation = f"({cell.query} - {cell.key}) mod {self.every} {sign} {self.phase}"
+        return Reason("relation", {"relation": relation})
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:  # noqa: ARG002
+        return f"(({row} - {col}) % {self.every} == {self.phase})"
+
+    def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
+        return regions.of(Region(step=self.every, phase=self.phase))
 
 
 def everything() -> Mask:
-    """Every query sees every key.
+    """Every query attends to every key.
+
+    Returns:
+        The mask in which nothing is masked.
 
     >>> import maskwright as mw
     >>> mw.everything().on(2).count()
@@ -168,7 +264,10 @@ def everything() -> Mask:
 
 
 def nothing() -> Mask:
-    """No query sees any key.
+    """No query attends to any key.
+
+    Returns:
+        The mask in which every row is fully masked.
 
     >>> import maskwright as mw
     >>> mw.nothing().on(2).count()
@@ -178,7 +277,12 @@ def nothing() -> Mask:
 
 
 def causal() -> Mask:
-    """A query sees itself and what came before it: keys ≤ q. The same as `window(back=None)`.
+    """The causal mask: a query attends to itself and to earlier keys, `k <= q`.
+
+    The same as `window(back=None)`.
+
+    Returns:
+        The mask.
 
     >>> import maskwright as mw
     >>> mw.causal().on(3).dense().astype(int).tolist()
@@ -188,10 +292,20 @@ def causal() -> Mask:
 
 
 def window(back: int | None, ahead: int | None = 0) -> Mask:
-    """A query sees keys q - back … q + ahead, both ends included; None is no limit.
+    """A sliding window: a query attends to keys `q - back` … `q + ahead`, both included.
 
-    A window that others call "of W tokens" is `window(back=W - 1)`: the query itself is one of
-    them.
+    A window of W tokens, as in Mistral's `sliding_window`, is `window(back=W - 1)`: the query
+    itself is one of them.
+
+    Args:
+        back: Number of earlier keys; None for no limit.
+        ahead: Number of later keys; None for no limit.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If a value is negative or not an integer.
 
     >>> import maskwright as mw
     >>> mw.window(back=1).on(3).dense().astype(int).tolist()
@@ -201,7 +315,7 @@ def window(back: int | None, ahead: int | None = 0) -> Mask:
         if value is not None and isinstance(value, (int, np.integer)) and value < 0:
             raise ArgumentError(
                 f"window: {name}={value} is negative. "
-                "Count keys from the query, 0 or more, or give None for no limit."
+                "Pass the number of keys from the query, 0 or more, or None for no limit."
             )
     behind = None if back is None else parse_int(back, "window: back", minimum=0)
     before = None if ahead is None else parse_int(ahead, "window: ahead", minimum=0)
@@ -209,7 +323,18 @@ def window(back: int | None, ahead: int | None = 0) -> Mask:
 
 
 def prefix(lengths: Any) -> Mask:
-    """Every query sees the first n keys: one number for all sequences, or one for each.
+    """A prefix: every query attends to the first `lengths` keys of its sequence.
+
+    `causal() | prefix(n)` is the mask of a prefix LM.
+
+    Args:
+        lengths: One length for all sequences, or an array of one per sequence.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If a length is negative or not an integer.
 
     >>> import maskwright as mw
     >>> (mw.causal() | mw.prefix(2)).on(3).dense().astype(int).tolist()
@@ -219,7 +344,16 @@ def prefix(lengths: Any) -> Mask:
 
 
 def chunks(size: int) -> Mask:
-    """A query sees its own chunk of `size` positions.
+    """A query attends to the keys of its own chunk of `size` positions.
+
+    Args:
+        size: Positions per chunk, 1 or more.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If `size` is less than 1 or not an integer.
 
     >>> import maskwright as mw
     >>> mw.chunks(2).on(3).dense().astype(int).tolist()
@@ -229,7 +363,17 @@ def chunks(size: int) -> Mask:
 
 
 def stride(step: int, phase: int = 0) -> Mask:
-    """A query sees every `step`-th key: those with (q - k) mod step = phase.
+    """A query attends to every `step`-th key: those with `(q - k) % step == phase`.
+
+    Args:
+        step: Distance between visible keys, 1 or more.
+        phase: Distance of the query from the last visible key, less than `step`.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If a value is out of range or not an integer.
 
     >>> import maskwright as mw
     >>> mw.stride(2).on(3).dense().astype(int).tolist()
@@ -239,18 +383,48 @@ def stride(step: int, phase: int = 0) -> Mask:
     offset = parse_int(phase, "stride: phase", minimum=0)
     if offset >= steps:
         raise ArgumentError(
-            f"stride: phase={offset} is not below step={steps}. Give {offset % steps}, its remainder."
+            f"stride: phase={offset} is not less than step={steps}. Pass phase={offset % steps}."
         )
     return Stride(steps, offset)
 
 
 def read_lengths(lengths: Any, atom: str) -> IntArray:
-    """One length for all sequences, or one for each, as (batch,)."""
+    """Lengths as an array (batch,), from one length for all sequences or one per sequence."""
     array = read_ints(lengths, f"{atom}: lengths")
     if array.ndim > 1:
         raise ArgumentError(
-            f"{atom}: lengths has {array.ndim} axes. Give one number, or one for each sequence."
+            f"{atom}: lengths has {array.ndim} dimensions. Pass one length, or one per sequence."
         )
     if array.size and int(array.min()) < 0:
-        raise ArgumentError(f"{atom}: lengths holds {int(array.min())}. Give lengths of 0 or more.")
+        raise ArgumentError(
+            f"{atom}: lengths contains {int(array.min())}. Pass lengths of 0 or more."
+        )
     return array.reshape(-1)
+
+
+def merge_lengths(
+    choose: Callable[..., IntArray], one: FrozenArray, other: FrozenArray
+) -> FrozenArray | None:
+    """The lengths of two masks combined; None if their batch sizes do not broadcast."""
+    if one.data.size != other.data.size and 1 not in (one.data.size, other.data.size):
+        return None  # binding the two raises an error
+    return FrozenArray(choose(one.data, other.data))
+
+
+def prefix_regions(lengths: FrozenArray, batch: int) -> SignedRegions:
+    """The first keys of one sequence as a region."""
+    length = int(lengths.data[batch if lengths.data.size > 1 else 0])
+    return regions.of_rectangles(None, np.array([[0, length]]))
+
+
+def _plus(name: str, by: int) -> str:
+    return f"{name} {'-' if by < 0 else '+'} {abs(by)}" if by else name
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    known = [limit for limit in (one, other) if limit is not None]
+    return min(known, default=None)
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)

@@ -1,16 +1,19 @@
-"""Atoms that relate tokens to tokens: trees of drafts, graphs, and images."""
+"""Atoms given by a structure of tokens: trees of draft tokens, graphs, and image neighbourhoods."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from maskwright.core.expr import Atom, Cell, Mask, mask_property
+from maskwright.core.atoms.position import Nothing, Window
+from maskwright.core.cache import mask_property
+from maskwright.core.expr import And, Atom, Cell, Mask, Sizes
 from maskwright.core.frame import BroadcastDims
 from maskwright.core.validate import FrozenArray, parse_bool, parse_int, read_choice, read_ints
 from maskwright.errors import ArgumentError, FrameError
+from maskwright.messages import Reason
 
 if TYPE_CHECKING:
     from maskwright.core.evaluate import View
@@ -24,11 +27,13 @@ class Tree(Atom):
     """The query's ancestors and itself."""
 
     name = "tree"
+    positional = ("parents",)
+    _rank = 10
     parents: FrozenArray  # (batch, tokens), -1 at a root
 
     @mask_property
     def _heads(self) -> IntArray:
-        """For every token the first of the chain p, p - 1, … in which each is the next's parent."""
+        """For each token p the first of the chain p, p - 1, … in which each is the next's parent."""
         parents = self.parents.data
         own = np.arange(parents.shape[1])
         begins = np.where((parents != own - 1) | (parents < 0), own, 0)
@@ -36,18 +41,18 @@ class Tree(Atom):
 
     @mask_property
     def _chains(self) -> int:
-        """The most chains between a token and its root."""
+        """Maximum number of chains between a token and its root."""
         batch = np.arange(self._heads.shape[0])[:, None]
         above = np.take_along_axis(self.parents.data, self._heads, axis=1)
         chains = np.ones_like(above)
-        while bool((above >= 0).any()):  # twice as many chains with every turn
+        while bool((above >= 0).any()):  # doubles the chains with each pass
             chains += np.where(above >= 0, chains[batch, above], 0)
             above = np.where(above >= 0, above[batch, above], -1)
         return int(chains.max(initial=0))
 
     @mask_property
     def _downward(self) -> bool:
-        """Does every parent stand before its children?"""
+        """Whether every parent precedes its children."""
         return bool((self.parents.data < np.arange(self.parents.data.shape[1])).all())
 
     def _spans(self, view: View) -> Spans:
@@ -73,7 +78,7 @@ class Tree(Atom):
 
     def _fit(self, frame: Frame) -> None:
         count = int(self.parents.data.shape[1])
-        fix = f"Pass kv_len={count}, or give a parent for every key."
+        fix = f"Pass kv_len={count}, or pass a parent per key."
         frame.check_tokens(count, "tree", f"parents has {count} columns", fix)
 
     @property
@@ -83,13 +88,11 @@ class Tree(Atom):
     def _width(self, keys: int) -> int:
         return min(keys // 2 + 1, self._chains)
 
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        return self.name, {"": self.parents}
+    def _sizes(self, exact: bool) -> Sizes:  # noqa: ARG002
+        return Sizes(None, int(self.parents.data.shape[1]))
 
-    def _reason(self, cell: Cell, sees: bool) -> str:
-        if cell.query == cell.key:
-            return "a token sees itself"
-        return f"key {cell.key} is {'an' if sees else 'no'} ancestor of query {cell.query}"
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
+        return Reason("tree.self") if cell.query == cell.key else super()._reason(cell, visible)
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,18 +100,20 @@ class Graph(Atom):
     """The query's neighbours."""
 
     name = "graph"
+    positional = ("edges",)
+    _rank = 11
     edges: FrozenArray  # (edges, 2), sorted
-    directed: bool
-    loops: bool
+    directed: bool = False
+    loops: bool = True
 
     @mask_property
     def _pairs(self) -> IntArray:
-        """Every (query, key) that an edge allows, sorted."""
+        """All (query, key) pairs that an edge makes visible, sorted."""
         edges = self.edges.data
         return edges if self.directed else unique_pairs(np.concatenate([edges, edges[:, ::-1]]))
 
     @mask_property
-    def _most(self) -> int:
+    def _max_degree(self) -> int:
         counts = np.unique(self._pairs[:, 0], return_counts=True)[1]
         return int(counts.max(initial=0)) + self.loops
 
@@ -126,37 +131,40 @@ class Graph(Atom):
         last = int(self.edges.data.max(initial=-1))
         if last >= frame.tokens:
             raise FrameError(
-                f"graph: edges name node {last} but the frame has {frame.tokens} tokens. "
+                f"graph: edges contains node {last} but the frame has {frame.tokens} tokens. "
                 f"Pass kv_len={last + 1} or more."
             )
 
     def _width(self, keys: int) -> int:
-        return min(keys // 2 + 1, self._most)
+        return min(keys // 2 + 1, self._max_degree)
 
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        given: dict[str, Any] = {"": self.edges}
-        if self.directed:
-            given["directed"] = True
-        if not self.loops:
-            given["loops"] = False
-        return self.name, given
+    def _transposed(self) -> Mask:
+        if not self.directed:
+            return self
+        return Graph(FrozenArray(unique_pairs(self.edges.data[:, ::-1])), True, self.loops)
 
-    def _reason(self, cell: Cell, sees: bool) -> str:
-        if cell.query == cell.key and sees and self.loops:
-            return "a node sees itself"
-        return f"there is {'an' if sees else 'no'} edge from {cell.query} to {cell.key}"
+    def _simpler(self) -> Mask | None:
+        if self.edges.data.size:
+            return None
+        return Window(0, 0) if self.loops else Nothing()
+
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
+        if cell.query == cell.key and visible and self.loops:
+            return Reason("graph.self")
+        return super()._reason(cell, visible)
 
 
 @dataclass(frozen=True, repr=False)
 class Image(Atom):
-    """The query pixel's neighbourhood in an image that is read row by row."""
+    """The query pixel's neighbourhood in an image in raster order."""
 
     name = "image"
+    _rank = 12
     height: int
     width: int
     radius: int
-    raster: bool
-    border: Literal["cut", "shift"]
+    raster: bool = False
+    border: Literal["cut", "shift"] = "cut"
 
     def _spans(self, view: View) -> Spans:
         q = view.queries
@@ -173,8 +181,8 @@ class Image(Atom):
         return view.pieces(row, low.ravel(), high.ravel())
 
     def _reach(self, place: IntArray, size: int) -> tuple[IntArray, IntArray]:
-        """The first and last line (or column) that a pixel at `place` sees."""
-        radius = min(self.radius, size)  # a larger one sees no more, and could overflow
+        """The first and last line (or column) of the neighbourhood of a pixel at `place`."""
+        radius = min(self.radius, size)  # a larger one adds no pixel, and could overflow
         if self.border == "shift":
             first = np.clip(place - radius, 0, max(0, size - 2 * radius - 1))
             return first, np.minimum(first + 2 * radius, size - 1)
@@ -191,24 +199,34 @@ class Image(Atom):
     def _extent(self) -> int:
         return (2 * self.radius + 1) * self.width
 
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        given: dict[str, Any] = {"height": self.height, "width": self.width, "radius": self.radius}
-        if self.raster:
-            given["raster"] = True
+    def _transposed(self) -> Mask | None:
         if self.border != "cut":
-            given["border"] = self.border
-        return self.name, given
+            return None
+        whole = replace(self, raster=False)
+        return And((whole, Window(0, None))) if self.raster else whole
 
-    def _reason(self, cell: Cell, sees: bool) -> str:
-        (y, x), (v, u) = divmod(cell.query, self.width), divmod(cell.key, self.width)
-        return f"pixel ({v}, {u}) is {'' if sees else 'not '}in the neighbourhood of ({y}, {x})"
+    def _sizes(self, exact: bool) -> Sizes:  # noqa: ARG002
+        return Sizes(None, self.height * self.width)
+
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
+        query, key = divmod(cell.query, self.width), divmod(cell.key, self.width)
+        return self._reason_code(visible, query=query, key=key)
 
 
 def tree(parents: Any) -> Mask:
-    """A query sees its ancestors and itself: several drafts checked in one pass.
+    """A query attends to its ancestors in a tree and to itself.
 
-    `parents[p]` is the key position of p's parent, -1 at a root. Give one tree, or one for each
-    sequence.
+    For speculative decoding, where several drafts are verified in one pass.
+
+    Args:
+        parents: The key position of each token's parent, -1 at a root: (tokens,) or
+            (batch, tokens).
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If a parent is not a position, or the parents contain a cycle.
 
     >>> import maskwright as mw
     >>> mw.tree([-1, 0, 0, 2]).on(4).dense().astype(int).tolist()
@@ -219,23 +237,32 @@ def tree(parents: Any) -> Mask:
         array = array[None]
     if array.ndim != 2 or not array.shape[0]:
         raise ArgumentError(
-            f"tree: parents has shape {array.shape}. Give (tokens,) or (batch, tokens)."
+            f"tree: parents has shape {array.shape}. Expected (tokens,) or (batch, tokens)."
         )
     tokens = array.shape[1]
     if array.size and (int(array.min()) < -1 or int(array.max()) >= tokens):
         wrong = int(array.min()) if int(array.min()) < -1 else int(array.max())
         raise ArgumentError(
-            f"tree: parents holds {wrong}, which is no position of {tokens} tokens. "
-            "Give the parent's position, or -1 at a root."
+            f"tree: parents contains {wrong}, which is not a position of {tokens} tokens. "
+            "Pass the parent's position, or -1 at a root."
         )
     _refuse_cycles(array)
     return Tree(FrozenArray(array))
 
 
 def graph(edges: Any, *, directed: bool = False, loops: bool = True) -> Mask:
-    """A query sees its neighbours, and itself unless `loops=False`.
+    """A query attends to its neighbours in a graph, and to itself unless `loops=False`.
 
-    `edges` are (query, key) pairs of positions; undirected ones hold both ways.
+    Args:
+        edges: (query, key) pairs of positions, (n, 2).
+        directed: Whether an edge makes only its key visible to its query, not the reverse.
+        loops: Whether every node attends to itself.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If the edges are not pairs of positions.
 
     >>> import maskwright as mw
     >>> mw.graph([(0, 1), (1, 2)]).on(3).dense().astype(int).tolist()
@@ -246,10 +273,10 @@ def graph(edges: Any, *, directed: bool = False, loops: bool = True) -> Mask:
         array = array.reshape(0, 2)
     if array.ndim != 2 or array.shape[1] != 2:
         raise ArgumentError(
-            f"graph: edges has shape {array.shape}. Give (query, key) pairs, (n, 2); turn (2, n) over."
+            f"graph: edges has shape {array.shape}. Expected (query, key) pairs, (n, 2); transpose (2, n)."
         )
     if array.size and int(array.min()) < 0:
-        raise ArgumentError(f"graph: edges names node {int(array.min())}. Count nodes from 0.")
+        raise ArgumentError(f"graph: edges contains node {int(array.min())}. Nodes count from 0.")
     one_way = parse_bool(directed, "graph: directed")
     if not one_way:
         array = np.sort(array, axis=1)
@@ -264,10 +291,22 @@ def image(
     raster: bool = False,
     border: Literal["cut", "shift"] = "cut",
 ) -> Mask:
-    """A pixel sees the square of pixels within `radius` lines and columns of it.
+    """A pixel attends to the square of pixels within `radius` rows and columns.
 
-    Positions run row by row. With `raster=True` it sees only what is drawn already, itself
-    included. At the border the square is cut, or shifted inward to keep its size.
+    Positions are in raster order.
+
+    Args:
+        height: Rows of the image.
+        width: Columns of the image.
+        radius: Maximum distance in rows and columns.
+        raster: Mask later pixels, for autoregressive generation; a pixel attends to itself.
+        border: At the border, "cut" the square, or "shift" it inward to keep its size.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If a value is out of range.
 
     >>> import maskwright as mw
     >>> mw.image(3, 3, radius=1).on(9).spans.row(0)
@@ -283,9 +322,9 @@ def image(
 
 
 def unique_pairs(pairs: IntArray) -> IntArray:
-    """The pairs in order, each once."""
+    """The distinct pairs, sorted."""
     most = int(pairs.max(initial=0)) + 1
-    if most > 2**31:  # too large to be one number each
+    if most > 2**31:  # two do not fit into one int64
         return np.unique(pairs, axis=0)
     numbers = np.sort(pairs[:, 0] * most + pairs[:, 1])
     once = numbers[np.append(True, numbers[1:] != numbers[:-1])[: numbers.size]]
@@ -293,7 +332,7 @@ def unique_pairs(pairs: IntArray) -> IntArray:
 
 
 def _refuse_cycles(parents: IntArray) -> None:
-    """Follow all parents at once, twice as far each time; a tree ends at its roots."""
+    """Raises ArgumentError for a cycle: follows all parents at once, twice as far each time."""
     batch, tokens = parents.shape
     row = np.arange(batch)[:, None]
     place, reached = parents, 1
@@ -303,13 +342,13 @@ def _refuse_cycles(parents: IntArray) -> None:
     if bool((place >= 0).any()):
         b, p = (int(i[0]) for i in np.nonzero(place >= 0))
         raise ArgumentError(
-            f"tree: following the parents of token {p} of sequence {b} never ends. "
-            "Give -1 as the parent of a root."
+            f"tree: the parents of token {p} of sequence {b} form a cycle, so following them never ends. "
+            "Pass -1 as the parent of a root."
         )
 
 
 def _is_view(edges: Any) -> bool:
-    """Things such as networkx edge views: iterable, without being a sequence or an array."""
+    """Whether this is an iterable such as a networkx edge view, not a sequence or an array."""
     return (
         hasattr(edges, "__iter__")
         and not hasattr(edges, "__array__")

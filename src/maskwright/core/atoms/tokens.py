@@ -1,4 +1,4 @@
-"""Atoms made from token data: padding and packed documents."""
+"""Atoms made from token data: padding masks, and documents packed into one sequence."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from maskwright.core import regions
 from maskwright.core.atoms.index import IndexSet
-from maskwright.core.atoms.position import read_lengths
-from maskwright.core.expr import Atom, Cell, KeyOnly, Mask, mask_property
+from maskwright.core.atoms.position import merge_lengths, prefix_regions, read_lengths
+from maskwright.core.cache import mask_property
+from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask, Sizes
 from maskwright.core.frame import BroadcastDims
 from maskwright.core.spans import Spans
 from maskwright.core.validate import (
@@ -22,37 +24,40 @@ from maskwright.core.validate import (
     read_ints,
 )
 from maskwright.errors import ArgumentError, FrameError
+from maskwright.messages import Reason
 
 if TYPE_CHECKING:
     from maskwright.core.evaluate import View
     from maskwright.core.frame import Frame
-    from maskwright.core.validate import IntArray
+    from maskwright.core.regions import SignedRegions
+    from maskwright.core.validate import BoolArray, IntArray
 
 
 @dataclass(frozen=True, repr=False)
 class Padding(KeyOnly):
-    """The real tokens of each sequence: the first n, or those that are kept."""
+    """The tokens of each sequence that are not padding: the first n, or those with `keep`."""
 
     name = "padding"
-    lengths: FrozenArray | None  # (batch,)
-    keep: FrozenArray | None  # (batch, tokens)
+    _rank = 6
+    lengths: FrozenArray | None = None  # (batch,)
+    keep: FrozenArray | None = None  # (batch, tokens)
 
     def _spans(self, view: View) -> Spans:
         if self.lengths is not None:
             return view.band(0, self.lengths.data[:, None, None])
-        return self._real.key_spans(view)
+        return self._kept.key_spans(view)
 
     def _fit(self, frame: Frame) -> None:
         if self.keep is not None:
             count = int(self.keep.data.shape[1])
-            fix = f"Pass kv_len={count}, or give a column for every key."
+            fix = f"Pass kv_len={count}, or pass a column per key."
             frame.check_keys(count, "padding", f"keep has {count} columns", fix)
             return
         assert self.lengths is not None
         longest = int(self.lengths.data.max(initial=0))
         if longest > max(frame.k_stop, 0):
             raise FrameError(
-                f"padding: lengths holds {longest} but the frame has {frame.k_stop} keys. "
+                f"padding: lengths contains {longest} but the frame has {frame.k_stop} keys. "
                 f"Pass kv_len={longest} or more, or shorten the lengths."
             )
 
@@ -63,28 +68,68 @@ class Padding(KeyOnly):
         return (BroadcastDims("padding", int(data.data.shape[0]), 1),)
 
     def _width(self, keys: int) -> int:
-        return 1 if self.keep is None else min(keys // 2 + 1, self._real.runs)
+        return 1 if self.keep is None else min(keys // 2 + 1, self._kept.max_intervals)
 
     @mask_property
-    def _real(self) -> IndexSet:
+    def _kept(self) -> IndexSet:
         return IndexSet(None, self.keep)
 
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        if self.lengths is not None:
-            return self.name, {"lengths": self.lengths}
-        return self.name, {"keep": self.keep}
+    def _sizes(self, exact: bool) -> Sizes:
+        if self.keep is not None:
+            return Sizes(None, int(self.keep.data.shape[1]))
+        assert self.lengths is not None
+        return Sizes(None, None if exact else int(self.lengths.data.max(initial=0)))
 
-    def _reason(self, cell: Cell, sees: bool) -> str:
-        return f"key {cell.key} is {'a real token' if sees else 'padding'} of sequence {cell.batch}"
+    def _intersection(self, other: Any) -> Mask | None:
+        return self._merge(other, np.minimum, np.logical_and)
+
+    def _union(self, other: Any) -> Mask | None:
+        return self._merge(other, np.maximum, np.logical_or)
+
+    def _merge(self, other: Padding, lengths: Any, flags: Any) -> Mask | None:
+        if self.lengths is not None and other.lengths is not None:
+            merged = merge_lengths(lengths, self.lengths, other.lengths)
+            return None if merged is None else Padding(merged)
+        counts = {mask.keep.data.shape[1] for mask in (self, other) if mask.keep is not None}
+        if len(counts) != 1:
+            return None
+        (tokens,) = counts
+        mine, theirs = self._flags(tokens), other._flags(tokens)
+        if mine.shape[0] != theirs.shape[0] and 1 not in (mine.shape[0], theirs.shape[0]):
+            return None
+        both = flags(mine, theirs)
+        return Padding(keep=FrozenArray(both)) if both.shape[0] else None
+
+    def _flags(self, tokens: int) -> BoolArray:
+        """(batch, tokens), True for tokens that are not padding."""
+        if self.keep is not None:
+            return self.keep.data
+        assert self.lengths is not None
+        flags: BoolArray = np.arange(tokens) < self.lengths.data[:, None]
+        return flags
+
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
+        return self._reason_code(visible, key=cell.key, sequence=cell.batch)
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:  # noqa: ARG002
+        if self.lengths is not None:
+            return writer.before(col, self.lengths)
+        assert self.keep is not None
+        return f"({writer.lookup('keep', self.keep.data, col)} == 1)"
+
+    def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
+        if self.lengths is not None:
+            return prefix_regions(self.lengths, batch)
+        return regions.of_rectangles(None, self._kept.of_batch(batch))
 
 
 class Runs(NamedTuple):
-    """Maximal stretches of tokens of one document, over all sequences in order."""
+    """Maximal runs of tokens of one document, over all sequences in order."""
 
     start: IntArray
     stop: IntArray
-    document: IntArray  # a number of its own for each (sequence, document); -1 is padding
-    offsets: IntArray  # where each sequence's runs begin
+    document: IntArray  # a number per (sequence, document); -1 is padding
+    offsets: IntArray  # (batch + 1,): where the runs of each sequence begin
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,8 +137,9 @@ class Documents(Atom):
     """The keys of the query's own document."""
 
     name = "documents"
-    lengths: tuple[tuple[int, ...], ...] | None
-    ids: FrozenArray | None  # (batch, tokens), -1 is padding
+    _rank = 7
+    lengths: tuple[tuple[int, ...], ...] | None = None
+    ids: FrozenArray | None = None  # (batch, tokens), -1 is padding
 
     @property
     def _batch(self) -> int:
@@ -125,12 +171,12 @@ class Documents(Atom):
 
     @mask_property
     def _runs_by_document(self) -> IntArray:
-        """The runs' numbers, ordered by document and within it by place."""
+        """Indices of the runs, sorted by document and then by position."""
         return np.argsort(self._runs.document, kind="stable")
 
     @mask_property
-    def _most_runs(self) -> int:
-        """The most runs that one document is torn into."""
+    def _max_runs(self) -> int:
+        """Maximum number of runs of one document."""
         document = self._runs.document
         return int(np.bincount(document[document >= 0]).max(initial=0))
 
@@ -139,8 +185,8 @@ class Documents(Atom):
         first = view.frame.q_start + view.row
         rows = [self._run_of(b, first, first + view.rows) for b in range(self._batch)]
         run = np.array(rows, np.int64).reshape(self._batch, 1, view.rows)  # -1 in no run
-        if self._most_runs <= 1:
-            # Cut a run to the view before its rows copy it; what is padding sees nothing.
+        if self._max_runs <= 1:
+            # A run is cut to the view before its rows copy it; rows of padding are fully masked.
             real = np.append(runs.document >= 0, False)
             low, high = (
                 view.columns(np.where(real, np.append(ends, 0), 0))
@@ -149,7 +195,7 @@ class Documents(Atom):
             return Spans.from_band(low[run], high[run], view.frame.kv_len, view.rows)
         document = np.append(runs.document, -1)[run]
         names, row_name = np.unique(document, return_inverse=True)
-        # Of each document, the runs that lie in view: their starts and stops are both in order.
+        # The runs of each document that are in view: their starts and stops are both sorted.
         order, far = self._runs_by_document, int(runs.stop.max(initial=0)) + 1
         base = runs.document[order] * far
         begin = np.searchsorted(base + runs.stop[order], names * far + view.first, side="right")
@@ -163,14 +209,14 @@ class Documents(Atom):
         return spans.reshape((self._batch, 1, view.rows))
 
     def _run_of(self, batch: int, first: int, stop: int) -> IntArray:
-        """For positions first … stop - 1 of one sequence: the number of the run, -1 for none."""
+        """Index of the run of each position first … stop - 1 of one sequence, -1 for none."""
         runs = self._runs
         begin, end = int(runs.offsets[batch]), int(runs.offsets[batch + 1])
         starts, stops = runs.start[begin:end], runs.stop[begin:end]
         low = np.clip(starts, first, stop)
         held = np.clip(stops, first, stop) - low
         known = np.repeat(np.arange(begin, end), held)
-        # Runs follow each other without a gap, so only the ends can lack one.
+        # There is no gap between runs, so only positions at the ends can be in none.
         before = (int(low[0]) if low.size else stop) - first
         after = stop - first - before - known.size
         if not before and not after:
@@ -187,7 +233,7 @@ class Documents(Atom):
         if longest > frame.tokens:
             raise FrameError(
                 f"documents: lengths add up to {longest} but the frame has {frame.tokens} tokens. "
-                f"Pass kv_len={longest} or more; what is left over counts as padding."
+                f"Pass kv_len={longest} or more; the remaining tokens are padding."
             )
         frame.check_tokens(frame.tokens, "documents", "positions count from 0", "")
 
@@ -196,23 +242,54 @@ class Documents(Atom):
         return (BroadcastDims("documents", self._batch, 1),)
 
     def _width(self, keys: int) -> int:
-        return min(keys // 2 + 1, self._most_runs) if self._most_runs > 1 else 1
+        return min(keys // 2 + 1, self._max_runs) if self._max_runs > 1 else 1
 
     def _extent(self) -> int | None:
-        if self._most_runs > 1:
+        if self._max_runs > 1:
             return None
         return int((self._runs.stop - self._runs.start).max(initial=0))
 
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        if self.lengths is not None:
-            return self.name, {"lengths": self.lengths}
-        return self.name, {"ids": self.ids}
+    def _transposed(self) -> Mask:
+        return self
 
-    def _reason(self, cell: Cell, sees: bool) -> str:
+    def _sizes(self, exact: bool) -> Sizes:
+        if self.ids is not None:
+            return Sizes(None, int(self.ids.data.shape[1]))
+        longest = max((sum(row) for row in self.lengths or ()), default=0)
+        return Sizes(None, None if exact else longest)
+
+    def _reason(self, cell: Cell, visible: bool) -> Reason:
         query, key = (self._document(cell.batch, p) for p in (cell.query, cell.key))
-        return (
-            f"both in document {query}" if sees else f"query in {_name(query)}, key in {_name(key)}"
-        )
+        if visible:
+            return self._reason_code(True, document=query)
+        return self._reason_code(False, query=_document_name(query), key=_document_name(key))
+
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:
+        table = self._table(writer.tokens)
+        query = writer.lookup("document", table, row)
+        key = writer.lookup("document", table, col)
+        return f"(({query} == {key}) & ({key} >= 0))"
+
+    def _table(self, tokens: int) -> IntArray:
+        """(batch, tokens): the document of each token, -1 for padding."""
+        if self.ids is not None:
+            return self.ids.data
+        ids = np.full((self._batch, tokens), -1)
+        for row, lengths in zip(ids, self.lengths or (), strict=True):
+            row[: sum(lengths)] = np.repeat(np.arange(len(lengths)), lengths)
+        return ids
+
+    def _regions(self, batch: int, head: int) -> SignedRegions | None:  # noqa: ARG002
+        if self._max_runs > 1:
+            return None
+        runs = self._runs
+        index = batch if self._batch > 1 else 0
+        part = slice(int(runs.offsets[index]), int(runs.offsets[index + 1]))
+        real = runs.document[part] >= 0
+        intervals = np.stack([runs.start[part][real], runs.stop[part][real]], axis=1)
+        if len(intervals) > regions.MAX_RECTANGLES:
+            return None
+        return regions.of_rectangles(intervals, intervals)
 
     def _document(self, batch: int, position: int) -> int:
         batch = batch if self._batch > 1 else 0
@@ -225,11 +302,23 @@ class Documents(Atom):
 
 
 def padding(*, lengths: Any = None, keep: Any = None, ids: Any = None, pad_id: Any = None) -> Mask:
-    """A query sees the real tokens of its sequence, never the padding.
+    """The padding mask: queries attend to the tokens of their sequence that are not padding.
 
-    Say which tokens are real by one of: `lengths`, the first n of each sequence; `keep`, a truth
-    value for each token, for left padding or holes; `ids` with `pad_id`, the token that fills up.
-    Padding hides keys only: a padded query keeps its row. Write `p & p.T` to hide both.
+    Padding masks keys only; the rows of padding queries remain. `p & p.T` masks both.
+
+    Args:
+        lengths: Number of tokens of each sequence, for padding on the right.
+        keep: A boolean per token, (tokens,) or (batch, tokens), False for padding, for padding on
+            any side.
+        ids: Token ids, (tokens,) or (batch, tokens), together with `pad_id`.
+        pad_id: The id of padding tokens.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If not exactly one of `lengths`, `keep` and `ids` is passed, or its values
+            are of another type.
 
     >>> import maskwright as mw
     >>> mw.padding(lengths=[1, 3]).on(3).spans.row(0, batch=1)
@@ -242,33 +331,43 @@ def padding(*, lengths: Any = None, keep: Any = None, ids: Any = None, pad_id: A
         given = [name for name, value in data if value is not None]
         raise ArgumentError(
             f"padding: got {' and '.join(given) or 'no data'}. "
-            "Give exactly one of lengths, keep, or ids with pad_id."
+            "Pass exactly one of lengths, keep, or ids with pad_id."
         )
     if (ids is None) != (pad_id is None):
-        raise ArgumentError("padding: ids and pad_id go together. Give both, or neither.")
+        raise ArgumentError(
+            "padding: ids and pad_id must be passed together. Pass both, or neither."
+        )
     if lengths is not None:
-        return Padding(FrozenArray(read_lengths(lengths, "padding")), None)
+        return Padding(FrozenArray(read_lengths(lengths, "padding")))
     if ids is not None:
         kept = _read_tokens(ids, pad_id)
     else:
         flags = read_bools(
             keep,
             "padding: keep",
-            instead="Give True or 1 for real tokens: keep=(mask != 0) for a mask of 0.0 and 1.0, "
-            "keep=(mask == 0) for an additive one.",
+            instead="Pass True or 1 for tokens to keep: keep=(mask != 0) for a mask of 0.0 and 1.0, "
+            "keep=(mask == 0) for an additive mask.",
         )
         kept = _token_rows(flags, "padding: keep")
     if not kept.shape[0]:
-        return Padding(FrozenArray(np.zeros(0, np.int64)), None)
-    return Padding(None, FrozenArray(kept))
+        return Padding(FrozenArray(np.zeros(0, np.int64)))
+    return Padding(keep=FrozenArray(kept))
 
 
 def documents(*, lengths: Any = None, ids: Any = None) -> Mask:
-    """A query sees its own document, of several that are packed into one sequence.
+    """Packed sequences: a query attends to the keys of its own document.
 
-    Give `lengths`, those of the documents in each sequence (what is left over is padding), or
-    `ids`, the document of each token, with -1 for padding. Padding sees nothing and is seen by
-    nobody.
+    Padding tokens attend to no key, and no query attends to them.
+
+    Args:
+        lengths: Lengths of the documents in each sequence; the remaining tokens are padding.
+        ids: The document of each token, (tokens,) or (batch, tokens), -1 for padding.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If not exactly one of the two is passed, or its values are of another type.
 
     >>> import maskwright as mw
     >>> mw.documents(lengths=[[2, 1]]).on(4).dense().astype(int).tolist()
@@ -279,30 +378,30 @@ def documents(*, lengths: Any = None, ids: Any = None) -> Mask:
     if (lengths is None) == (ids is None):
         raise ArgumentError(
             f"documents: got {'neither lengths nor ids' if ids is None else 'lengths and ids'}. "
-            "Give exactly one of the two."
+            "Pass exactly one of the two."
         )
     if lengths is not None:
-        return Documents(_read_ragged(lengths), None)
+        return Documents(_read_ragged(lengths))
     numbers = _token_rows(read_ints(ids, "documents: ids"), "documents: ids")
     if numbers.size and int(numbers.min()) < -1:
         raise ArgumentError(
-            f"documents: ids holds {int(numbers.min())}. Number documents from 0, with -1 for padding."
+            f"documents: ids contains {int(numbers.min())}. Expected 0 or more, or -1 for padding."
         )
     if not numbers.shape[0]:
-        return Documents((), None)
-    return Documents(None, FrozenArray(numbers))
+        return Documents(())
+    return Documents(ids=FrozenArray(numbers))
 
 
 def _read_ragged(lengths: Any) -> tuple[tuple[int, ...], ...]:
     what = "documents: lengths"
     if isinstance(lengths, (str, bytes, dict, set)) or not hasattr(lengths, "__iter__"):
         raise ArgumentError(
-            f"{what} is {describe_type(lengths)}. Give a list of lengths a sequence."
+            f"{what} is {describe_type(lengths)}. Pass a list of lengths per sequence."
         )
     try:
         rows = list(lengths)
-    except TypeError:  # an array of no axes says it can be iterated, and then can't
-        raise ArgumentError(f"{what} is one number. Give a list of lengths a sequence.") from None
+    except TypeError:  # a 0-d array has __iter__, which raises
+        raise ArgumentError(f"{what} is one number. Pass a list of lengths per sequence.") from None
     if rows and not any(isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) for row in rows):
         rows = [rows]
     return tuple(_read_row(row, what) for row in rows)
@@ -312,32 +411,34 @@ def _read_row(row: Any, what: str) -> tuple[int, ...]:
     plain = type(row) is list and all(type(number) is int for number in row)
     numbers = row if plain else read_ints(row, what)
     if not plain and numbers.ndim != 1:
-        raise ArgumentError(f"{what} is not two levels deep. Give [[3, 2], [4]] for two sequences.")
+        raise ArgumentError(f"{what} is not a list of lists. Pass [[3, 2], [4]] for two sequences.")
     result = tuple(numbers if plain else numbers.tolist())
     if result and not 0 <= min(result) <= max(result) <= MAX_INT:
         raise ArgumentError(
-            f"{what} holds a number below 0 or beyond 2**62. Give lengths of 0 or more."
+            f"{what} contains a number below 0 or beyond 2**62. Pass lengths of 0 or more."
         )
     return result
 
 
 def _token_rows(array: Any, what: str) -> Any:
-    """One sequence or a batch of them, as (batch, tokens)."""
+    """One sequence or a batch of sequences as (batch, tokens)."""
     if array.ndim == 1:
         return array[None]
     if array.ndim != 2:
-        raise ArgumentError(f"{what} has shape {array.shape}. Give (tokens,) or (batch, tokens).")
+        raise ArgumentError(
+            f"{what} has shape {array.shape}. Expected (tokens,) or (batch, tokens)."
+        )
     return array
 
 
 def _read_tokens(ids: Any, pad_id: Any) -> Any:
-    """(batch, tokens): which tokens are real. Words are as good as numbers."""
+    """(batch, tokens): True for tokens other than `pad_id`. Tokens may be strings."""
     if isinstance(pad_id, str):
         words = read_array(ids, "padding: ids")
         if words.dtype.kind != "U":
             raise ArgumentError(
-                f"padding: pad_id={pad_id!r} is a word but ids has dtype {words.dtype}. "
-                "Give both as words, or both as numbers."
+                f"padding: pad_id={pad_id!r} is a string but ids has dtype {words.dtype}. "
+                "Pass both as strings, or both as integers."
             )
         return _token_rows(words, "padding: ids") != pad_id
     return _token_rows(read_ints(ids, "padding: ids"), "padding: ids") != parse_int(
@@ -345,5 +446,7 @@ def _read_tokens(ids: Any, pad_id: Any) -> Any:
     )
 
 
-def _name(document: int) -> str:
-    return f"document {document}" if document >= 0 else "padding"
+def _document_name(document: int) -> Reason:
+    if document < 0:
+        return Reason("documents.padding")
+    return Reason("documents.document", {"document": document})

@@ -1,0 +1,206 @@
+"""Closed-form cell counts: masks as sums and differences of regions that are counted by formula.
+
+A region is an intersection of conditions that need no enumeration of rows: a band of `q - k`, an
+arithmetic progression of `q - k`, chunks, and rectangles. Intersections of regions are regions.
+Unions and complements follow by inclusion and exclusion, as signed sums of regions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from maskwright.core.validate import IntArray
+
+MAX_REGIONS: Final = 64  # of one mask; inclusion and exclusion double their number with each term
+MAX_RECTANGLES: Final = 2**18
+MAX_CHUNKED: Final = 1024  # rectangles that are combined with chunks
+FAR: Final = 2**40  # beyond every position of a frame
+
+
+class Region(NamedTuple):
+    """The cells (q, k) that satisfy all conditions, by default all cells.
+
+    >>> band = Region(low=0, high=2)  # a causal window of 3 keys
+    >>> count(band, 5, 5), count(band._replace(step=2), 5, 5)
+    (12, 8)
+    """
+
+    low: int = -FAR  # of q - k
+    high: int = FAR
+    step: int = 1  # (q - k) % step == phase
+    phase: int = 0
+    chunk: int = 0  # q // chunk == k // chunk; 0 for any
+    rectangles: IntArray | None = None  # (n, 4), disjoint: q start, q stop, k start, k stop
+
+
+SignedRegions = Sequence[tuple[int, Region]]  # the mask is the sum of sign × region
+
+ALL: Final[SignedRegions] = ((1, Region()),)
+
+
+def of(region: Region) -> SignedRegions:
+    """One region as a sum."""
+    return ((1, _normal(region)),)
+
+
+def of_rectangles(q: IntArray | None, k: IntArray | None) -> SignedRegions:
+    """The rectangles of query and key intervals, each (n, 2); None for all positions."""
+    count = len(q) if q is not None else len(k) if k is not None else 1
+    everywhere = np.broadcast_to(np.array([[-FAR, FAR]]), (count, 2))
+    parts = [everywhere if q is None else q, everywhere if k is None else k]
+    return of(Region(rectangles=np.concatenate(parts, axis=1)))
+
+
+def complement(regions: SignedRegions | None) -> SignedRegions | None:
+    """All cells except those of the mask."""
+    if regions is None:
+        return None
+    return (*ALL, *((-sign, region) for sign, region in regions))
+
+
+def intersection(masks: Sequence[SignedRegions | None]) -> SignedRegions | None:
+    """The cells of all masks; None if a mask has no closed form, or there are too many regions."""
+    result: SignedRegions = ALL
+    for regions in masks:
+        if regions is None or len(result) * len(regions) > MAX_REGIONS:
+            return None
+        product = []
+        for sign, one in result:
+            for other_sign, other in regions:
+                both = _intersect(one, other)
+                if both is None:
+                    return None
+                if both.rectangles is None or len(both.rectangles):
+                    product.append((sign * other_sign, both))
+        result = product
+    return result
+
+
+def count(region: Region, q_len: int, kv_len: int, q_start: int = 0) -> int:
+    """Number of cells of a region in `q_len` queries from `q_start` and `kv_len` keys from 0."""
+    frame = np.array([[q_start, q_start + q_len, 0, kv_len]])
+    rectangles = frame
+    if region.rectangles is not None:
+        rectangles = _clip(region.rectangles, frame)
+    if region.chunk:
+        return sum(_count_chunks(region, *row) for row in rectangles.tolist())
+    return int(_count_rectangles(region, rectangles).sum()) if len(rectangles) else 0
+
+
+def _intersect(one: Region, other: Region) -> Region | None:
+    empty = np.empty((0, 4), np.int64)
+    progression = _intersect_progressions(one, other)
+    low, high = max(one.low, other.low), min(one.high, other.high)
+    if progression is None or low > high:
+        return Region(rectangles=empty)
+    chunk = one.chunk or other.chunk
+    if one.chunk and other.chunk:
+        small, large = sorted((one.chunk, other.chunk))
+        if large % small:
+            return None
+        chunk = small
+    rectangles = one.rectangles if other.rectangles is None else other.rectangles
+    if one.rectangles is not None and other.rectangles is not None:
+        if len(one.rectangles) * len(other.rectangles) > MAX_RECTANGLES:
+            return None
+        pairs = _clip(one.rectangles[:, None], other.rectangles[None])
+        rectangles = pairs
+    if chunk and rectangles is not None and len(rectangles) > MAX_CHUNKED:
+        return None
+    return _normal(Region(low, high, *progression, chunk, rectangles))
+
+
+def _normal(region: Region) -> Region:
+    """The same region, with numbers that int64 can compute with."""
+    low, high = max(region.low, -FAR), min(region.high, FAR)
+    if region.step <= 2 * FAR:
+        return region._replace(low=low, high=high)
+    # At most one member of the progression is not beyond every frame.
+    members = [d for d in (region.phase, region.phase - region.step) if low <= d <= high]
+    only = members[0] if members else FAR
+    return region._replace(low=only, high=only if members else -FAR, step=1, phase=0)
+
+
+def _intersect_progressions(one: Region, other: Region) -> tuple[int, int] | None:
+    """Step and phase of two progressions together, by the Chinese remainder theorem."""
+    divisor = math.gcd(one.step, other.step)
+    if (other.phase - one.phase) % divisor:
+        return None
+    step = one.step // divisor * other.step
+    if other.step == divisor:
+        return step, one.phase
+    turns = (
+        (other.phase - one.phase) // divisor * pow(one.step // divisor, -1, other.step // divisor)
+    )
+    return step, (one.phase + one.step * turns) % step
+
+
+def _clip(one: IntArray, other: IntArray) -> IntArray:
+    """The non-empty intersections of rectangles, broadcast against each other."""
+    start = np.maximum(one[..., 0::2], other[..., 0::2])
+    stop = np.minimum(one[..., 1::2], other[..., 1::2])
+    kept = (start < stop).all(axis=-1)
+    return np.stack([start, stop], axis=-1).reshape(*start.shape[:-1], 4)[kept]
+
+
+def _count_chunks(region: Region, q: int, q_stop: int, k: int, k_stop: int) -> int:
+    """Cells of one rectangle in which query and key are in one chunk."""
+    size = region.chunk
+    first, last = max(q, k) // size, (min(q_stop, k_stop) - 1) // size
+    # Chunks that contain an end of the rectangle are counted one by one. The others lie inside
+    # it, and are all the same, since the remaining conditions depend on q - k only.
+    edges = {end // size for end in (q, q_stop - 1, k, k_stop - 1)}
+    edges = {chunk for chunk in edges if first <= chunk <= last}
+    parts = [
+        (
+            max(q, c * size),
+            min(q_stop, c * size + size),
+            max(k, c * size),
+            min(k_stop, c * size + size),
+        )
+        for c in sorted(edges)
+    ]
+    inside = max(0, last - first + 1 - len(edges))
+    total = int(_count_rectangles(region, np.array(parts)).sum()) if parts else 0
+    if inside:
+        total += inside * int(_count_rectangles(region, np.array([[0, size, 0, size]]))[0])
+    return total
+
+
+def _count_rectangles(region: Region, rectangles: IntArray) -> IntArray:
+    """Cells of each rectangle in the region's band and progression, ignoring chunks.
+
+    In a rectangle of `rows` × `keys`, let e = q - k - base count from the smallest difference. The
+    number of cells with a given e is the convolution of two boxes,
+    r(e + 1) - r(e + 1 - rows) - r(e + 1 - keys) + r(e + 1 - rows - keys), where r(x) = max(x, 0).
+    """
+    q, q_stop, k, k_stop = rectangles.T
+    rows, keys = q_stop - q, k_stop - k
+    base = q - (k_stop - 1)
+    first = np.maximum(region.low - base, 0)
+    last = np.minimum(region.high - base, rows + keys - 2)
+    phase = (region.phase - base) % region.step
+
+    def ramps(stop: IntArray) -> IntArray:
+        """Sum over e < stop."""
+        total = np.zeros_like(stop)
+        for sign, shift in ((1, 0 * rows), (-1, rows), (-1, keys), (1, rows + keys)):
+            total += sign * _sum_ramp(stop - shift, (phase + 1 - shift) % region.step, region.step)
+        return total
+
+    # int64 may wrap around in a sum, but the result is smaller than 2**62, so it is exact.
+    return np.where(first <= last, ramps(last + 1) - ramps(first), 0)
+
+
+def _sum_ramp(top: IntArray, phase: IntArray, step: int) -> IntArray:
+    """Sum of the x in 1 … top with x % step == phase."""
+    first = np.where(phase > 0, phase, step)
+    terms = np.where(top >= first, (top - first) // step + 1, 0)
+    pairs = np.where(terms % 2, (terms - 1) // 2 * terms, terms // 2 * (terms - 1))
+    total: IntArray = terms * first + step * pairs
+    return total
