@@ -334,7 +334,7 @@ def test_a_model_that_gives_nan_is_a_finding() -> None:
 
 
 REFUSED = {
-    "no model": (lambda: mw.audit(3, floats(), expects="causal"), "Pass a module or a function"),
+    "no model": (lambda: mw.audit(3, floats(), expects="causal"), "Pass a function or module"),
     "no tensor": (lambda: mw.audit(len, "abc", expects="causal"), "Pass a tensor, a tuple"),
     "no positions": (lambda: mw.audit(len, torch.ones(3), expects="causal"), "no input is ids"),
     "no output": (lambda: mw.audit(lambda x: 3, floats(), expects="causal"), "Pass output="),

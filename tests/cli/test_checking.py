@@ -56,6 +56,14 @@ def test_audit_says_that_a_model_respects_its_mask(toys: Path) -> None:
     assert ran.out.startswith("Toy respects causal() (")
 
 
+def test_audit_in_chinese(toys: Path, here: Here) -> None:
+    ran = here(
+        "audit", "toys:Toy", "--expects", "causal()", "-n", "8", "--probes", "leak", "--lang", "zh"
+    )
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("Toy 遵守 causal()")
+
+
 def test_audit_of_a_sick_model_is_code_1_with_a_page(toys: Path, here: Here) -> None:
     words = ("toys:sick", "--expects", "causal()", "-n", "8", "--probes", "leak, reach")
     ran = here("audit", *words, "--format", "json")

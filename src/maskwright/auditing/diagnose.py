@@ -374,7 +374,7 @@ def _in_call(cause: str, call: AttentionCall) -> Diagnosis:
 
 
 def _mask_of(call: AttentionCall) -> Reason:
-    """The mask of a call: an expression if one was recognized."""
+    """The mask that a call used, as an expression if one was recognized."""
     mask = call.mask
     if mask is None:
         return Reason("audit.mask.unrecognized", {"share": float(call.hidden_share)})
@@ -492,7 +492,7 @@ class MaskDiagnoser:
         )
 
     def name(self, wrong: MaskMismatch, calls: Sequence[AttentionCall]) -> str:
-        """The code of the mistake in a call."""
+        """The code of the mistake in this mask."""
         call = wrong.call
         if call.after_softmax:
             return "after-softmax"

@@ -265,7 +265,7 @@ def make_model_under_test(
     """Checks a model and its inputs; `names` are the inputs that have positions to change."""
     if not callable(model):
         raise ArgumentError(
-            f"{caller}: model is {describe_type(model)}. Pass a module or a function."
+            f"{caller}: model is {describe_type(model)}. Pass a function or module."
         )
     given = _read_inputs(inputs, caller)
     found = (

@@ -281,7 +281,7 @@ class AuditReport:
         return report_page(self, lang)
 
     def __bool__(self) -> NoReturn:
-        raise TruthError("The truth value of an AuditReport is ambiguous. Use report.ok.")
+        raise TruthError("An AuditReport has no boolean value. Use report.ok.")
 
     def __str__(self) -> str:
         return self.text()

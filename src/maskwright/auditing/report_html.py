@@ -216,7 +216,7 @@ def _trace(trace: Any, lang: str) -> str:
 
 
 def _get(call: Any, name: str) -> Any:
-    """An attribute of a call; a mask that cannot be read must not prevent the page."""
+    """An attribute, or None: a mask that cannot be read must not prevent the page."""
     try:
         return getattr(call, name, None)
     except Exception:

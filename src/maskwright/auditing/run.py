@@ -69,7 +69,7 @@ def audit(
     The audit changes inputs on which an output must not depend, and inputs on which it must. It
     changes, adds, removes and moves padding, and runs sequences alone and in a batch, in steps with
     a KV cache, in other dtypes, compiled, and with other attention implementations. A failure is
-    traced to a layer, a cause and a fix with the masks that the model's attention used. Dropout is
+    traced to its layer, cause and fix with the masks that the model's attention used. Dropout is
     off, the random seed is fixed, and the state of the model is restored.
 
     Args:

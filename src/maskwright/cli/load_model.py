@@ -48,7 +48,7 @@ def load_model(target: str, seed: int = 0) -> Loaded:
     """Loads a model from `module:attribute` or `hf:PATH`.
 
     Raises:
-        ArgumentError: If there is no such model, or it cannot be built.
+        ArgumentError: If the target is not a model, or it cannot be built.
 
     >>> load_model("torch.nn:Identity").model
     Identity()
@@ -135,7 +135,7 @@ def _build(target: str, found: Any) -> Loaded:
 
 
 def _required_arguments(builder: Any) -> list[str]:
-    """The arguments without default of a function."""
+    """A function's arguments without default."""
     try:
         parameters = inspect.signature(builder).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature
@@ -152,7 +152,7 @@ def _load_checkpoint(path: Path, seed: int) -> Any:
     config = path / "config.json" if path.is_dir() else path
     if not config.is_file():
         raise ArgumentError(
-            f"There is no {config}. Pass a directory with a config.json, or such a file; nothing is "
+            f"There is no {config}. Pass a directory with a config.json, or its path. Nothing is "
             "downloaded."
         )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

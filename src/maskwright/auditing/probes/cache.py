@@ -167,7 +167,7 @@ def _step(model: Any, piece: Any, state: Any) -> tuple[Any, Any]:
 
 
 def _decoder_step(model: Any, piece: Any, state: Any) -> tuple[Any, Any]:
-    """Runs the encoder once, and passes its output to every step."""
+    """Runs the encoder once, and passes its output to all steps."""
     if not isinstance(piece, dict) or not accepts_argument(model, "encoder_outputs"):
         raise _NoCacheError
     given = dict(piece)

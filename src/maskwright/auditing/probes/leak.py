@@ -91,7 +91,7 @@ def unaffected_by(expected: Expectation, where: BoolArray) -> BoolArray:
 
 
 def masked_from(masked: BoolArray, judged: BoolArray, row: int) -> BoolArray:
-    """What is masked from a row; if the row is padding, what is masked from the nearest token."""
+    """What is masked from one row; if that is padding, what is masked from the nearest token."""
     found: BoolArray = masked[:, row].copy()
     for b in np.flatnonzero(~judged[:, row]):
         real = np.flatnonzero(judged[b])

@@ -2,7 +2,7 @@
 
 The content of padding is changed, padding is removed, added, and moved to the other side. Moving it
 needs a mask that moves along with the tokens, and `position_ids` for models that count positions
-from the start of a row.
+from the start of the row.
 """
 
 from __future__ import annotations
