@@ -27,7 +27,7 @@ from maskwright.auditing.probes import (
     per_input,
     skip,
 )
-from maskwright.auditing.probes.batch import MAX_ALONE, compare_run, confirmed_worst
+from maskwright.auditing.probes.splits import MAX_ALONE, compare_run, confirmed_worst
 from maskwright.core.atoms.tokens import Documents, Padding
 from maskwright.messages import Reason
 
