@@ -2,7 +2,7 @@
 
     MaskError (ValueError)
     ├── ArgumentError    an atom, operator or helper was given something it can't take
-    ├── AuditError       a model does not obey its mask (an AssertionError too)
+    ├── AuditError       a model does not respect its mask (an AssertionError too)
     ├── FrameError       the sizes asked for do not fit the mask, or a cell lies outside them
     ├── MissingError     a framework that the target needs is not installed (an ImportError too)
     ├── RankError        another process of a job does not answer (a RuntimeError too)
@@ -65,7 +65,7 @@ class ArgumentError(MaskError):
 
 
 class AuditError(MaskError, AssertionError):
-    """A model does not obey its mask; the message is the report.
+    """A model does not respect its mask; the message is the report.
 
     >>> import torch, maskwright as mw
     >>> report = mw.audit(lambda x: x.flip(1), torch.randn(1, 4, 2), expects="causal")
@@ -73,7 +73,7 @@ class AuditError(MaskError, AssertionError):
     ...     report.assert_ok()
     ... except mw.AuditError as error:
     ...     print(str(error).split(" (")[0])
-    model does not obey causal()
+    model does not respect causal()
     """
 
 

@@ -64,7 +64,7 @@ class Told(Reader):
         return self.attend(ids, keep, own if position_ids is None else position_ids)
 
 
-class Deaf(Reader):
+class IgnoresPositions(Reader):
     """Positions from the start of the row, whatever is given."""
 
     def forward(self, ids: torch.Tensor, keep: torch.Tensor, position_ids: Any = None) -> Any:
@@ -121,7 +121,7 @@ def test_positions_by_the_mask_are_healthy_on_both_sides(keep: torch.Tensor) -> 
 
 
 def test_given_positions_that_are_ignored_are_found() -> None:
-    report, _ = audit(Deaf())
+    report, _ = audit(IgnoresPositions())
     assert report.cause == "positions-shifted"
     assert report.findings[0].message.startswith("padding on the left: position ")
     told, answer = audit(Told())
@@ -137,7 +137,7 @@ def test_positions_that_are_given_go_along_with_their_tokens() -> None:
         assert report.ok, report
         assert "other side" in str(answer.tried)
         assert not answer.notes
-    report, _ = audit(Deaf(), RIGHT, position_ids=(RIGHT.cumsum(1) - 1).clip(0))
+    report, _ = audit(IgnoresPositions(), RIGHT, position_ids=(RIGHT.cumsum(1) - 1).clip(0))
     assert report.cause == "positions-shifted"
 
 
