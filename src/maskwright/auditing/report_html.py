@@ -210,7 +210,9 @@ def _trace(trace: Any, lang: str) -> str:
             + f'<td><code>{shown}</code>{late}</td><td class="number">{share}</td></tr>'
         )
     head = _head(("layer", "kernel", "shapes", "encoding", "mask", "share"), lang)
-    differences = "".join(f"<li>{_text(line)}</li>" for line in _get(trace, "differences") or ())
+    reasons = _get(trace, "difference_reasons")
+    lines = _get(trace, "differences") if reasons is None else [render(r, lang) for r in reasons]
+    differences = "".join(f"<li>{_text(line)}</li>" for line in lines or ())
     table = _table(_words("calls", lang), head, rows)
     return table + (f"<ul>{differences}</ul>" if differences else "")
 
