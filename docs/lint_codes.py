@@ -1,26 +1,26 @@
-"""The page of lint codes: what each means, a call that has it, and what lint says to that."""
+"""The page of lint codes: the meaning of each, an example call, and its output."""
 
 from __future__ import annotations
 
 import ast
 from typing import Any, Final
 
-from maskwright.linting.codes import CODES
+from maskwright.linting.codes import CODES, Code, Subject
 
 SETUP: Final = """\
 import numpy as np
 import maskwright as mw
 past = np.tri(4, dtype=bool)  # causal
-real = np.arange(4) < np.array([[2], [4]])  # two sequences, of 2 and of 4 tokens
-keys = real[:, None, None, :]  # their padding, for attention of (batch, heads, query, key)
+real = np.arange(4) < np.array([[2], [4]])  # (batch, key): sequences of 2 and 4 tokens
+keys = real[:, None, None, :]  # their padding mask, (batch, heads, query, key)
 def added(keep, fill):
     return np.where(keep, 0, fill).astype(np.float32)
 """
 
-PARTS: Final = {  # by the first code of each
-    "fill-at-limit": "The values of an array",
-    "batch-on-heads": "Its shape",
-    "aligned-lower-right": "Its cells",
+TITLES: Final = {
+    Subject.VALUES: "Values of an array",
+    Subject.SHAPE: "Shape of an array",
+    Subject.CELLS: "Cells of a mask",
 }
 
 EXAMPLES: Final = {
@@ -61,31 +61,40 @@ EXAMPLES: Final = {
     "window-too-wide": "mw.window(back=5), q_len=9, window=3",
 }
 
-
-MORE: Final = {"no-values": "A tensor on the `meta` device is one."}
+NOTES: Final = {"no-values": "Tensors on the `meta` device, for example."}
 
 
 def sections() -> str:
-    """A heading for every code, with its meaning, its example, and what lint says."""
+    """A heading for each code of lint, with its severity, meaning, example and output."""
     names: dict[str, Any] = {}
     exec(SETUP, names)
     lines = ["```pycon", *_prompted(SETUP), "```", ""]
-    for code, entry in CODES.items():
-        if not entry.lint:
-            continue
-        meaning = str(entry.meaning)
-        if code in PARTS:
-            lines += [f"## {PARTS[code]}", ""]
-        lines += [f"### {code}", "", f"{meaning[0].upper()}{meaning[1:]}.", ""]
-        lines += [MORE[code], ""] if code in MORE else []
-        if code in EXAMPLES:
-            call = f"mw.lint({EXAMPLES[code]})"
-            lines += ["```pycon", f">>> {call}", repr(eval(call, names)), "```", ""]
+    for subject, title in TITLES.items():
+        lines += [f"## {title}", ""]
+        for code in CODES.values():
+            if code.lint and code.subject is subject:
+                lines += _section(code, names)
     return "\n".join(lines).rstrip()
 
 
+def _section(code: Code, names: dict[str, Any]) -> list[str]:
+    meaning = str(code.meaning)
+    lines = [
+        f"### {code.name}",
+        "",
+        f"{meaning[0].upper()}{meaning[1:]} ({code.severity.value}).",
+        "",
+    ]
+    if code.name in NOTES:
+        lines += [NOTES[code.name], ""]
+    if code.name in EXAMPLES:
+        call = f"mw.lint({EXAMPLES[code.name]})"
+        lines += ["```pycon", f">>> {call}", repr(eval(call, names)), "```", ""]
+    return lines
+
+
 def _prompted(source: str) -> list[str]:
-    """Source as it is typed at a prompt."""
+    """Source with the prompts of the interpreter."""
     firsts = {statement.lineno for statement in ast.parse(source).body}
     lines = enumerate(source.splitlines(), start=1)
     return [f"{'>>>' if number in firsts else '...'} {line}" for number, line in lines]

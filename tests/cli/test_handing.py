@@ -122,6 +122,18 @@ def test_lint_of_an_inverted_array_is_code_1(here: Here, tmp_path: Path) -> None
     )
 
 
+def test_lint_in_chinese(here: Here, tmp_path: Path) -> None:
+    array = np.triu(np.ones((4, 4), bool), 1)
+    np.save(tmp_path / "x.npy", array)
+    report = mw.lint(array, causal=True)
+    ran = here("lint", "x.npy", "--causal", "--lang", "zh")
+    assert (ran.code, ran.out) == (1, f"{report.text('zh')}\n")
+    assert "应为 causal()" in ran.out
+    found = json.loads(here("lint", "x.npy", "--causal", "--lang", "zh", "-f", "json").out)
+    assert found == report.as_dict("zh")
+    assert here("lint", "causal()", "-n", "4", "--lang", "zh").out == "没有发现问题\n"
+
+
 def test_lint_of_a_good_mask_is_code_0(here: Here) -> None:
     assert here("lint", "causal()", "-n", "4", "--expects", "window(back=None)").code == 0
     assert here("lint", "everything()", "-n", "4", "--causal").code == 1

@@ -24,7 +24,7 @@ def test_every_code_has_a_heading_and_an_example_that_has_it() -> None:
     assert headings(text) == [code for code, entry in CODES.items() if entry.lint]
     for part in text.split("### ")[1:]:
         code = part.splitlines()[0]
-        assert code in lint_codes.MORE or f"\n{code}: " in part, code
+        assert code in lint_codes.NOTES or f"\n{code}: " in part, code
 
 
 def test_every_verb_is_told_of() -> None:

@@ -109,6 +109,8 @@ def test_a_file_is_recognised_and_judged() -> None:
     assert found["expression"] == "everything()"
     assert [finding["code"] for finding in found["lint"]] == ["future-visible"]
     assert found["lint"][0]["cell"] == {"batch": 0, "head": 0, "query": 0, "key": 1}
+    assert found["lint"][0]["reason"]["params"]["key"] == 1
+    assert found["lint"][0]["message_zh"].startswith("查询 0 关注键 1")
 
 
 @pytest.mark.parametrize("array", [[[0.5, "nan"], [0.1, 2.0]], [["inf", 1.0]], [[7, 9], [3, 1]]])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import maskwright as mw
+from maskwright.messages import render
 from tests.explore.browser import cells_of, expect, expression_box, panel_of
 
 if TYPE_CHECKING:
@@ -105,6 +106,16 @@ def test_what_is_wrong_with_an_array_is_said(visit: Visit) -> None:
     (finding,) = mw.lint(array, causal=True)
     expect(panel.locator(".findings li")).to_contain_text([finding.code])
     expect(panel.locator(".findings li")).to_contain_text([finding.message])
+
+
+def test_findings_follow_the_language(visit: Visit) -> None:
+    page, panel = opened(visit)
+    array = np.triu(np.ones((4, 4), bool), 1)
+    paste(panel, str(array))
+    (finding,) = mw.lint(array)
+    expect(panel.locator(".findings li")).to_contain_text([finding.message])
+    page.get_by_role("button", name="中文").click()
+    expect(panel.locator(".findings li")).to_contain_text([render(finding.reason, "zh")])
 
 
 def test_a_paste_that_is_no_array_is_refused_in_words(visit: Visit) -> None:

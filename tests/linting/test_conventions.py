@@ -1,4 +1,4 @@
-"""Masks made by hand, in every convention: right ones get no finding, spoilt ones the right one."""
+"""Random masks in every convention: correct ones have no findings, wrong ones the right code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright import lint
 from maskwright.linting.codes import CODES
-from tests.linting.examples import (
+from tests.linting.masks import (
     INF,
     LOWEST,
     added,
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Made(NamedTuple):
-    """A mask made by plain numpy, and what is stated about it."""
+class Sample(NamedTuple):
+    """A mask built with numpy, and its stated properties."""
 
     keep: np.ndarray  # (batch, 1, queries, keys)
-    facts: dict[str, Any]
-    real: np.ndarray  # (batch, queries): what is no padding
+    stated: dict[str, Any]
+    real: np.ndarray  # (batch, queries): not padding
 
 
 @st.composite
-def made(draw: st.DrawFn) -> Made:
+def samples(draw: st.DrawFn) -> Sample:
     size, batch = draw(st.integers(2, 12)), draw(st.integers(1, 3))
     q, k = np.arange(size)[:, None], np.arange(size)[None]
     keep = np.ones((batch, size, size), bool)
     real = np.ones((batch, size), bool)
-    facts: dict[str, Any] = {}
+    stated: dict[str, Any] = {}
     kind = draw(st.sampled_from(["padding", "documents", "neither"]))
     if kind == "padding":
         length = draw(st.lists(st.integers(1, size), min_size=batch, max_size=batch))
@@ -46,19 +46,19 @@ def made(draw: st.DrawFn) -> Made:
         place = size - 1 - np.arange(size) if left else np.arange(size)
         real = place < np.array(length)[:, None]
         keep &= real[:, None]
-        facts["padding"] = real if left else length
+        stated["padding"] = real if left else length
     if kind == "documents":
         cuts = draw(st.lists(st.booleans(), min_size=size, max_size=size))
         ids = np.broadcast_to(np.cumsum(cuts), (batch, size))
         keep &= ids[:, :, None] == ids[:, None]
-        facts["documents"] = ids
+        stated["documents"] = ids
     if kind == "neither" or draw(st.booleans()):
         keep &= k <= q
-        facts["causal"] = True
+        stated["causal"] = True
         if draw(st.booleans()):
-            facts["window"] = draw(st.integers(1, size))
-            keep &= q - k < facts["window"]
-    return Made(keep[:, None], facts, real)
+            stated["window"] = draw(st.integers(1, size))
+            keep &= q - k < stated["window"]
+    return Sample(keep[:, None], stated, real)
 
 
 FORMS: dict[str, tuple[Callable[[np.ndarray], Any], dict[str, Any]]] = {
@@ -77,27 +77,27 @@ FORMS: dict[str, tuple[Callable[[np.ndarray], Any], dict[str, Any]]] = {
 FINITE = {"-1e9", "lowest", "half", "bfloat16"}
 
 
-@given(made(), st.sampled_from([*FORMS]))
-def test_a_right_mask_gives_no_finding_in_any_convention(mask: Made, form: str) -> None:
+@given(samples(), st.sampled_from([*FORMS]))
+def test_a_correct_mask_has_no_findings_in_any_convention(mask: Sample, form: str) -> None:
     build, how = FORMS[form]
     empty = ~mask.keep.any(axis=-1)[:, 0]
-    if form in FINITE:  # a padded query's row stays finite, and is nobody's business
+    if form in FINITE:  # the row of a padding query stays finite and is not reported
         empty = empty & mask.real
-    report = lint(build(mask.keep), **mask.facts, **how)
+    report = lint(build(mask.keep), **mask.stated, **how)
     at_limit = ("fill-at-limit",) if form == "lowest" else ()
     assert report.codes == (("empty-row", *at_limit) if empty.any() else ()), report
 
 
-@given(made(), st.sampled_from([*FORMS]))
-def test_turned_over_it_is_inverted(mask: Made, form: str) -> None:
+@given(samples(), st.sampled_from([*FORMS]))
+def test_the_complement_is_reported_as_inverted(mask: Sample, form: str) -> None:
     build, how = FORMS[form]
-    report = lint(build(~mask.keep), **mask.facts, **how)
+    report = lint(build(~mask.keep), **mask.stated, **how)
     assert "inverted" in report.codes, report
 
 
-@given(made(), st.data())
-def test_one_cell_too_many_is_found(mask: Made, data: st.DataObject) -> None:
-    """A cell of a real query that the mask hides is opened, and the statement it breaks is named."""
+@given(samples(), st.data())
+def test_one_visible_cell_too_many_is_reported(mask: Sample, data: st.DataObject) -> None:
+    """One masked cell of a real query is made visible; the property that this violates is named."""
     b, _, q, k = np.nonzero(~mask.keep & mask.real[:, None, :, None])
     if not b.size:
         return
@@ -105,10 +105,10 @@ def test_one_cell_too_many_is_found(mask: Made, data: st.DataObject) -> None:
     cell = (int(b[at]), 0, int(q[at]), int(k[at]))
     keep = mask.keep.copy()
     keep[cell] = True
-    report = lint(keep, **mask.facts)
-    ids = mask.facts.get("documents")
+    report = lint(keep, **mask.stated)
+    ids = mask.stated.get("documents")
     broken = {
-        "future-visible": "causal" in mask.facts and cell[3] > cell[2],
+        "future-visible": "causal" in mask.stated and cell[3] > cell[2],
         "padding-visible": not mask.real[cell[0], cell[3]],
         "documents-leak": ids is not None and ids[cell[0], cell[2]] != ids[cell[0], cell[3]],
     }
@@ -120,22 +120,22 @@ def test_one_cell_too_many_is_found(mask: Made, data: st.DataObject) -> None:
         assert any(code.startswith("window") for code in report.codes), report
 
 
-@given(made(), st.data())
-def test_a_key_too_many_is_hidden(mask: Made, data: st.DataObject) -> None:
-    """A column of a real token is hidden."""
-    if not {"padding", "documents"} & set(mask.facts):
+@given(samples(), st.data())
+def test_a_masked_token_is_reported(mask: Sample, data: st.DataObject) -> None:
+    """The column of a real token is masked."""
+    if not {"padding", "documents"} & set(mask.stated):
         return
     b, k = np.nonzero(mask.real)
     at = data.draw(st.integers(0, b.size - 1))
     keep = mask.keep.copy()
     keep[b[at], :, :, k[at]] = False
-    report = lint(keep, **mask.facts)
+    report = lint(keep, **mask.stated)
     assert "real-key-hidden" in report.codes, report
     assert report[report.codes.index("real-key-hidden")].cell == (b[at], 0, k[at], k[at])
 
 
 @given(st.integers(4, 40), st.data())
-def test_a_window_off_by_one_is_told_either_way(size: int, data: st.DataObject) -> None:
+def test_a_window_off_by_one_is_reported_in_both_directions(size: int, data: st.DataObject) -> None:
     wide = data.draw(st.integers(2, size - 2))
     q, k = np.arange(size)[:, None], np.arange(size)[None]
     for count, code in ((wide - 1, "off-by-one"), (wide, ""), (wide + 1, "off-by-one")):
@@ -158,10 +158,10 @@ DTYPES = ["bool", "int8", "uint8", "int64", "uint64", "float16", "float32", "flo
                      {"batch": 2, "heads": 2}, {"q_start": -3, "causal": True}]),
 )  # fmt: skip
 def test_no_array_raises(
-    shape: list[int], values: list[float], dtype: str, to: str | None, facts: dict[str, Any]
+    shape: list[int], values: list[float], dtype: str, to: str | None, stated: dict[str, Any]
 ) -> None:
     with np.errstate(all="ignore"):
         array = np.resize(np.array(values), shape).astype(dtype)
-    report = lint(array, to=to, dtype="float16", **facts)
+    report = lint(array, to=to, dtype="float16", **stated)
     assert set(report.codes) <= set(CODES)
     json.dumps(report.as_dict())

@@ -1,7 +1,8 @@
-"""The report, the arguments, and what is healthy though it may not look so."""
+"""The report, the arguments, and correct masks that look unusual."""
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 
 import maskwright as mw
 from maskwright import Finding, lint
-from tests.linting.examples import (
+from maskwright.linting.cells import CELL_CHECKS, CellInput
+from maskwright.linting.findings import make_finding
+from maskwright.messages import Reason
+from tests.linting.masks import (
     BOTH,
     INF,
     PAST,
@@ -18,10 +22,10 @@ from tests.linting.examples import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
-def test_the_report_is_a_sequence_that_prints_a_line_a_finding() -> None:
+def test_the_report_is_a_sequence_that_prints_one_line_per_finding() -> None:
     report = lint(np.ones((4, 4), bool), causal=True, documents=[[2, 2]])
     assert report.codes == ("future-visible", "documents-leak")
     assert [finding.code for finding in report] == list(report.codes)
@@ -33,12 +37,12 @@ def test_the_report_is_a_sequence_that_prints_a_line_a_finding() -> None:
     assert str(lint(mw.causal(), q_len=3)) == "no findings"
 
 
-def test_a_report_is_neither_true_nor_false() -> None:
+def test_a_report_has_no_truth_value() -> None:
     with pytest.raises(mw.TruthError, match=r"report\.ok"):
         bool(lint(mw.causal(), q_len=3))
 
 
-def test_findings_are_values() -> None:
+def test_findings_are_data() -> None:
     one, other = (lint(np.ones((2, 2), bool), causal=True) for _ in range(2))
     assert one == other
     assert hash(one) == hash(other)
@@ -46,15 +50,38 @@ def test_findings_are_values() -> None:
         one[0].code = "other"  # type: ignore[misc]
     assert one.as_dict()["findings"][0] == {
         "code": "future-visible",
-        "message": "Query 0 may see key 1, which comes later.",
+        "severity": "error",
+        "message": "Query 0 attends to key 1, a later position.",
         "fix": "Combine the mask with causal().",
         "cell": {"batch": 0, "head": 0, "query": 0, "key": 1},
+        "reason": {
+            "code": "future-visible.message",
+            "params": {
+                "query": 0,
+                "key": 1,
+                "at": {"code": "lint.at_anywhere", "params": {"batch": 0, "head": 0}},
+            },
+        },
     }
-    assert Finding("differs", "a.", "b.").as_dict()["cell"] is None
+    assert Finding("nan-value", Reason("nan-value.message")).as_dict()["cell"] is None
+    assert pickle.loads(pickle.dumps(one)) == one
 
 
-def test_two_mistakes_are_both_found() -> None:
-    """A value that can't be meant does not hide what is wrong with the cells."""
+def test_a_check_is_registered_with_one_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CELL_CHECKS, "entries", dict(CELL_CHECKS.entries))
+
+    @CELL_CHECKS.register("differs")
+    def check(given: CellInput) -> Iterator[Finding]:
+        if given.spans.cells() > 10:
+            yield make_finding("differs", message="toy.message", cells=given.spans.cells())
+
+    [finding] = lint(np.ones((4, 4), bool), causal=False, padding=[4])
+    assert (finding.code, finding.message) == ("differs", "toy.message (cells=16)")
+    assert lint(PAST[:4, :4], causal=True).ok
+
+
+def test_two_problems_are_both_reported() -> None:
+    """A problem of the values does not mask a problem of the cells."""
     report = lint(np.ones((6, 6), np.float32), causal=True, device="cuda")
     assert report.codes == ("wrong-device", "zero-one-added", "future-visible")
 
@@ -62,28 +89,28 @@ def test_two_mistakes_are_both_found() -> None:
 def test_a_message_names_batch_row_and_head_where_there_are_several() -> None:
     report = lint(BOTH | (np.arange(2) > 0)[:, None, None, None], heads=3, causal=True)
     assert report[0].cell == (1, 0, 0, 1)
-    assert "Query 0 (batch row 1, head 0) may see key 1" in report[0].message
+    assert "Query 0 (batch row 1, head 0) attends to key 1" in report[0].message
 
 
-def test_the_masks_of_a_library_are_healthy() -> None:
-    """What nn.Transformer and FlexAttention-style predicates make passes."""
+def test_masks_of_other_libraries_have_no_findings() -> None:
+    """Masks of nn.Transformer and FlexAttention-style predicates."""
     square = torch.nn.Transformer.generate_square_subsequent_mask(6)
     assert lint(square, to="drop", causal=True, dtype=torch.float32).ok
     assert lint(mw.where(lambda b, h, q, k: q >= k), q_len=6, causal=True).ok
 
 
-def test_a_padded_row_may_be_opened_against_nan() -> None:
-    """With left padding some open the rows of padding wholly, or at the query's own position."""
+def test_the_row_of_a_padding_query_may_be_visible_to_avoid_nan() -> None:
+    """With left padding, all keys or the own position of a padding query may be visible."""
     left = ~REAL[:1]
     keep = PAST & left
     opened = np.where(keep.any(axis=1, keepdims=True), keep, True)
     assert lint(opened, causal=True, padding=left).ok
     assert lint(keep | np.eye(6, dtype=bool), causal=True, padding=left).ok
-    opened[4, 0] = True  # a real query's row is judged as ever
+    opened[4, 0] = True  # the row of a real query is checked
     assert lint(opened, causal=True, padding=left).codes == ("padding-visible",)
 
 
-def test_a_square_for_as_many_sequences_as_tokens_is_no_mistake() -> None:
+def test_a_square_mask_with_batch_size_equal_to_q_len_has_no_findings() -> None:
     square = np.tril(np.ones((4, 4), bool))
     for keep in (square, square & (np.arange(4) != 1), mw.window(1, 1).on(4).dense()[0, 0]):
         assert lint(keep, batch=4).ok
@@ -97,8 +124,8 @@ def test_a_mask_without_cells_has_no_findings() -> None:
     assert lint([[True]]).ok
 
 
-def test_a_bias_is_no_mistake() -> None:
-    """Distances added to scores, as ALiBi has them, are read as visible."""
+def test_a_bias_has_no_findings() -> None:
+    """Distances that are added to the scores, as in ALiBi, are visible."""
     distance = np.arange(6)[None] - np.arange(6)[:, None]
     bias = np.where(PAST, 0.5 * distance, -INF)
     assert lint(bias, causal=True, dtype="float32").ok
@@ -106,7 +133,7 @@ def test_a_bias_is_no_mistake() -> None:
     assert lint(np.where(PAST, 0.5 * distance, 0), causal=True).codes == ("future-visible",)
 
 
-def test_a_large_array_is_read_in_a_few_passes() -> None:
+def test_a_large_array() -> None:
     keep = np.tril(np.ones((4096, 4096), bool))
     assert lint(keep, causal=True, window=(-1, 0), padding=[4096]).ok
     keep[17, 4000] = True
@@ -114,15 +141,15 @@ def test_a_large_array_is_read_in_a_few_passes() -> None:
     assert lint(keep, causal=True)[0].cell == (0, 0, 17, 4000)
 
 
-def test_a_mask_of_a_million_queries_is_never_made_dense() -> None:
+def test_a_mask_of_a_million_queries_is_not_made_dense() -> None:
     mask = mw.window(back=511) & mw.documents(lengths=[[400_000, 600_000]])
     assert lint(mask, q_len=1_000_000, window=512, documents=[[400_000, 600_000]]).ok
     report = lint(mw.window(back=511), q_len=1_000_000, documents=[[400_000, 600_000]])
     assert report[0].cell == (0, 0, 400_000, 399_489)
 
 
-def test_queries_of_other_tokens_than_the_keys() -> None:
-    """Data about keys may not reach to the queries; it is used as far as it does."""
+def test_queries_that_are_not_tokens_of_the_keys() -> None:
+    """Data about keys may not cover the queries; it is used where it does."""
     one = REAL[:1]
     report = lint(np.ones((4, 6), bool), padding=one, causal=True, q_start=0)
     assert report.codes == ("future-visible", "padding-visible")
@@ -133,11 +160,11 @@ def test_queries_of_other_tokens_than_the_keys() -> None:
     assert report.codes == ("own-position-hidden", "differs")
 
 
-def test_a_list_lies_on_no_device() -> None:
+def test_a_list_has_no_device() -> None:
     assert lint([[1, 0], [1, 1]], device="cuda").ok
 
 
-def test_sizes_come_from_the_data_where_it_tells() -> None:
+def test_sizes_are_inferred_from_data() -> None:
     assert lint(mw.dense(PAST), causal=True).ok
     assert lint(mw.padding(keep=REAL)).ok
     assert lint(mw.documents(ids=[[0, 0, 1]])).ok
@@ -162,14 +189,14 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "window of 0": (lambda: lint(PAST, window=0), "less than 1"),
     "window of three": (lambda: lint(PAST, window=(1, 2, 3)), "has 3 numbers"),
     "window of -2": (lambda: lint(PAST, window=(-2, 0)), "less than 0"),
-    "expects an array": (lambda: lint(PAST, expects=PAST), "Give a mask"),
+    "expects an array": (lambda: lint(PAST, expects=PAST), "Pass a mask"),
     "padding of floats": (lambda: lint(PAST, padding=REAL * 1.0), "dtype float64"),
     "documents of text": (lambda: lint(PAST, documents="ab"), "of type str"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_unusable_arguments_are_refused_in_one_sentence_and_a_fix(name: str) -> None:
+def test_invalid_arguments_raise_with_a_fix(name: str) -> None:
     call, words = BAD[name]
     with pytest.raises(mw.ArgumentError) as caught:
         call()
@@ -178,7 +205,7 @@ def test_unusable_arguments_are_refused_in_one_sentence_and_a_fix(name: str) -> 
 
 
 @pytest.mark.parametrize("to", ["torch.mha", "torch.transformer"])
-def test_a_target_names_its_own_polarity(to: str) -> None:
+def test_a_target_implies_its_convention(to: str) -> None:
     drops = np.triu(np.ones((4, 4), bool), 1)
     assert mw.lint(drops, to=to, causal=True).ok
     assert mw.lint(~drops, to=to, causal=True).codes == ("inverted",)
@@ -189,25 +216,25 @@ def test_a_target_names_its_own_polarity(to: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["torch.sdpa", "hf", "torch.mha"])
-def test_what_takes_floats_too_is_given_them_without_a_finding(to: str) -> None:
+def test_an_additive_mask_for_a_target_that_adds_floats_has_no_findings(to: str) -> None:
     bias = np.where(np.tri(4, dtype=bool), 0.0, -np.inf)
     assert mw.lint(bias, to=to, causal=True).ok
 
 
-def test_a_row_that_sees_nothing_is_fine_where_the_target_gives_zero() -> None:
+def test_an_empty_row_has_no_finding_if_the_target_returns_zero() -> None:
     keep = (mw.causal() & mw.padding(keep=[[0, 1, 1, 1]])).on(4).dense()
     assert mw.lint(keep, to="torch.sdpa", causal=True).ok
     assert mw.lint(keep, to="keep", causal=True).codes == ("empty-row",)
-    finite = np.where(keep, 0.0, -1e9)  # there SDPA spreads the row over all keys
+    finite = np.where(keep, 0.0, -1e9)  # softmax is uniform over all keys
     assert "empty-row" in mw.lint(finite, to="torch.sdpa", causal=True).codes
 
 
-def test_three_axes_are_batch_queries_and_keys_to_keras() -> None:
+def test_three_axes_are_batch_query_and_key_in_keras() -> None:
     keep = (mw.causal() & mw.padding(lengths=[3, 6])).on(6).dense()[:, 0]
     assert mw.lint(keep, to="keras", batch=2, heads=2, causal=True).ok
 
 
-def test_what_holds_no_values_is_refused() -> None:
+def test_masks_without_values_raise() -> None:
     from torch.nn.attention.bias import causal_lower_right
 
     bias = causal_lower_right(2, 6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from string import Formatter
 
 import pytest
@@ -49,3 +50,8 @@ def test_every_code_of_a_finding_has_a_meaning_and_a_fix() -> None:
         for code in CODES.values():
             assert render(code.fix, lang).endswith(stop)
             assert not render(code.meaning, lang).endswith(stop)
+
+
+def test_a_reason_can_be_pickled() -> None:
+    reason = Reason("cell.masked", {"terms": (Reason("tree.self"),)})
+    assert pickle.loads(pickle.dumps(reason)) == reason

@@ -14,6 +14,7 @@ from maskwright.cli.options import (
     Form,
     Heads,
     Keys,
+    Lang,
     Output,
     QStart,
     TextForm,
@@ -155,32 +156,43 @@ def recognize(
 
     maskwright lint mask.npy --to torch.mha --size 128
 
-    maskwright lint "causal() & padding(lengths=[3, 5])" --size 5"""
+    maskwright lint "causal() & padding(lengths=[3, 5])" --size 5
+
+    maskwright lint mask.npy --causal --lang zh"""
 )
 def lint(
-    mask: Annotated[str, typer.Argument(help="A mask, or a file that holds an array of one.")],
-    size: Annotated[int | None, typer.Option("--size", "-n", help="How many queries.")] = None,
+    mask: Annotated[
+        str, typer.Argument(help="A mask expression, or a file that contains a mask array.")
+    ],
+    size: Annotated[int | None, typer.Option("--size", "-n", help="Number of queries.")] = None,
     keys: Keys = None,
     batch: Batch = None,
     heads: Heads = None,
     q_start: QStart = None,
     to: Annotated[
-        str | None, typer.Option(help="Who takes it: keep, drop, additive, or a target's name.")
+        str | None,
+        typer.Option(
+            help="How an array is read: keep (True keeps), drop (True masks), additive, or the "
+            "name of a target."
+        ),
     ] = None,
-    axes: Annotated[str | None, typer.Option(help="What its axes are: qk, bk, bqk, bhqk.")] = None,
-    causal: Annotated[bool, typer.Option(help="It is meant to be causal.")] = False,
+    axes: Annotated[
+        str | None, typer.Option(help="The axes of an array: k, qk, bk, bqk, hqk or bhqk.")
+    ] = None,
+    causal: Annotated[bool, typer.Option(help="The mask should be causal.")] = False,
     window: Annotated[
-        int | None, typer.Option(help="It is meant to see so many keys back.")
+        int | None, typer.Option(help="The mask should be a sliding window of this many keys.")
     ] = None,
     expects: Annotated[
         str | None,
-        typer.Option(help="What it is meant to be.", autocompletion=complete_expression),
+        typer.Option(help="The exact mask.", autocompletion=complete_expression),
     ] = None,
     name: Name = None,
+    lang: Lang = "en",
     form: TextForm = None,
     output: Output = None,
 ) -> None:
-    """Say what is wrong with a mask: code 0 if nothing is, 1 if something, 2 for a wrong call."""
+    """Check a mask. Exit code 0 without findings, 1 with findings, 2 for invalid arguments."""
     import maskwright
     from maskwright.cli.files import is_file, read_array
 
@@ -200,6 +212,9 @@ def lint(
             window=window,
             expects=None if expects is None else maskwright.parse(expects),
         )
-    emit(json.dumps(report.as_dict(), indent=2) if wanted == "json" else str(report), output)
+    if wanted == "json":
+        emit(json.dumps(report.as_dict(lang), indent=2, ensure_ascii=lang == "en"), output)
+    else:
+        emit(report.text(lang), output)
     if not report.ok:
         raise typer.Exit(1)

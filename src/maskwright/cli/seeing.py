@@ -16,6 +16,7 @@ from maskwright.cli.options import (
     HeadNumber,
     Heads,
     Keys,
+    Lang,
     Output,
     QStart,
     Seed,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maskwright.core.bound import BoundMask
+    from maskwright.core.explain import Why
     from maskwright.draw.walkthrough import Walkthrough
 
 USUAL_SIZE = 8
@@ -144,6 +146,8 @@ def diff(
 
     maskwright explain "causal()" --cell 0,2 --size 4
 
+    maskwright explain "causal()" --cell 0,2 --size 4 --lang zh
+
     maskwright explain "causal()" --tokens "I like tea"
 
     maskwright explain "padding(lengths=[3])" --tokens "a b c D" --beside
@@ -153,7 +157,7 @@ def diff(
 def explain(
     expression: Annotated[str, typer.Argument(help="A mask.")] = "causal()",
     cell: Annotated[
-        str | None, typer.Option(help="QUERY,KEY: why may this query see this key, or not?")
+        str | None, typer.Option(help="QUERY,KEY: why this query attends to this key, or not.")
     ] = None,
     size: Size = None,
     keys: Keys = None,
@@ -175,10 +179,11 @@ def explain(
     ] = False,
     scaling: Annotated[bool, typer.Option(help="What scaling does, by head size.")] = False,
     seed: Seed = 0,
+    lang: Lang = "en",
     form: Form = None,
     output: Output = None,
 ) -> None:
-    """Say why a cell is seen or hidden, or show the whole calculation of attention with numbers."""
+    """Explain why a cell is visible or masked, or show the calculation of attention with numbers."""
     from maskwright import causal, parse, walkthrough
 
     if scaling:
@@ -187,7 +192,13 @@ def explain(
     with flags_in_errors():
         mask = parse(expression)
         if cell is not None:
-            _why(mask.on(_size(size, None), keys), cell, batch_row, head, form, output)
+            found = _why(mask.on(_size(size, None), keys), cell, batch_row or 0, head or 0)
+            if chosen_form(form, output) == "json":
+                query, key = (found.reason.params[name] for name in ("query", "key"))
+                data = {"query": query, "key": key, "visible": found.visible}
+                emit(json.dumps(data | {"reason": found.text(lang)}, indent=2), output)
+            else:
+                emit(found.text(lang), output)
             return
         words = (tokens or "I like green tea").split()
         given: dict[str, Any] = {
@@ -291,24 +302,12 @@ def _as_data(bound: BoundMask) -> dict[str, Any]:
     return data
 
 
-def _why(
-    bound: BoundMask,
-    cell: str,
-    batch: int | None,
-    head: int | None,
-    form: str | None,
-    output: Path | None,
-) -> None:
+def _why(bound: BoundMask, cell: str, batch: int, head: int) -> Why:
     try:
         query, key = (int(number) for number in cell.split(","))
     except ValueError:
-        raise ArgumentError(f"--cell {cell} is no cell. Write it as QUERY,KEY: 3,5.") from None
-    found = bound.why(query, key, batch or 0, head or 0)
-    if chosen_form(form, output) == "json":
-        data = {"query": query, "key": key, "allowed": found.visible, "says": str(found)}
-        emit(json.dumps(data, indent=2), output)
-    else:
-        emit(str(found), output)
+        raise ArgumentError(f"--cell {cell} is not a cell. Write QUERY,KEY, such as 3,5.") from None
+    return bound.why(query, key, batch, head)
 
 
 def _beside(walks: dict[str, Walkthrough], form: str | None, output: Path | None) -> None:

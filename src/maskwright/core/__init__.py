@@ -1,17 +1,16 @@
-"""The core: masks as expressions, and their exact normal form. Needs numpy and nothing else.
+"""The core: mask expressions and their exact normal form. Needs numpy only.
 
-A mask is the set of (batch, head, query, key) cells in which a query may see a key.
-Every query's row of it is a few intervals of keys.
+A mask is the set of (batch, head, query, key) cells in which the query attends to the key. Each
+query row of that set is a short list of key intervals, called its spans.
 
-    mask       what every mask can be asked      atoms_*    the sets that are combined
-    compose    & | ~ .T by_head by_batch         literal    values as source
-    frame      sizes, positions, conventions     spans      the normal form and its set operations
-    line       interval arithmetic on arrays     arrays     any framework's array in
-    region     the part being read               bound      an expression on a frame: the answers
-    tiles      blocks empty, full or partial     why, grid  a cell explained; a picture in text
-    compare    the first cell that differs       atoms      the table of all atoms
-    simplify   the laws of the algebra           text, json_form   mask ⇄ text ⇄ JSON
-    batches    pad and pack ragged sequences     oracle     the definition of truth, for tests
-
-What may enter: numpy. What may not: any framework, and any package of maskwright but `errors`.
+    expr         Mask, Atom, and the operators        atoms/       the masks that are combined
+    frame        sizes, positions, conventions        evaluate     expression -> spans, in row blocks
+    spans        the normal form                      interval_ops intervals as plain arrays
+    bound        a mask on a frame                    regions      closed-form counts of cells
+    tiles        empty, full and partial blocks       compare      the first differing cell
+    explain      why a cell is visible or masked      ascii        a grid of characters
+    simplify     the laws of the algebra              parser, serialize   text and JSON
+    batching     pad and pack sequences               validate     arrays and numbers of arguments
+    cache, mask_registry   derived values, and handles for compiled graphs
+    oracle       the definition of every mask, cell by cell, for tests only
 """

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file; a half-written one never takes the place of a good one."""
+    """Writes a file and replaces an existing one atomically."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         fresh.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -1,4 +1,4 @@
-"""Ragged sequences into rectangles: padded one a row, or packed several a row."""
+"""Batches of sequences of different lengths: padding, packing, and assignment to ranks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Mask
     from maskwright.core.validate import IntArray
 
-MAX_TOKENS: Final = 2**27  # a gigabyte of them
-MAX_WORD_LENGTH: Final = 1_000  # an array of words is as wide as the longest
+MAX_TOKENS: Final = 2**27  # 1 GB
+MAX_WORD_LENGTH: Final = 1_000  # a string array is as wide as its longest string
 
 
 class Padded(NamedTuple):
-    """What `pad` returns: the tokens (batch, tokens), and the mask that hides the filling.
+    """What `pad` returns: the tokens (batch, tokens), and their padding mask.
 
     >>> import maskwright as mw
     >>> ids, mask = mw.pad([["hello", "world"], ["yes"]], pad_id="<pad>")
@@ -39,8 +39,8 @@ class Padded(NamedTuple):
 class Packed(NamedTuple):
     """What `pack` returns; all arrays are (rows, length).
 
-    `documents` holds for every token the number of its sequence in the input, -1 for filling;
-    `positions` count from 0 in every document; `mask` keeps documents apart.
+    `documents` has the index of each token's sequence in the input, -1 for padding; `positions`
+    count from 0 in each document; `mask` restricts attention to the same document.
 
     >>> import maskwright as mw
     >>> mw.pack([[5, 6], [7]], length=4).positions.tolist()
@@ -59,9 +59,22 @@ def pad(
     side: Literal["right", "left"] = "right",
     length: int | None = None,
 ) -> Padded:
-    """Sequences of any lengths as one array, filled with `pad_id` on one side, and their mask.
+    """Pads sequences of different lengths to one array, and returns it with its padding mask.
 
-    The mask comes from the lengths, so a real token that equals `pad_id` may be seen all the same.
+    The mask is made from the lengths, so a token that equals `pad_id` stays visible.
+
+    Args:
+        sequences: Sequences of token ids, or of strings.
+        pad_id: The padding token.
+        side: "right" or "left".
+        length: Length of all rows. Default: that of the longest sequence.
+
+    Returns:
+        A named tuple of `ids` (batch, tokens) and `mask`.
+
+    Raises:
+        ArgumentError: If a sequence is longer than `length`, or tokens are of different kinds.
+        SizeError: If the array would be too large.
 
     >>> import maskwright as mw
     >>> batch = mw.pad([[5, 6, 7], [8]])
@@ -94,14 +107,27 @@ def pad(
 def pack(
     sequences: Iterable[Any], length: int, pad_id: Any = 0, *, ranks: int | None = None
 ) -> Packed:
-    """Several sequences a row, each row `length` tokens, by best fit: little filling is left.
+    """Packs several sequences into each row of `length` tokens, with little padding.
 
-    Longest first, every sequence goes to the fullest row that still has room for it. Combine the
-    mask with `causal()` for a decoder.
+    Best-fit decreasing: each sequence, longest first, is put into the fullest row with enough
+    space. Combine the mask with `causal()` for a decoder.
 
-    With `ranks` it goes to the row with the least attention work so far, the square of every
-    length counting: so that all of `ids[rank::ranks]` have about as much to do. There are then
-    equally many rows for each rank, the last ones maybe empty.
+    With `ranks`, a sequence is put into the row with the least attention work so far, which is the
+    sum of squared lengths, so that `ids[rank::ranks]` has about the same work on all ranks. Each
+    rank then has the same number of rows; the last ones may be empty.
+
+    Args:
+        sequences: Sequences of token ids, or of strings.
+        length: Tokens per row.
+        pad_id: The padding token.
+        ranks: Number of ranks that share the rows.
+
+    Returns:
+        A named tuple of `ids`, `documents`, `positions` and `mask`.
+
+    Raises:
+        ArgumentError: If a sequence is longer than `length`, or tokens are of different kinds.
+        SizeError: If the arrays would be too large.
 
     >>> import maskwright as mw
     >>> packed = mw.pack([[5, 6, 7], [8], [9, 9]], length=4)
@@ -140,30 +166,34 @@ def pack(
 
 
 def _best_fit(sizes: Sequence[int], width: int) -> list[list[int]]:
-    """Which sequences share a row; rows and members in the order of the input."""
+    """Indices of the sequences in each row, in the order of the input."""
     bins: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # (tokens left, bin), sorted
+    free: list[tuple[int, int]] = []  # (free tokens, bin), sorted
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        place = bisect_left(room, (sizes[index], -1))
-        if place < len(room):
-            left, number = room.pop(place)
+        place = bisect_left(free, (sizes[index], -1))
+        if place < len(free):
+            left, number = free.pop(place)
         else:
             left, number = width, len(bins)
             bins.append([])
         bins[number].append(index)
-        insort(room, (left - sizes[index], number))
+        insort(free, (left - sizes[index], number))
     return sorted(sorted(members) for members in bins)
 
 
 def _read_sequences(sequences: Iterable[Any], what: str) -> list[npt.NDArray[Any]]:
     if isinstance(sequences, (str, bytes, dict)) or not hasattr(sequences, "__iter__"):
-        raise ArgumentError(f"{what}: got {type(sequences).__name__}. Give a list of token lists.")
+        raise ArgumentError(
+            f"{what}: expected a list of sequences, got {type(sequences).__name__}. Pass token lists."
+        )
     rows = []
     for number, sequence in enumerate(sequences):
         name = f"{what}: sequence {number}"
         row = _read_words(sequence, name) if _has_words(sequence) else read_ints(sequence, name)
         if row.ndim != 1:
-            raise ArgumentError(f"{name} has {row.ndim} axes. Give one list of tokens a sequence.")
+            raise ArgumentError(
+                f"{name} has {row.ndim} dimensions. Pass one list of tokens per sequence."
+            )
         rows.append(row)
     return rows
 
@@ -174,25 +204,27 @@ def _has_words(sequence: Any) -> bool:
 
 def _read_words(sequence: Any, name: str) -> npt.NDArray[Any]:
     if not all(isinstance(token, str) for token in sequence):
-        raise ArgumentError(f"{name} mixes words and numbers. Give one or the other.")
+        raise ArgumentError(f"{name} mixes strings and integers. Pass only one kind.")
     if max(map(len, sequence)) > MAX_WORD_LENGTH:
-        raise ArgumentError(f"{name} has a word of more than {MAX_WORD_LENGTH} letters. Split it.")
+        raise ArgumentError(
+            f"{name} has a string of more than {MAX_WORD_LENGTH} characters. Split it."
+        )
     return np.array(sequence, np.str_)
 
 
 def _filled(
     shape: tuple[int, int], rows: list[npt.NDArray[Any]], pad_id: Any, what: str
 ) -> npt.NDArray[Any]:
-    """An array full of `pad_id`, which must be of the tokens' own kind."""
+    """An array filled with `pad_id`, which must be of the same kind as the tokens."""
     if shape[0] * shape[1] > MAX_TOKENS:
         raise SizeError(
-            f"{what} would make {shape[0]} × {shape[1]} tokens. Give fewer, or a smaller length."
+            f"{what} would create {shape[0]} × {shape[1]} tokens. Pass fewer, or a smaller length."
         )
     kinds = {row.dtype.kind for row in rows if row.size}
     if len(kinds) > 1 or (kinds and ("U" in kinds) != isinstance(pad_id, str)):
         raise ArgumentError(
-            f"{what}: tokens and pad_id={pad_id!r:.40} are not all words, or not all numbers. "
-            "Give words with a word such as '<pad>', or numbers with a number."
+            f"{what}: tokens and pad_id={pad_id!r:.40} are neither all strings nor all integers. "
+            "Pass strings with a string such as '<pad>', or integers with an integer."
         )
     if isinstance(pad_id, str):
         word = np.array(pad_id[:MAX_WORD_LENGTH]).dtype
@@ -203,34 +235,34 @@ def _filled(
 
 
 def even_fit(sizes: Sequence[int], width: int, count: int) -> list[list[int]]:
-    """Which sequences share a row: `count` rows of about equal work, and more where they must.
+    """Indices of the sequences in each of `count` rows of similar work, or more if necessary.
 
     >>> even_fit([6, 3, 3, 6], 12, 2)
     [[0, 1], [2, 3]]
     """
     bins: list[list[int]] = [[] for _ in range(count)]
-    room = [width] * count
+    free = [width] * count
     heap = [(0, number) for number in range(count)]  # (work, row)
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         aside = []
-        while heap and room[heap[0][1]] < sizes[index]:
+        while heap and free[heap[0][1]] < sizes[index]:
             aside.append(heapq.heappop(heap))
         if heap:
             work, number = heapq.heappop(heap)
         else:
             work, number = 0, len(bins)
             bins.append([])
-            room.append(width)
+            free.append(width)
         bins[number].append(index)
-        room[number] -= sizes[index]
+        free[number] -= sizes[index]
         for entry in (*aside, (work + sizes[index] ** 2, number)):
-            if room[entry[1]]:
+            if free[entry[1]]:
                 heapq.heappush(heap, entry)
     return [sorted(members) for members in bins]
 
 
 def assign_to_ranks(bins: list[list[int]], sizes: Sequence[int], ranks: int) -> list[list[int]]:
-    """The rows in an order in which row i is for rank i % ranks, equally many and heavy for each.
+    """The rows in an order in which row i belongs to rank i % ranks, with similar work per rank.
 
     >>> assign_to_ranks([[0], [1], [2], [3]], [4, 1, 1, 4], 2)
     [[0], [3], [1], [2]]
@@ -238,11 +270,11 @@ def assign_to_ranks(bins: list[list[int]], sizes: Sequence[int], ranks: int) -> 
     each = -(-len(bins) // ranks)
     bins = bins + [[] for _ in range(each * ranks - len(bins))]
     work = [sum(sizes[member] ** 2 for member in members) for members in bins]
-    given: list[list[list[int]]] = [[] for _ in range(ranks)]
+    assigned: list[list[list[int]]] = [[] for _ in range(ranks)]
     heap = [(0, rank) for rank in range(ranks)]
     for number in sorted(range(len(bins)), key=lambda n: -work[n]):
         load, rank = heapq.heappop(heap)
-        given[rank].append(bins[number])
-        if len(given[rank]) < each:
+        assigned[rank].append(bins[number])
+        if len(assigned[rank]) < each:
             heapq.heappush(heap, (load + work[number], rank))
-    return [given[rank][place] for place in range(each) for rank in range(ranks)]
+    return [assigned[rank][place] for place in range(each) for rank in range(ranks)]

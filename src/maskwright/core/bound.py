@@ -403,9 +403,7 @@ class BoundMask:
         return self._reader.pieces()
 
     def __bool__(self) -> NoReturn:
-        raise TruthError(
-            "The truth value of a bound mask is ambiguous. Use .count() or .equals(other)."
-        )
+        raise TruthError("A bound mask has no boolean value. Use .count() or .equals(other).")
 
     def __and__(self, other: object) -> NoReturn:
         raise ArgumentError(

@@ -221,9 +221,7 @@ class Mask(ABC):
         raise AttributeError(f"A mask has no attribute {name}.{hint}")
 
     def __bool__(self) -> NoReturn:
-        raise TruthError(
-            "The truth value of a mask is ambiguous. Write & for `and`, | for `or`, ~ for `not`."
-        )
+        raise TruthError("A mask has no boolean value. Write & for `and`, | for `or`, ~ for `not`.")
 
     # ── binding ───────────────────────────────────────────────────────────────────────────────
 

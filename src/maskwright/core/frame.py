@@ -1,15 +1,15 @@
-"""The frame: how many queries and keys there are, and where they sit. All conventions live here.
+"""The frame: numbers and positions of queries and keys. All conventions are defined here.
 
-- True means "may see". A mask has shape (batch, heads, query, key); each of the first two axes
-  is 1 where nothing varies along it.
-- Positions are absolute. Query row r sits at position `q_start + r`, key column c at position
-  `k_start + c`. `k_start` is 0 but inside a transposed mask.
-- By default the last query sits at the last key: `q_start = kv_len - q_len`, the lower-right
-  alignment, which is right for a KV cache. `q_start=0` gives the upper-left alignment that
-  PyTorch's `is_causal` has.
-- Data about tokens (padding, documents, trees) describes positions 0 … k_stop - 1, every one of
-  them: a frame that has more or fewer keys than the data does not fit, and says so. Choices of
-  positions (windows, prefixes, chosen keys) fit every frame.
+- True means "attends". A mask has shape (batch, heads, query, key); batch and heads are 1 where
+  nothing varies.
+- Positions are absolute. Query row r has position `q_start + r`, key column c has position
+  `k_start + c`. `k_start` is 0 except inside a transposed mask.
+- By default the last query is aligned with the last key: `q_start = kv_len - q_len`, the
+  lower-right alignment, which is right for a KV cache. `q_start=0` is the upper-left alignment of
+  PyTorch's `is_causal`.
+- Data about tokens (padding, documents, trees) describes all positions 0 … k_stop - 1: a frame
+  with more or fewer keys does not fit. Masks of positions (windows, prefixes, keys) fit every
+  frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from maskwright.core.validate import parse_int
 from maskwright.errors import FrameError
 
 MAX_SIZE: Final = 2**31 - 1
-MAX_BYTES: Final = 2**33  # of one answer
+MAX_BYTES: Final = 2**33  # of one result
 _SIZES: Final = ("q_len", "kv_len", "batch", "heads")
 
 
@@ -66,12 +66,12 @@ class Frame:
 
     @property
     def cells(self) -> int:
-        """How many cells there are over all batch rows and heads."""
+        """Number of cells over all batch rows and heads."""
         return self.batch * self.heads * self.q_len * self.kv_len
 
     @property
     def transposed(self) -> Frame:
-        """The frame in which queries and keys have changed places."""
+        """The frame with queries and keys exchanged."""
         return Frame(
             self.kv_len,
             self.q_len,
@@ -82,19 +82,19 @@ class Frame:
         )
 
     def check_keys(self, count: int, atom: str, data: str, fix: str) -> None:
-        """Refuse a frame whose keys are not exactly the `count` tokens that the data describes."""
+        """Raises FrameError unless the keys are exactly the `count` tokens of the data."""
         if self.k_stop != count or self.k_start < 0:
             keys = f"{self.kv_len} keys" if self.k_start == 0 else f"keys up to {self.k_stop - 1}"
             raise FrameError(f"{atom}: {data} but the frame has {keys}. {fix}")
 
     def check_queries(self, count: int, atom: str, data: str, fix: str) -> None:
-        """Refuse a frame whose queries do not end at the last of the `count` tokens."""
+        """Raises FrameError unless the queries end at the last of the `count` tokens."""
         if self.q_stop != count or self.q_start < 0:
             where = f"queries at {self.q_start} … {self.q_stop - 1}"
             raise FrameError(f"{atom}: {data} but the frame has {where}. {fix}")
 
     def check_tokens(self, count: int, atom: str, data: str, fix: str) -> None:
-        """Refuse a frame whose queries and keys are not among exactly `count` tokens."""
+        """Raises FrameError unless the queries and keys are among exactly `count` tokens."""
         first = min(
             [self.q_start] * (self.q_len > 0) + [self.k_start] * (self.kv_len > 0), default=0
         )
@@ -103,13 +103,13 @@ class Frame:
         if first >= 0 and self.tokens == max(self.k_stop, 0):
             raise FrameError(f"{atom}: {data} but the frame has {self.kv_len} keys. {fix}")
         outside = self.q_start if self.q_start < 0 else self.q_stop - 1
-        room = count - self.q_len
-        fix = f"Pass a q_start from 0 to {room}." if room >= 0 else f"Pass at most {count} queries."
-        raise FrameError(f"{atom}: {data} but a query sits at position {outside}. {fix}")
+        last = count - self.q_len
+        fix = f"Pass a q_start from 0 to {last}." if last >= 0 else f"Pass at most {count} queries."
+        raise FrameError(f"{atom}: {data} but a query has position {outside}. {fix}")
 
     @property
     def tokens(self) -> int:
-        """How many positions there are up to the last query or key, whichever is later."""
+        """Number of positions up to the last query or key, whichever is later."""
         return max(self.q_stop if self.q_len else 0, self.k_stop if self.kv_len else 0, 0)
 
 
@@ -141,12 +141,11 @@ def make_frame(
     for name, size, own in (("batch", rows, planes[0]), ("heads", columns, planes[1])):
         if own != 1 and own != size:
             raise FrameError(
-                f"on: {name}={size} but the mask's data has {own}. "
-                f"Pass {name}={own} or leave it out."
+                f"on: {name}={size} but the mask's data has {own}. Pass {name}={own} or omit it."
             )
     start = keys - queries if q_start is None else parse_int(q_start, "on: q_start")
     if abs(start) > MAX_SIZE:
-        raise FrameError(f"on: q_start={start} is beyond {MAX_SIZE}. Give a smaller position.")
+        raise FrameError(f"on: q_start={start} is beyond {MAX_SIZE}. Pass a smaller position.")
     return Frame(queries, keys, rows, columns, start)
 
 
@@ -170,17 +169,17 @@ def merge_dims(dims: tuple[BroadcastDims, ...]) -> tuple[int, int]:
 
 
 def _mismatch(dims: tuple[BroadcastDims, ...], axis: Literal[1, 2], name: str) -> FrameError:
-    """The error that names the first two owners whose sizes along the axis differ."""
+    """The error that names the first two terms whose sizes along the axis differ."""
     first, *others = (dim for dim in dims if dim[axis] != 1)
     other = next(dim for dim in others if dim[axis] != first[axis])
     return FrameError(
         f"{first.owner} has {first[axis]} along {name} but {other.owner} has {other[axis]}. "
-        "Give both the same number, or 1."
+        "Both must be the same, or 1."
     )
 
 
 def _size(value: int, name: str) -> int:
     size = parse_int(value, f"on: {name}", minimum=0)
     if size > MAX_SIZE:
-        raise FrameError(f"on: {name}={size} is beyond {MAX_SIZE}. Give a smaller size.")
+        raise FrameError(f"on: {name}={size} is beyond {MAX_SIZE}. Pass a smaller size.")
     return size

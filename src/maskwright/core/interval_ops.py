@@ -1,7 +1,7 @@
-"""Interval arithmetic on plain arrays: the two layouts of spans, and what is done with them.
+"""Interval arithmetic on plain arrays: the two layouts of spans, and sweeps over intervals.
 
-What may enter here: functions of arrays. All rows' intervals stand on one line, on which row r
-begins at r * (kv_len + 1): the gap of one keeps rows apart, so that one sweep serves them all.
+The intervals of all rows are placed on one line, on which row r begins at r * (kv_len + 1). The gap
+of one keeps rows apart, so that one sweep processes all of them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Band(NamedTuple):
-    """One interval a row: it sees keys low … high - 1, and none where the two are equal."""
+    """One interval per row: keys low … high - 1, none where the two are equal."""
 
     low: IntArray
     high: IntArray
 
 
 class CSR(NamedTuple):
-    """Any number of intervals a row: row r owns entries offsets[r] … offsets[r + 1] - 1."""
+    """Any number of intervals per row: row r has the entries offsets[r] … offsets[r + 1] - 1."""
 
     offsets: IntArray
     starts: IntArray
@@ -34,8 +34,8 @@ class CSR(NamedTuple):
 def sweep(
     starts: IntArray, stops: IntArray, wanted: Callable[[IntArray], BoolArray]
 ) -> tuple[IntArray, IntArray]:
-    """The stretches of a line on which the number of given intervals covering it is wanted."""
-    # The lowest bit tells a start from a stop, so that one plain sort orders both.
+    """The parts of a line for whose number of covering intervals `wanted` is True."""
+    # The lowest bit distinguishes starts from stops, so that one sort orders both.
     events = np.sort(np.concatenate([starts * 2, stops * 2 + 1]))
     level = np.cumsum(1 - 2 * (events & 1))
     place = events >> 1
@@ -46,12 +46,12 @@ def sweep(
 
 
 def covered(level: IntArray) -> BoolArray:
-    """For `sweep`: wherever any interval lies."""
+    """For `sweep`: covered by at least one interval."""
     return level > 0
 
 
 def join_bands(bands: list[Band]) -> Band | None:
-    """The union as one interval a row, where it is one."""
+    """The union as one interval per row; None if a row of it has two."""
     low, high = bands[0]
     for band in bands[1:]:
         apart = (band.low > high) | (low > band.high)
@@ -67,7 +67,7 @@ def join_bands(bands: list[Band]) -> Band | None:
 
 
 def column_major_cells(flat: CSR, planes: int, rows: int, first: int, stop: int) -> IntArray:
-    """The cells, column by column: sorted (plane, key, row) as one number each."""
+    """The cells in column-major order: sorted (plane, key, row), as one number each."""
     offsets, starts, stops = flat
     length = stops - starts
     before = np.cumsum(length) - length

@@ -90,7 +90,7 @@ def push_transpose_inside(mask: Mask) -> Mask | None:
 
 
 def equal_members(mask: Mask) -> Mask | None:
-    """The same mask for every head, or for every batch row, is that mask."""
+    """If all heads or batch rows have the same mask, the result is that mask."""
     return mask.masks[0] if isinstance(mask, PerAxis) and len(set(mask.masks)) == 1 else None
 
 

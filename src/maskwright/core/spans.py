@@ -1,11 +1,9 @@
-"""The normal form: for every query row the sorted, disjoint intervals of keys that it sees.
+"""The normal form of a mask: for each query row the sorted, disjoint intervals of visible keys.
 
-What may enter here: sets of intervals. Nothing here knows what an atom is.
-
-Two layouts hold the same thing. Where no row has more than one interval, two arrays `low` and
-`high` of the shape (batch, heads, rows) are enough, and intersection is a maximum and a minimum.
-Else the intervals of all rows stand in one flat list, `starts` and `stops`, cut by `offsets`, and
-every set operation is one sweep over them.
+There are two layouts. If no row has more than one interval, two arrays `low` and `high` of shape
+(batch, heads, rows) suffice, and intersection is a maximum and a minimum. Otherwise the intervals
+of all rows are in compressed sparse row format, `offsets`, `starts` and `stops`, and each set
+operation is one sweep over them.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ Planes = tuple[int, int, int]
 
 
 class Spans:
-    """Which keys each query row sees, as intervals. Immutable.
+    """The visible keys of each query row, as intervals. Immutable.
 
     `shape` is (batch, heads, rows), with 1 where nothing varies. `starts[i]` … `stops[i] - 1` are
     the keys of interval i, and row r of the flattened shape owns the intervals
@@ -54,7 +52,7 @@ class Spans:
     >>> spans.intervals(), spans.cells(), spans.reach(), spans.empty_rows().tolist()
     (5, 9, (0, 4), [[[False, False, False, False]]])
 
-    Like sets they combine by `&`, `|`, `-` and `~`; these give others of them:
+    They combine by `&`, `|`, `-` and `~` like sets; other methods return parts:
 
     >>> (~spans).row(3), spans.rows(2, 4).row(1), spans.clip(3).row(3), spans.shift(1, 5).row(3)
     ([(1, 2)], [(0, 1), (2, 4)], [(0, 1), (2, 3)], [(1, 2), (3, 5)])
@@ -78,7 +76,7 @@ class Spans:
 
     @classmethod
     def from_band(cls, low: IntArray, high: IntArray, kv_len: int, rows: int) -> Spans:
-        """One interval a row; `low` and `high` broadcast to (batch, heads, rows)."""
+        """One interval per row; `low` and `high` broadcast to (batch, heads, rows)."""
         high = np.maximum(low, high)
         b, h, held = high.shape
         return cls((b, h, rows if held == 1 else held), kv_len, band=Band(low, high))
@@ -87,7 +85,7 @@ class Spans:
     def from_pieces(
         cls, shape: Planes, kv_len: int, rows: IntArray, starts: IntArray, stops: IntArray
     ) -> Spans:
-        """Intervals in any order, overlapping or touching or empty, each with its flat row."""
+        """Intervals in any order, which may overlap, touch or be empty, with their flat rows."""
         line = kv_len + 1
         real = stops > starts
         base = rows[real] * line
@@ -107,7 +105,7 @@ class Spans:
 
     @classmethod
     def from_cells(cls, cells: BoolArray, kv_len: int, first_key: int = 0) -> Spans:
-        """A bool array (batch, heads, rows, columns), whose column 0 is key `first_key`."""
+        """From a boolean array (batch, heads, rows, columns) whose column 0 is key `first_key`."""
         b, h, rows, columns = cells.shape
         edges = np.zeros((b * h * rows, columns + 2), np.int8)
         edges[:, 1:-1] = cells.reshape(b * h * rows, columns)
@@ -120,7 +118,7 @@ class Spans:
 
     @classmethod
     def stack(cls, parts: Sequence[Spans], axis: int) -> Spans:
-        """Parts side by side along axis 0 (batch), 1 (heads) or 2 (rows)."""
+        """Concatenates parts along axis 0 (batch), 1 (heads) or 2 (rows)."""
         if len(parts) == 1:
             return parts[0]
         others = [max((p.shape[i] for p in parts), key=lambda n: n != 1) for i in range(3)]
@@ -152,7 +150,7 @@ class Spans:
 
     @property
     def band(self) -> Band | None:
-        """The one-interval layout in full shape, where the spans are held that way."""
+        """The one-interval layout in full shape; None if the spans have the other layout."""
         if self._band is None:
             return None
         low, high = self._band
@@ -162,7 +160,7 @@ class Spans:
 
     @property
     def flat(self) -> CSR:
-        """The flat layout, made on first use."""
+        """The compressed sparse row layout, created on first use."""
         if self._flat is None:
             band = self.band
             assert band is not None
@@ -177,7 +175,7 @@ class Spans:
 
     @property
     def offsets(self) -> IntArray:
-        """Where each flattened row's intervals begin; one longer than the rows."""
+        """Index of the first interval of each flattened row, and the number of intervals."""
         return self.flat.offsets
 
     @property
@@ -205,8 +203,8 @@ class Spans:
         batch, head = (0 if b == 1 else batch), (0 if h == 1 else head)
         if not (0 <= q < rows and 0 <= batch < b and 0 <= head < h):
             raise FrameError(
-                f"row: ({batch}, {head}, {q}) lies outside the spans' shape {self.shape}. "
-                "Count batch, heads and rows from 0."
+                f"row: ({batch}, {head}, {q}) is out of range for shape {self.shape}. "
+                "Batch, heads and rows count from 0."
             )
         offsets, starts, stops = self.flat
         index = (batch * h + head) * rows + q
@@ -214,30 +212,30 @@ class Spans:
         return list(zip(starts[part].tolist(), stops[part].tolist(), strict=True))
 
     def intervals(self) -> int:
-        """How many intervals there are at most: the rows, where none has more than one."""
+        """Upper bound on the number of intervals: the rows, if none has more than one."""
         if self._band is not None:
             return self.shape[0] * self.shape[1] * self.shape[2]
         return int(self.flat.starts.size)
 
     def cells(self) -> int:
-        """How many cells the held planes have; a plane shared by several heads counts once."""
+        """Number of visible cells; a plane that several heads share counts once."""
         band = self.band
         if band is not None:
             return int(band.high.sum()) - int(band.low.sum())
         return int((self.flat.stops - self.flat.starts).sum())
 
     def empty_rows(self) -> BoolArray:
-        """True where a row sees nothing, in the spans' shape."""
+        """True for fully masked rows, (batch, heads, rows)."""
         band = self.band
         if band is not None:
             return np.equal(band.high, band.low)
         return np.equal(np.diff(self.flat.offsets), 0).reshape(self.shape)
 
     def reaches(self, most: int = 8) -> list[tuple[int, int]]:
-        """The stretches of keys that some row sees, joined across the smallest gaps to `most`."""
+        """Intervals of keys that some row attends to, at most `most`, merged over the smallest gaps."""
         first, stop = self.reach()
         if self.band is not None and first < stop:
-            # Bands mostly overlap from row to row; where they do, there is only one stretch.
+            # If the band of each row overlaps the next one's, there is only one interval.
             low, high = self.band
             seen = high > low
             if bool(seen.all()) and not bool((low[..., 1:] > high[..., :-1]).any()):
@@ -249,7 +247,7 @@ class Spans:
         return list(zip(begin.tolist(), end.tolist(), strict=True))
 
     def reach(self) -> tuple[int, int]:
-        """The first key that any row sees, and one past the last; (0, 0) where none does."""
+        """The first key that any row attends to, and one past the last; (0, 0) if there is none."""
         band = self.band
         if band is not None:
             real = band.high > band.low
@@ -261,7 +259,7 @@ class Spans:
         return int(self.flat.starts.min()), int(self.flat.stops.max())
 
     def write_dense(self, out: BoolArray) -> None:
-        """Write the cells into `out`, (batch, heads, rows, kv_len)."""
+        """Writes the cells into `out`, (batch, heads, rows, kv_len)."""
         b, h, rows = self.shape
         if self._band is not None:
             _write_band(self._band, out, self.kv_len)
@@ -269,7 +267,7 @@ class Spans:
         offsets, starts, stops = self.flat
         edges = np.zeros((b * h * rows, self.kv_len + 1), np.int8)
         row = np.repeat(np.arange(b * h * rows), np.diff(offsets))
-        edges[row, starts] += 1  # intervals never touch, so no place is hit twice
+        edges[row, starts] += 1  # intervals never touch, so no index occurs twice
         edges[row, stops] -= 1
         np.cumsum(edges[:, :-1], axis=1, dtype=np.int8, out=edges[:, :-1])
         out[...] = edges[:, :-1].reshape(b, h, rows, self.kv_len)
@@ -289,7 +287,7 @@ class Spans:
         return self.complement(0, self.kv_len)
 
     def complement(self, first: int, stop: int) -> Spans:
-        """The keys of `first` … `stop - 1` that a row does not see. All spans must lie in there."""
+        """The masked keys among `first` … `stop - 1`. All spans must be within these."""
         rows = self.shape[2]
         if self.band is not None:
             low, high = self.band
@@ -307,11 +305,11 @@ class Spans:
         return Spans(self.shape, self.kv_len, flat=CSR(before[gaps], begin[real], end[real]))
 
     def transpose(self, first: int = 0, stop: int | None = None) -> Spans:
-        """Rows and keys change places: row k - first holds the rows that saw key k.
+        """Exchanges rows and keys: row k - first contains the rows that attend to key k.
 
-        A vertical run begins where a row sees a key that the row above does not, so the runs'
-        ends are the differences of neighbouring rows: the work is that of the answer.
-        All spans must lie in `first` … `stop - 1`.
+        A vertical run begins where a row attends to a key and the row above does not, so the ends
+        of runs are the differences of neighbouring rows: the work is that of the result.
+        All spans must be within `first` … `stop - 1`.
         """
         stop = self.kv_len if stop is None else stop
         b, h, rows = self.shape
@@ -334,7 +332,7 @@ class Spans:
         return Spans(self.shape, kv_len, flat=CSR(offsets, starts + by, stops + by))
 
     def take(self, index: npt.NDArray[np.intp]) -> Spans:
-        """Rows by flat number, in the shape of `index` (batch, heads, rows); -1 is an empty row."""
+        """Rows by flat index, in the shape of `index` (batch, heads, rows); -1 is an empty row."""
         b, h, rows = index.shape
         shape = (b, h, rows)
         offsets, starts, stops = self.flat
@@ -345,7 +343,7 @@ class Spans:
         return Spans(shape, self.kv_len, flat=CSR(after, starts[source], stops[source]))
 
     def rows(self, first: int, stop: int) -> Spans:
-        """The rows `first` … `stop - 1` of every plane."""
+        """The rows `first` … `stop - 1` of each plane."""
         b, h, rows = self.shape
         if self.band is not None:
             low, high = self.band
@@ -360,7 +358,7 @@ class Spans:
         return self.take(np.arange(b * h * rows).reshape(self.shape)[:, :, first:stop])
 
     def clip(self, stop: int) -> Spans:
-        """Only the keys before `stop`, as the only keys there are."""
+        """The spans of the keys before `stop`."""
         if self._band is not None:
             low, high = np.minimum(self._band.low, stop), np.minimum(self._band.high, stop)
             return Spans(self.shape, stop, band=Band(low, high))
@@ -372,7 +370,7 @@ class Spans:
         return Spans((b, h, rows), stop, flat=flat)
 
     def plane(self, axis: int, index: int) -> Spans:
-        """One batch row (axis 0) or head (axis 1), where the spans vary along it; else all."""
+        """One batch row (axis 0) or head (axis 1); all if the spans do not vary along it."""
         if self.shape[axis] == 1:
             return self
         part = (slice(None),) * axis + (slice(index, index + 1),)
@@ -383,7 +381,7 @@ class Spans:
         return self.take(numbers[part])
 
     def reshape(self, shape: Planes) -> Spans:
-        """The same rows in the same order, as another number of planes."""
+        """The same rows in the same order, in another shape."""
         return Spans(shape, self.kv_len, flat=self.flat)
 
     def expand(self, shape: Planes) -> Spans:
@@ -398,7 +396,7 @@ class Spans:
     # ── comparing ─────────────────────────────────────────────────────────────────────────────
 
     def first_difference(self, other: Spans) -> tuple[int, int, int, int] | None:
-        """The first (batch, head, row, key) that only one of the two sees, or None."""
+        """The first (batch, head, row, key) in which the two differ, or None."""
         mine, theirs = together([self, other])
         starts = np.concatenate([mine._line(0), theirs._line(0)])
         stops = np.concatenate([mine._line(1), theirs._line(1)])
@@ -422,7 +420,7 @@ class Spans:
         return f"Spans(shape={self.shape}, kv_len={self.kv_len}, intervals={self.starts.size})"
 
     def freeze(self) -> Spans:
-        """The same spans, with arrays that can't be written to."""
+        """Makes the arrays read-only, and returns the spans."""
         for part in (*self.flat, *(self._band or ())):
             part.setflags(write=False)
         return self
@@ -430,46 +428,45 @@ class Spans:
     def _partner(self, other: object) -> Spans:
         if not isinstance(other, Spans):
             raise ArgumentError(
-                f"Spans combine with spans, not with {type(other).__name__}. "
-                "Bind a mask, and use its .spans."
+                f"Expected spans, got {type(other).__name__}. Bind a mask, and use its .spans."
             )
         if self.kv_len != other.kv_len or not _broadcasts(self.shape, other.shape):
             raise ArgumentError(
-                f"Spans of shape {self.shape} over {self.kv_len} keys do not combine with "
-                f"{other.shape} over {other.kv_len}. Bind both masks to the same frame."
+                f"Spans of shape {self.shape} and {self.kv_len} keys cannot be combined with "
+                f"{other.shape} and {other.kv_len} keys. Bind both masks to the same frame."
             )
         return other
 
     def _line(self, which: int) -> IntArray:
-        """Starts (0) or stops (1) on the one line of all rows."""
+        """Starts (0) or stops (1) on the line of all rows."""
         offsets, starts, stops = self.flat
         base = np.repeat(np.arange(offsets.size - 1) * (self.kv_len + 1), np.diff(offsets))
         return base + (stops if which else starts)
 
 
 def intersection(parts: Sequence[Spans]) -> Spans:
-    """The keys that all parts see."""
+    """The keys that are visible in all parts."""
     narrow: Band | None = None
-    torn: list[Spans] = []
+    others: list[Spans] = []
     for part in parts:
         band = part._band
         if band is None:
-            torn.append(part)
+            others.append(part)
         elif narrow is None:
             narrow = band
         else:
             narrow = Band(np.maximum(narrow.low, band.low), np.minimum(narrow.high, band.high))
     if narrow is not None:
         cut = Spans.from_band(*narrow, parts[0].kv_len, parts[0].shape[2])
-        if not torn:
+        if not others:
             return cut
-        common = torn[0] if len(torn) == 1 else intersection(torn)
+        common = others[0] if len(others) == 1 else intersection(others)
         return _cut_by_band(*together([common, cut]))
     return _combine(parts, lambda level: level == len(parts))
 
 
 def _cut_by_band(spans: Spans, band: Spans) -> Spans:
-    """Spans of many intervals and one-interval ones: each interval is cut at its row's ends."""
+    """Spans of any layout cut to one interval per row."""
     assert band.band is not None
     offsets, starts, stops = spans.flat
     counts = np.diff(offsets)
@@ -481,7 +478,7 @@ def _cut_by_band(spans: Spans, band: Spans) -> Spans:
 
 
 def union(parts: Sequence[Spans]) -> Spans:
-    """The keys that at least one part sees."""
+    """The keys that are visible in at least one part."""
     bands = [part._band for part in parts if part._band is not None]
     if len(bands) == len(parts):
         joined = join_bands(bands)
@@ -491,7 +488,7 @@ def union(parts: Sequence[Spans]) -> Spans:
 
 
 def together(parts: Sequence[Spans]) -> list[Spans]:
-    """The parts, each repeated along batch and heads to their common shape."""
+    """The parts, broadcast along batch and heads to their common shape."""
     b, h, rows = np.broadcast_shapes(*(part.shape for part in parts))
     return [part.expand((b, h, rows)) for part in parts]
 
@@ -516,12 +513,12 @@ def _with(shape: Sequence[int], axis: int, size: int) -> Planes:
 
 
 def _write_band(band: Band, out: BoolArray, kv_len: int) -> None:
-    """Write the cells of one-interval rows into (batch, heads, rows, kv_len)."""
+    """Writes the cells of one interval per row into (batch, heads, rows, kv_len)."""
     low, high = band
     if high.shape != out.shape[:3]:
         high = np.broadcast_to(high, out.shape[:3])
     if high.size > kv_len:
-        # Many rows: each is a copy out of the table of all rows that see the first n keys.
+        # Many rows: each is copied from a table whose row n has the first n keys.
         table = _short_rows(kv_len) if kv_len <= 512 else _all_rows(kv_len)
         np.take(table, high, axis=0, out=out, mode="clip")
         if low.any():
@@ -533,8 +530,8 @@ def _write_band(band: Band, out: BoolArray, kv_len: int) -> None:
 
 
 def _all_rows(kv_len: int) -> BoolArray:
-    """Row n sees the first n keys."""
+    """A table whose row n has the first n keys."""
     return np.tri(kv_len + 1, kv_len, -1, dtype=np.bool_)
 
 
-_short_rows = lru_cache(maxsize=8)(_all_rows)  # a training run binds the same lengths over and over
+_short_rows = lru_cache(maxsize=8)(_all_rows)  # training binds the same lengths repeatedly

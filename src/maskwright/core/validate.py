@@ -1,7 +1,7 @@
-"""Arrays from outside: any framework's array in, a read-only one that compares by content out.
+"""Validation of arguments: integers, booleans, and arrays of any framework.
 
-No framework is imported here. An array is read by `__array__` or by DLPack, so torch, jax and
-numpy arrays all work, and so do plain lists.
+No framework is imported: arrays are read by `__array__` or DLPack, so that torch, jax and numpy
+arrays and plain lists all work. `FrozenArray` is a read-only array that compares by content.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAX_VALUES: Final = 2**24  # of one range
 
 
 class FrozenArray:
-    """An array that nobody can change, equal and hashed by shape and content."""
+    """A read-only array that is compared and hashed by shape and content."""
 
     __slots__ = ("_bytes", "data")
 
     data: npt.NDArray[Any]
 
     def __init__(self, data: npt.NDArray[Any]) -> None:
-        # A view of bytes can't be made writable again, as a copy that is only flagged could.
+        # A view of bytes cannot be made writable again, unlike a copy with a cleared flag.
         self._bytes = data.tobytes()
         whole = np.frombuffer(self._bytes, data.dtype) if data.size else np.empty(0, data.dtype)
         self.data = whole.reshape(data.shape)
@@ -73,19 +73,19 @@ def plain(value: object) -> object:
 
 
 def read_array(value: object, what: str) -> npt.NDArray[Any]:
-    """Any array-like as numpy, without importing the framework that it comes from."""
+    """Any array-like as a numpy array, without importing the framework that it comes from."""
     if isinstance(value, range):
         if not all(abs(end) <= MAX_INT for end in (value.start, value.stop)):
-            raise ArgumentError(f"{what} goes beyond 2**62. Give smaller numbers.")
+            raise ArgumentError(f"{what} goes beyond 2**62. Pass smaller numbers.")
         if len(value) > MAX_VALUES:
-            raise ArgumentError(f"{what} has {len(value)} numbers. Give at most {MAX_VALUES}.")
+            raise ArgumentError(f"{what} has {len(value)} numbers. Pass at most {MAX_VALUES}.")
         return np.arange(value.start, value.stop, value.step)
     if isinstance(value, (set, frozenset)) and all(isinstance(item, int) for item in value):
         value = sorted(value)
     listed = isinstance(value, (list, tuple, int, float, np.generic))
     if not listed and not hasattr(value, "__array__") and not hasattr(value, "__dlpack__"):
         raise ArgumentError(
-            f"{what} is {describe_type(value)}. Give a list or an array of numbers."
+            f"{what} is {describe_type(value)}. Pass a list or an array of numbers."
         )
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(f"{what} is a masked array. Fill it first, with .filled(...).")
@@ -95,34 +95,34 @@ def read_array(value: object, what: str) -> npt.NDArray[Any]:
         raise
     except (ValueError, OverflowError, RecursionError) as error:
         raise ArgumentError(
-            f"{what} is ragged, too deep, or holds numbers beyond 2**62. Give a rectangular array."
+            f"{what} is ragged, too deep, or holds numbers beyond 2**62. Pass a rectangular array."
         ) from error
-    except Exception as error:  # a framework's own refusal: on an accelerator, or needs grad
+    except Exception as error:  # of a framework: the tensor is on an accelerator, or requires grad
         array = _by_dlpack(value, what, error)
     if array.dtype == object:
         raise ArgumentError(
-            f"{what} holds something else than numbers, or numbers beyond 2**62. "
-            "Give a rectangular array of numbers."
+            f"{what} contains something other than numbers, or numbers beyond 2**62. "
+            "Pass a rectangular array of numbers."
         )
     return array
 
 
 def read_ints(value: object, what: str) -> IntArray:
-    """A whole-number array as int64; bools and floats are refused, an empty list is fine."""
+    """An integer array as int64. Booleans and floats are refused; an empty list is accepted."""
     array = read_array(value, what)
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        raise ArgumentError(f"{what} has dtype {array.dtype}. Give whole numbers.")
+        raise ArgumentError(f"{what} has dtype {array.dtype}. Pass integers.")
     if array.size and max(int(array.max()), -int(array.min())) > MAX_INT:
-        raise ArgumentError(f"{what} holds a number beyond 2**62. Give smaller numbers.")
+        raise ArgumentError(f"{what} contains a number beyond 2**62. Pass smaller numbers.")
     if isinstance(value, (list, tuple)) and bool in map(type, value):
-        raise ArgumentError(f"{what} mixes truth values and numbers. Give one or the other.")
+        raise ArgumentError(f"{what} mixes booleans and numbers. Pass only one kind.")
     return array.astype(np.int64, copy=False)
 
 
 def read_bools(value: object, what: str, *, instead: str) -> BoolArray:
-    """A bool array; 0 and 1 as whole numbers pass too, floats never do."""
+    """A boolean array. Integers 0 and 1 are accepted, floats are not."""
     array = read_array(value, what)
     if array.dtype == np.bool_:
         return array
@@ -131,7 +131,7 @@ def read_bools(value: object, what: str, *, instead: str) -> BoolArray:
     if array.dtype.kind in "iu":
         odd = array[(array != 0) & (array != 1)]
         if odd.size:
-            raise ArgumentError(f"{what} holds {odd.flat[0]}. {instead}")
+            raise ArgumentError(f"{what} contains {odd.flat[0]}. {instead}")
         return array.astype(np.bool_)
     raise ArgumentError(f"{what} has dtype {array.dtype}. {instead}")
 
@@ -158,22 +158,22 @@ def parse_int(value: object, what: str, *, minimum: int | None = None) -> int:
 
 
 def parse_bool(value: object, what: str) -> bool:
-    """One truth value."""
+    """A boolean."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    raise ArgumentError(f"{what} is {describe_type(value)}. Give True or False.")
+    raise ArgumentError(f"{what} is {describe_type(value)}. Pass True or False.")
 
 
 def read_choice(value: object, what: str, allowed: tuple[str, ...]) -> str:
-    """One of a few words."""
+    """One of the allowed strings."""
     if isinstance(value, str) and value in allowed:
         return value
     given = f"{value!r:.40}" if isinstance(value, str) else describe_type(value)
-    raise ArgumentError(f"{what} is {given}. Give {' or '.join(map(repr, allowed))}.")
+    raise ArgumentError(f"{what} is {given}. Pass {' or '.join(map(repr, allowed))}.")
 
 
 def describe_type(value: object) -> str:
-    """What a value is, for a message."""
+    """The type of a value, for a message."""
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
@@ -184,6 +184,6 @@ def _by_dlpack(value: object, what: str, error: Exception) -> npt.NDArray[Any]:
         except Exception:
             pass
     raise ArgumentError(
-        f"{what} is {describe_type(value)}, which numpy can't read ({str(error)[:100]}). "
-        "Give it as a plain array on the CPU, detached, or as a list."
+        f"{what} is {describe_type(value)}, which numpy cannot read ({str(error)[:100]}). "
+        "Pass a plain array on the CPU, detached, or a list."
     ) from error

@@ -28,6 +28,7 @@ from maskwright.explore.subjects import (
     weigh,
 )
 from maskwright.linting.lint import lint
+from maskwright.messages import render
 from maskwright.recognition.recognize import recognize
 from maskwright.targets.lowering import capabilities, explain_lowering
 
@@ -86,8 +87,10 @@ def answer_recognise(ask: AskRecognise) -> dict[str, Any]:
     array = read_file(ask.npy) if ask.npy is not None else _array(ask.array)
     if array.ndim == 0 or not array.size:
         raise wrong("The array has no cell. Send one with queries and keys.")
-    judged = lint(array, causal=bool(ask.causal))
-    findings = [finding.as_dict() for finding in judged]
+    findings = [
+        {**finding.as_dict(), "message_zh": render(finding.reason, "zh")}
+        for finding in lint(array, causal=bool(ask.causal))
+    ]
     answer = {"shape": list(array.shape), "dtype": str(array.dtype), "lint": findings}
     try:
         found = recognize(array)

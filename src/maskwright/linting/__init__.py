@@ -1,1 +1,1 @@
-"""Lint: checks of a mask array or expression, and the codes of its findings."""
+"""Lint: checks of a mask array or expression, and the codes of all findings."""

@@ -1,116 +1,213 @@
-"""The cells of a mask against what was stated about it: what leaks, and what is hidden too much.
+"""Checks of the cells of a mask: which queries attend to which keys, and which should.
 
-What may enter here: spans on a frame. Where they came from, and in which form, is not known here.
-Every statement is a mask that bounds the given one from above, so a leak is a difference of sets.
+Each property that the caller states (causal, padding, ...) is a mask that contains the given one,
+so a leak is a difference of two sets of cells. If another interpretation of the same array, such as
+its complement, has all stated properties, that root cause is reported instead of the leaks.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from maskwright.core import atoms
 from maskwright.core.atoms import causal, window
 from maskwright.core.expr import Cell, brief
 from maskwright.core.spans import Spans
 from maskwright.errors import FrameError
-from maskwright.linting.findings import Finding
+from maskwright.linting.codes import CODES
+from maskwright.linting.findings import Checks, Finding, make_finding
+from maskwright.messages import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
     from maskwright.core.validate import BoolArray
-    from maskwright.linting.facts import Facts
 
-INVERT: Final = "Invert the mask, or say by to='keep' or to='drop' how it is read."
-HIDE: Final = "Combine the mask with padding(...)."
-ON_KEYS: Final = "Let padding hide keys: (batch, 1, 1, keys), not (batch, 1, queries, 1)."
+Limits = tuple[int | None, int | None]
 
 
-class View(NamedTuple):
-    """A mask as it is read: its spans, and the frame that attention runs on."""
+@dataclass(frozen=True)
+class Expected:
+    """The properties of a mask that the caller states."""
+
+    causal: bool = False
+    padding: Mask | None = None
+    documents: Mask | None = None
+    window: Limits | None = None  # (back, ahead) without the query itself, None for no limit
+    mask: Mask | None = None  # the exact mask
+
+    @property
+    def is_self_attention(self) -> bool:
+        """Whether queries and keys are the same tokens, so that a query attends to itself."""
+        return self.causal or self.documents is not None or self.window is not None
+
+    @property
+    def batch(self) -> int:
+        """The number of sequences that the properties describe, 1 if any number."""
+        return max((dims.batch for mask in self.masks() for dims in mask._dims), default=1)
+
+    def masks(self, *, without: str = "") -> list[Mask]:
+        """Returns the properties as masks, except one."""
+        properties = {
+            "causal": causal() if self.causal else None,
+            "window": window(*self.window) if self.window else None,
+            "padding": self.padding,
+            "documents": self.documents,
+            "mask": self.mask,
+        }
+        return [mask for name, mask in properties.items() if mask is not None and name != without]
+
+    def allowed(self, *, without: str = "") -> Mask:
+        """Returns the cells that all properties allow, except one."""
+        return reduce(and_, self.masks(without=without) or [atoms.everything()])
+
+
+class PlacedMask(NamedTuple):
+    """The visible cells of a mask, and the frame that attention runs on."""
 
     spans: Spans
     frame: Frame
 
 
-def leaks(view: View, facts: Facts) -> Iterator[Finding]:
-    """Everything in which the cells are not as stated."""
-    spans, frame = view
-    # A row that may see nothing is that of a padded query. It goes nowhere, so it may be opened
-    # against NaN in whatever way.
-    open_rows = bind(facts.allowed(but="expects"), frame).empty_rows()
-    judged = spans - _whole_rows(open_rows, frame)
-    if facts.causal:
-        cell = first(judged - bind(causal(), frame).spans)
-        if cell is not None:
-            message = f"{_sees(cell, frame)}, which comes later."
-            yield Finding("future-visible", message, "Combine the mask with causal().", cell)
-    if facts.window is not None:
-        yield from _judge_window(judged, frame, facts)
-    if facts.padding is not None:
-        yield from _judge_padding(view, judged, facts)
-    if facts.documents is not None:
-        cell = first(judged - bind(facts.documents, frame).spans)
-        if cell is not None:
-            reason = str(
-                bind(facts.documents, frame).why(cell.query, cell.key, cell.batch, cell.head)
-            )
-            message = f"{_sees(cell, frame)}: {reason.partition('stops it ')[2].strip('()')}."
-            fix = "Combine the mask with documents(...), the same that packed the row."
-            yield Finding("documents-leak", message, fix, cell)
-    yield from _judge_reach(view, facts)
-    if facts.expects is not None:
-        wanted = bind(facts.expects, frame)
-        place = spans.first_difference(wanted.spans)
-        if place is not None:
-            cell = Cell(*place)
-            why = wanted.why(cell.query, cell.key, cell.batch, cell.head)
-            what = "hides" if why.visible else "shows"
-            message = f"The mask {what} a cell that it should not: {why}."
-            yield Finding("differs", message, f"Make it {brief(facts.expects)}.", cell)
+class Interpretation(NamedTuple):
+    """Another interpretation of the same array, and the finding if it is the intended one.
 
-
-def empty_rows(view: View, fill: float, facts: Facts) -> Iterator[Finding]:
-    """Rows that see nothing; what becomes of them depends on the fill.
-
-    A finite fill keeps such a row finite, which is good enough for a query that is padding.
+    A likely one is reported even if the array has the stated properties as it is.
     """
-    empty = view.spans.empty_rows()
-    for tokens in (facts.padding, facts.documents):
-        real = None if tokens is None or np.isinf(fill) else _real_queries(view.frame, tokens)
+
+    finding: Finding
+    place: Callable[[], PlacedMask]
+    likely: bool = False
+
+
+class CellInput(NamedTuple):
+    """The input of a check of cells."""
+
+    placed: PlacedMask
+    expected: Expected
+    checked: Spans  # the visible cells without rows that the properties mask fully
+
+    @property
+    def frame(self) -> Frame:
+        """The frame of the mask."""
+        return self.placed.frame
+
+    @property
+    def spans(self) -> Spans:
+        """All visible cells."""
+        return self.placed.spans
+
+
+CELL_CHECKS: Final = Checks[CellInput]()
+
+
+def check_cells(
+    placed: PlacedMask, expected: Expected, others: list[Interpretation]
+) -> list[Finding]:
+    """Returns the root cause of all leaks if there is one, otherwise the leaks.
+
+    Args:
+        placed: The mask.
+        expected: Its stated properties.
+        others: Other interpretations of the mask, which are possible root causes.
+
+    Raises:
+        FrameError: If the properties do not fit the sizes of the mask.
+    """
+    misaligned = _check_alignment(placed, expected)
+    if misaligned is not None:
+        return [misaligned]
+    leaks = list(_leaks(placed, expected))
+    if not leaks:
+        return []
+    complement = PlacedMask(~placed.spans, placed.frame)
+    inverted = make_finding(
+        "inverted", message="inverted.complement", mask=brief(expected.allowed())
+    )
+    for other in [Interpretation(inverted, lambda: complement), *others]:
+        if has_properties(other.place(), expected):
+            return [replace(other.finding, cell=leaks[0].cell)]
+    causes = [leak for leak in leaks if CODES[leak.code].root_cause]
+    if not causes and _is_transposed(placed, expected):
+        mask = brief(expected.allowed())
+        causes = [make_finding("queries-and-keys-swapped", leaks[0].cell, mask=mask)]
+    return causes[:1] or leaks
+
+
+def has_properties(placed: PlacedMask, expected: Expected) -> bool:
+    """Returns whether there is no leak, and no fully masked row that need not be."""
+    try:
+        if any(True for _ in _leaks(placed, expected)):
+            return False
+        visible = ~bind(expected.allowed(), placed.frame).empty_rows()
+    except FrameError:
+        return False
+    return not bool((placed.spans.empty_rows() & visible).any())
+
+
+def check_likely_mistakes(placed: PlacedMask) -> Iterator[Finding]:
+    """Checks an array without stated properties for cells that no usual mask has."""
+    spans, frame = placed
+    if frame.q_len < 2 or frame.kv_len < 2 or not spans.cells():
+        return
+    empty = spans.empty_rows()
+    if bool(empty.any()) and spans.cells() == int((~empty).sum()) * frame.kv_len:
+        yield make_finding("padding-on-queries", first(spans), message="padding-on-queries.rows")
+        return
+    if frame.q_len != frame.kv_len or frame.q_start:
+        return
+    if first(spans & bind(window(0, 0), frame).spans) is not None:
+        return
+    past = bind(causal(), frame).spans
+    before, after, masked = first(spans & past), first(spans - past), ~spans
+    if after is None:
+        yield _own_position_masked(Cell(0, 0, 0, 0), frame)
+    elif before is None:
+        yield make_finding("inverted", after, message="inverted.future")
+    elif frame.q_len > 2 and int(np.diff(masked.offsets).max()) <= 1:
+        yield make_finding("inverted", min(before, after), message="inverted.window")
+
+
+def check_empty_rows(placed: PlacedMask, fill: float, expected: Expected) -> Iterator[Finding]:
+    """Checks for fully masked rows; the softmax of one depends on the fill value.
+
+    A finite fill value keeps the row of a padding query finite, which is enough for it.
+    """
+    empty = placed.spans.empty_rows()
+    for tokens in (expected.padding, expected.documents):
+        real = None if tokens is None or np.isinf(fill) else _real_queries(placed.frame, tokens)
         empty = empty if real is None else empty & real
     if not bool(empty.any()):
         return
     b, h, row = (int(i) for i in np.unravel_index(int(np.argmax(empty)), empty.shape))
     cell = Cell(b, h, row, 0)
-    more = int(empty.sum()) - 1
-    ends = (
-        "a plain softmax makes NaN of it"
-        if np.isinf(fill)
-        else f"softmax spreads it over all keys, hidden ones too ({fill:.3g} everywhere)"
-    )
-    yield Finding(
+    count = int(empty.sum()) - 1
+    yield make_finding(
         "empty-row",
-        f"Query {row}{_plane(cell, view.frame)}{f' and {more} more see' if more else ' sees'} "
-        f"no key: {ends}.",
-        "Let it see a key, such as itself, or use attention that gives 0 there.",
         cell,
+        message="empty-row.nan" if np.isinf(fill) else "empty-row.uniform",
+        query=row,
+        at=_plane(cell, placed.frame),
+        more=Reason("lint.more" if count else "lint.no_more", {"count": count}),
+        fill=fill,
     )
 
 
 def bind(mask: Mask, frame: Frame) -> BoundMask:
-    """The mask on this frame."""
+    """Returns the mask bound to this frame."""
     return mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
 
 
 def first(spans: Spans) -> Cell | None:
-    """The first cell in these spans."""
+    """Returns the first cell of the spans, None if they are empty."""
     if not spans.starts.size:
         return None
     row = int(np.searchsorted(spans.offsets, 0, side="right")) - 1
@@ -118,146 +215,232 @@ def first(spans: Spans) -> Cell | None:
     return Cell(b, h, r, int(spans.starts[0]))
 
 
-def own_positions(frame: Frame, facts: Facts) -> Spans | None:
-    """Every query's own position, as far as the facts allow it; None where they do not fit."""
+# ── root causes ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_alignment(placed: PlacedMask, expected: Expected) -> Finding | None:
+    """A causal mask aligned to the other corner, which shows if there are more keys than queries."""
+    frame = placed.frame
+    lower_right = frame.kv_len - frame.q_len
+    if not lower_right or not (expected.causal or expected.window):
+        return None
+    own = _own_positions(frame, expected)
+    if own is None or (first(own - placed.spans) is None and has_properties(placed, expected)):
+        return None
+    for start, code in ((0, "aligned-upper-left"), (lower_right, "aligned-lower-right")):
+        moved = PlacedMask(placed.spans, replace(frame, q_start=start))
+        diagonal = _own_positions(moved.frame, expected)
+        if start == frame.q_start or diagonal is None or first(diagonal) is None:
+            continue
+        if first(diagonal - placed.spans) is None and has_properties(moved, expected):
+            leak = next(_leaks(placed, expected), None)
+            cell = first(own - placed.spans) if leak is None else leak.cell
+            return make_finding(code, cell, actual=start, expected=frame.q_start)
+    return None
+
+
+def _is_transposed(placed: PlacedMask, expected: Expected) -> bool:
+    if placed.frame.q_len != placed.frame.kv_len:
+        return False
+    if first(placed.spans - bind(expected.allowed().T, placed.frame).spans) is not None:
+        return False  # cheaper than transposing the spans
+    return has_properties(PlacedMask(placed.spans.transpose(), placed.frame), expected)
+
+
+def _own_positions(frame: Frame, expected: Expected) -> Spans | None:
+    """The own position of each query where it is visible; None if the properties do not fit."""
     try:
-        return bind(window(0, 0) & facts.allowed(but="expects"), frame).spans
+        return bind(window(0, 0) & expected.allowed(without="mask"), frame).spans
     except FrameError:
         return None
 
 
-# ── single statements ─────────────────────────────────────────────────────────────────────────────
+# ── leaks: one check per property ─────────────────────────────────────────────────────────────────
 
 
-def _judge_padding(view: View, judged: Spans, facts: Facts) -> Iterator[Finding]:
-    frame, padding = view.frame, facts.padding
-    assert padding is not None
-    cell = first(judged - bind(padding, frame).spans)
-    if cell is None:
+def _leaks(placed: PlacedMask, expected: Expected) -> Iterator[Finding]:
+    """All differences from the stated properties."""
+    # A fully masked row belongs to a padding query. Its output is unused, so any of its cells may
+    # be visible to avoid NaN.
+    unused = bind(expected.allowed(without="mask"), placed.frame).empty_rows()
+    checked = placed.spans - _all_keys(unused, placed.frame)
+    yield from CELL_CHECKS.run(CellInput(placed, expected, checked))
+
+
+@CELL_CHECKS.register("future-visible")
+def _check_causal(given: CellInput) -> Iterator[Finding]:
+    if given.expected.causal:
+        cell = first(given.checked - bind(causal(), given.frame).spans)
+        if cell is not None:
+            yield _leak("future-visible", cell, given.frame)
+
+
+@CELL_CHECKS.register("window-missing", "window-off-by-one", "window-too-wide", "window-too-narrow")
+def _check_window(given: CellInput) -> Iterator[Finding]:
+    """The largest distance to a visible key, back and ahead, against the stated limits."""
+    frame, expected = given.frame, given.expected
+    if expected.window is None:
         return
-    code, message, fix = "padding-visible", f"{_sees(cell, frame)}, which is padding", HIDE
-    if first(view.spans & bind(padding, frame).spans) is None:
-        code, message, fix = "inverted", f"{message}, and no query sees a real token", INVERT
-    elif _hides_rows(view, facts):
-        code, message = "padding-on-queries", f"{message}, while the rows of padding are hidden"
-        fix = ON_KEYS
-    yield Finding(code, f"{message}.", fix, cell)
-
-
-def _hides_rows(view: View, facts: Facts) -> bool:
-    """Are the rows of padded queries hidden, although all that was stated would let them see?"""
-    assert facts.padding is not None
-    real = _real_queries(view.frame, facts.padding)
-    if real is None or not _same_tokens(view.frame, facts):
-        return False
-    padded = ~real & ~bind(facts.allowed(), view.frame).empty_rows()
-    return bool(padded.any()) and not bool((padded & ~view.spans.empty_rows()).any())
-
-
-def _judge_window(judged: Spans, frame: Frame, facts: Facts) -> Iterator[Finding]:
-    """How far queries look back and ahead, against what the window and the other facts allow."""
-    assert facts.window is not None
-    rows = _whole_rows(~judged.empty_rows(), frame)
-    others = bind(facts.allowed(but="window"), frame).spans & rows
-    seen = judged & others
-    for side, limit in enumerate(facts.window):
-        if limit is None or (side == 1 and facts.causal) or first(seen) is None:
+    rows = _all_keys(~given.checked.empty_rows(), frame)
+    others = bind(expected.allowed(without="window"), frame).spans & rows
+    visible = given.checked & others
+    for side, limit in enumerate(expected.window):
+        if limit is None or (side == 1 and expected.causal) or first(visible) is None:
             continue
-        reach, unlimited = _reach(seen, frame)[side], _reach(others, frame)[side]
-        if reach == min(limit, unlimited):
+        distance, unlimited = _distances(visible, frame)[side], _distances(others, frame)[side]
+        if distance == min(limit, unlimited):
             continue
-        wide = reach > limit
-        stated = bind(window(*facts.window), frame).spans & others
+        wide = distance > limit
         if not wide:
-            short = (
-                (max(reach, 0), facts.window[1]) if side == 0 else (facts.window[0], max(reach, 0))
-            )
-            if first((bind(window(*short), frame).spans & others) - seen) is not None:
-                continue  # it hides more than a window does, and that is what keeps it short
-        if wide and reach == unlimited:
+            back, ahead = expected.window
+            short = (max(distance, 0), ahead) if side == 0 else (back, max(distance, 0))
+            if first((bind(window(*short), frame).spans & others) - visible) is not None:
+                continue  # not a window: it masks more cells than a shorter window does
+        if wide and distance == unlimited:
             code = "window-missing"
-        elif abs(reach - limit) == 1:
+        elif abs(distance - limit) == 1:
             code = "window-off-by-one"
         else:
             code = "window-too-wide" if wide else "window-too-narrow"
-        counts = [n + (side == 0) for n in (reach, limit)]
-        where = "back, itself included" if side == 0 else "ahead"
-        back, ahead = facts.window
-        call = f"window(back={back})" if ahead == 0 else f"window(back={back}, ahead={ahead})"
-        yield Finding(
+        within = bind(window(*expected.window), frame).spans & others
+        yield make_finding(
             code,
-            f"A query sees up to {counts[0]} keys {where}, where {counts[1]} were stated.",
-            f"Make it {call}, which counts without the query itself.",
-            first(seen - stated if wide else stated - seen),
+            first(visible - within if wide else within - visible),
+            message="window.back" if side == 0 else "window.ahead",
+            window=repr(window(*expected.window)),
+            expected=limit + (side == 0),
+            actual=distance + (side == 0),
         )
 
 
-def _reach(spans: Spans, frame: Frame) -> tuple[int, int]:
-    """How many keys before its own position a query sees at most, and how many after it.
+@CELL_CHECKS.register("padding-visible", "inverted", "padding-on-queries")
+def _check_padding(given: CellInput) -> Iterator[Finding]:
+    if given.expected.padding is None:
+        return
+    tokens = bind(given.expected.padding, given.frame).spans
+    cell = first(given.checked - tokens)
+    if cell is None:
+        return
+    if first(given.spans & tokens) is None:
+        yield _leak("inverted", cell, given.frame, message="inverted.padding")
+    elif _masks_padding_rows(given):
+        yield _leak("padding-on-queries", cell, given.frame)
+    else:
+        yield _leak("padding-visible", cell, given.frame)
 
-    Some key must be seen.
-    """
+
+@CELL_CHECKS.register("documents-leak")
+def _check_documents(given: CellInput) -> Iterator[Finding]:
+    if given.expected.documents is not None:
+        documents = bind(given.expected.documents, given.frame)
+        cell = first(given.checked - documents.spans)
+        if cell is not None:
+            yield _leak(
+                "documents-leak", cell, given.frame, terms=_why(documents, cell).params["terms"]
+            )
+
+
+@CELL_CHECKS.register("real-key-hidden")
+def _check_tokens(given: CellInput) -> Iterator[Finding]:
+    """Tokens that are not padding, to which no query attends."""
+    frame, expected = given.frame, given.expected
+    tokens = [mask for mask in (expected.padding, expected.documents) if mask is not None]
+    if not tokens:
+        return
+    key = np.arange(frame.kv_len)
+    is_query = (frame.q_start <= key) & (key < frame.q_stop)
+    lost = _unseen_keys(given.spans) & ~bind(reduce(and_, tokens), frame).unseen_keys()
+    if expected.is_self_attention:
+        lost = lost & is_query
+    if bool(lost.any()):
+        b, h, k = (int(i) for i in np.unravel_index(int(np.argmax(lost)), lost.shape))
+        yield _leak(
+            "real-key-hidden", Cell(b, h, k - frame.q_start if is_query[k] else 0, k), frame
+        )
+
+
+@CELL_CHECKS.register("own-position-hidden")
+def _check_own_positions(given: CellInput) -> Iterator[Finding]:
+    """Queries that do not attend to themselves."""
+    frame, expected = given.frame, given.expected
+    if not expected.is_self_attention:
+        return
+    own = bind(window(0, 0) & expected.allowed(without="mask"), frame).spans
+    masked = own - given.spans
+    if not masked.starts.size:
+        return
+    # A key to which no query attends may be padding; one to which others attend is not.
+    row = np.repeat(np.arange(masked.offsets.size - 1), np.diff(masked.offsets))
+    index = np.stack([*np.unravel_index(row, masked.shape), masked.starts])
+    unseen = np.broadcast_to(_unseen_keys(given.spans), (*masked.shape[:2], frame.kv_len))
+    seen = ~unseen[index[0], index[1], index[3]]
+    if bool(seen.any()):
+        yield _own_position_masked(Cell(*index[:, int(np.argmax(seen))].tolist()), frame)
+
+
+@CELL_CHECKS.register("differs")
+def _check_expected_mask(given: CellInput) -> Iterator[Finding]:
+    if given.expected.mask is not None:
+        bound = bind(given.expected.mask, given.frame)
+        index = given.spans.first_difference(bound.spans)
+        if index is not None:
+            cell = Cell(*index)
+            mask = brief(given.expected.mask)
+            yield make_finding("differs", cell, mask=mask, reason=_why(bound, cell))
+
+
+# ── helpers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _leak(code: str, cell: Cell, frame: Frame, *, message: str = "", **params: object) -> Finding:
+    """A finding about one query and one key."""
+    place = {"query": cell.query, "key": cell.key, "at": _plane(cell, frame)}
+    return make_finding(code, cell, message=message, **place, **params)
+
+
+def _own_position_masked(cell: Cell, frame: Frame) -> Finding:
+    return _leak("own-position-hidden", cell, frame)
+
+
+def _plane(cell: Cell, frame: Frame) -> Reason:
+    """The batch row and the head of a cell, where there are several."""
+    name = "_".join(["batch"] * (frame.batch > 1) + ["head"] * (frame.heads > 1)) or "anywhere"
+    return Reason(f"lint.at_{name}", {"batch": cell.batch, "head": cell.head})
+
+
+def _why(bound: BoundMask, cell: Cell) -> Reason:
+    return bound.why(cell.query, cell.key, cell.batch, cell.head).reason
+
+
+def _masks_padding_rows(given: CellInput) -> bool:
+    """Whether the rows of padding queries are masked although the properties allow some cells."""
+    frame, expected = given.frame, given.expected
+    assert expected.padding is not None
+    real = _real_queries(frame, expected.padding)
+    same_tokens = expected.is_self_attention or frame.q_len == frame.kv_len
+    if real is None or not same_tokens:
+        return False
+    padded = ~real & ~bind(expected.allowed(), frame).empty_rows()
+    return bool(padded.any()) and not bool((padded & ~given.spans.empty_rows()).any())
+
+
+def _distances(spans: Spans, frame: Frame) -> tuple[int, int]:
+    """The largest distances from a query back and ahead to a visible key; some key is visible."""
     row = np.repeat(np.arange(spans.offsets.size - 1), np.diff(spans.offsets)) % frame.q_len
     position = row + frame.q_start
     return int((position - spans.starts).max()), int((spans.stops - 1 - position).max())
 
 
-def _judge_reach(view: View, facts: Facts) -> Iterator[Finding]:
-    """Real keys that nobody sees, and queries that do not see themselves."""
-    spans, frame = view
-    if facts.padding is None and not facts.local:
-        return
-    unseen = _unseen(spans)  # (batch, heads, keys)
-    key = np.arange(frame.kv_len)
-    here = (frame.q_start <= key) & (key < frame.q_stop)
-    tokens = [mask for mask in (facts.padding, facts.documents) if mask is not None]
-    if tokens:
-        real = ~bind(reduce(and_, tokens), frame).unseen_keys()
-        lost = unseen & real & (here if facts.local else True)
-        if bool(lost.any()):
-            b, h, k = (int(i) for i in np.unravel_index(int(np.argmax(lost)), lost.shape))
-            cell = Cell(b, h, k - frame.q_start if here[k] else 0, k)
-            message = f"Key {k}{_plane(cell, frame)} is a real token, but no query sees it."
-            yield Finding("real-key-hidden", message, "Hide only what is padding.", cell)
-    if not facts.local:
-        return
-    own = bind(window(0, 0) & facts.allowed(but="expects"), frame).spans
-    hidden = own - spans
-    if not hidden.starts.size:
-        return
-    # A key that nobody sees is padding, for all that is known here; one that others see is not.
-    row = np.repeat(np.arange(hidden.offsets.size - 1), np.diff(hidden.offsets))
-    place = np.stack([*np.unravel_index(row, hidden.shape), hidden.starts])
-    seen = ~np.broadcast_to(unseen, (*hidden.shape[:2], frame.kv_len))[place[0], place[1], place[3]]
-    if bool(seen.any()):
-        yield own_hidden(Cell(*place[:, int(np.argmax(seen))].tolist()), frame)
-
-
-def own_hidden(cell: Cell, frame: Frame) -> Finding:
-    """A query that does not see itself."""
-    return Finding(
-        "own-position-hidden",
-        f"Query {cell.query}{_plane(cell, frame)} does not see key {cell.key}, its own position.",
-        "Keep the diagonal: tril() where True keeps, triu(diagonal=1) where True hides.",
-        cell,
-    )
-
-
-def _same_tokens(frame: Frame, facts: Facts) -> bool:
-    """Are queries and keys likely the same tokens, and not those of two sequences?"""
-    return facts.local or frame.q_len == frame.kv_len
-
-
 def _real_queries(frame: Frame, tokens: Mask) -> BoolArray | None:
-    """Which queries are real tokens, (batch, heads, queries); None if they are not of the keys."""
+    """Queries that are not padding, (batch, heads, query); None if they are not tokens of the keys."""
     try:
         return ~bind(tokens.T, frame).empty_rows()
     except FrameError:
         return None
 
 
-def _unseen(spans: Spans) -> BoolArray:
-    """Which keys no query sees, (batch, heads, keys)."""
+def _unseen_keys(spans: Spans) -> BoolArray:
+    """Keys to which no query attends, (batch, heads, key)."""
     b, h, rows = spans.shape
     size = spans.kv_len + 1
     row = np.repeat(np.arange(spans.offsets.size - 1), np.diff(spans.offsets))
@@ -267,18 +450,7 @@ def _unseen(spans: Spans) -> BoolArray:
     return np.equal(np.cumsum(edges.reshape(b, h, size), axis=2)[:, :, :-1], 0)
 
 
-def _whole_rows(rows: BoolArray, frame: Frame) -> Spans:
-    """All keys, for the rows (batch, heads, queries) where this is True."""
+def _all_keys(rows: BoolArray, frame: Frame) -> Spans:
+    """All keys of the rows (batch, heads, query) that are True."""
     stops = np.where(rows, np.int64(frame.kv_len), 0)
     return Spans.from_band(np.zeros_like(stops), stops, frame.kv_len, frame.q_len)
-
-
-def _sees(cell: Cell, frame: Frame) -> str:
-    return f"Query {cell.query}{_plane(cell, frame)} may see key {cell.key}"
-
-
-def _plane(cell: Cell, frame: Frame) -> str:
-    parts = [f"batch row {cell.batch}"] * (frame.batch > 1) + [f"head {cell.head}"] * (
-        frame.heads > 1
-    )
-    return f" ({', '.join(parts)})" if parts else ""

@@ -1,20 +1,18 @@
-"""The values of an array: what a consumer makes of them, and which of them can't be meant.
-
-What may enter here: numbers, dtypes and devices. What the cells say as a mask is for `cells`.
-"""
+"""Checks of the values of a mask array: numbers, dtype and device."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from maskwright.core.expr import Cell
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
-from maskwright.linting.findings import Finding
-from maskwright.recognition.encoding import LEAST_FILL
+from maskwright.linting.findings import Checks, Finding, make_finding
+from maskwright.recognition.encoding import LEAST_FILL as MAX_FILL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
 
     from maskwright.core.validate import BoolArray
 
-CONSUMERS: Final = ("keep", "drop", "additive")
-LARGEST: Final = {
+CONVENTIONS: Final = ("keep", "drop", "additive")
+DTYPE_MAX: Final = {
     "float8_e4m3fn": 448.0,
     "float8_e5m2": 57344.0,
     "float16": 65504.0,
@@ -32,7 +30,7 @@ LARGEST: Final = {
     "float32": float(np.finfo(np.float32).max),
     "float64": float(np.finfo(np.float64).max),
 }
-ALIASES: Final = {
+DTYPE_ALIASES: Final = {
     "half": "float16",
     "fp16": "float16",
     "bf16": "bfloat16",
@@ -40,217 +38,301 @@ ALIASES: Final = {
     "fp32": "float32",
     "double": "float64",
 }
-SELECT: Final = "Write 0 where a key may be seen and -inf where not."
 
 
 @dataclass(frozen=True)
-class Held:
-    """What an array's values say: the cells that they mean to show, and how they hide the others."""
+class MaskValues:
+    """The values of an array read as a mask.
 
-    cells: (
-        BoolArray | None
-    )  # (batch, heads, queries, keys), or None where nothing can be made of it
+    Args:
+        visible: (batch, heads, query, key), True where the key is visible; None if the values
+            cannot be read as a mask.
+        findings: The problems of the values.
+        fill: The value that is added to the score of a masked cell, the highest if there are
+            several.
+        overflow_addend: What overflows when it is added to the fill value: "score" (any score),
+            "mask" (a second additive mask), or "" for nothing.
+    """
+
+    visible: BoolArray | None
     findings: tuple[Finding, ...]
-    fill: float = -np.inf  # what is added to the score of a hidden cell
-    overflows_by: str = ""  # what may not be added to the fill: "another mask", or even "a score"
+    fill: float = -np.inf
+    overflow_addend: str = ""
 
 
-def judge(values: npt.NDArray[Any], own: str, to: str | None, dtype: str | None) -> Held:
-    """Read values (batch, heads, queries, keys) as the consumer will, and say what is odd.
+class OtherRange(NamedTuple):
+    """The values of an additive mask that neither keep nor mask."""
 
-    `own` is the name of the array's dtype, `dtype` that of the scores. If no consumer is named,
-    floats are added and all else keeps where it is not 0, as PyTorch and transformers do.
+    low: float
+    high: float
+    few: bool  # whether `low` and `high` are the only ones
+    where: BoolArray
+
+
+@dataclass(frozen=True)
+class AdditiveValues:
+    """An array (batch, heads, query, key) that is added to the scores.
+
+    Args:
+        values: The array.
+        convention: How the caller says that the array is read, None if not stated.
+        dtype: The dtype of the scores, or of the array if that is not stated.
+    """
+
+    values: npt.NDArray[Any]
+    convention: str | None
+    dtype: str
+
+    @cached_property
+    def filled(self) -> BoolArray:
+        """Where the value is low enough to mask the key."""
+        return np.asarray(self.values <= MAX_FILL)
+
+    @cached_property
+    def is_filled(self) -> bool:
+        """Whether there is a fill value."""
+        return bool(self.filled.any())
+
+    @cached_property
+    def other(self) -> BoolArray | None:
+        """Where the value is neither 0 nor a fill value, NaN included; None if nowhere."""
+        other = np.asarray((self.values != 0) & ~self.filled)
+        return other if bool(other.any()) else None
+
+    @cached_property
+    def other_range(self) -> OtherRange | None:
+        """The range of the values that are neither 0, nor a fill value, nor NaN."""
+        if self.other is None:
+            return None
+        where = self.other & ~np.isnan(self.values)
+        if not bool(where.any()):
+            return None
+        high = float(np.max(self.values, where=where, initial=-np.inf))
+        low = float(np.min(self.values, where=where, initial=np.inf))
+        few = not bool((where & (self.values != low) & (self.values != high)).any())
+        return OtherRange(low, high, few, where)
+
+    @cached_property
+    def highest_fill(self) -> float:
+        """The fill value closest to 0, -inf if there is none."""
+        if not self.is_filled:
+            return -np.inf
+        return float(np.max(self.values, where=self.filled, initial=-np.inf))
+
+    @cached_property
+    def lowest_fill(self) -> float:
+        """The lowest fill value, -inf if there is none."""
+        if not self.is_filled:
+            return -np.inf
+        return float(np.min(self.values, where=self.filled, initial=0))
+
+    @cached_property
+    def lowest_finite_fill(self) -> float:
+        """The lowest fill value other than -inf, 0 if there is none."""
+        if not self.is_filled or self.lowest_fill > -np.inf:
+            return self.lowest_fill if self.is_filled else 0.0
+        return float(np.min(self.values, where=self.filled & (self.values > -np.inf), initial=0))
+
+    @property
+    def limit(self) -> float:
+        """The largest number of the dtype of the scores."""
+        return DTYPE_MAX.get(self.dtype, np.inf)
+
+    @cached_property
+    def weak_fill(self) -> float | None:
+        """The single value that is meant as a fill value, but is too close to 0 to mask keys."""
+        other = self.other_range
+        if other is None or self.is_filled:
+            return None
+        return other.high if other.few and other.high <= 0 else None
+
+
+ADDITIVE_CHECKS: Final = Checks[AdditiveValues]()
+
+
+def check_values(
+    values: npt.NDArray[Any], own_dtype: str, convention: str | None, dtype: str | None
+) -> MaskValues:
+    """Reads an array (batch, heads, query, key) as its consumer does, and checks its values.
+
+    Args:
+        values: The array.
+        own_dtype: The name of its dtype.
+        convention: "keep", "drop", "additive", or None: floats are added to the scores, and other
+            dtypes keep where they are not 0, as in PyTorch and transformers.
+        dtype: The dtype of the scores, None if not stated.
     """
     kind = values.dtype.kind
     if not values.size:
-        return Held(np.zeros(values.shape, np.bool_), ())
-    if kind != "f" and not _only(values, 0, 1):
-        return _judge_integers(values, own, to, dtype)
+        return MaskValues(np.zeros(values.shape, np.bool_), ())
+    if kind != "f" and not _contains_only(values, 0, 1):
+        return _check_integers(values, own_dtype, convention, dtype)
     ones = values if kind == "b" else values == 1
-    if kind == "f" and not (_only(values, 0, 1) and (to == "keep" or bool(ones.any()))):
-        return _judge_added(values, own, to, dtype)
-    if to == "additive" or (kind == "f" and to != "keep"):
-        what = "truth values" if kind == "b" else f"0 and 1 as {own}"
-        fix = "Add where(mask, 0.0, -inf) instead, if True or 1 is meant to keep."
-        added = Finding(
-            "zero-one-added",
-            f"The array holds {what}, which hide nothing when they are added to scores.",
-            fix,
-        )
-        return Held(ones, (added,))
-    return Held(~ones if to == "drop" else ones, ())
+    is_zero_one = _contains_only(values, 0, 1) and (convention == "keep" or bool(ones.any()))
+    if kind == "f" and not is_zero_one:
+        return _check_additive(values, own_dtype, convention, dtype)
+    if convention == "additive" or (kind == "f" and convention != "keep"):
+        return MaskValues(ones, (make_finding("zero-one-added", dtype=own_dtype),))
+    return MaskValues(~ones if convention == "drop" else ones, ())
 
 
-def _judge_integers(values: npt.NDArray[Any], own: str, to: str | None, dtype: str | None) -> Held:
-    low, high = int(values.min()), int(values.max())
-    top = -1 if values.dtype.kind == "i" else int(np.iinfo(values.dtype).max)
-    sign = "~" if _only(values, top - 1, top) else "-" if _only(values, 0, top) and top > 0 else ""
-    if sign:
-        wrapped = Finding(
-            "integer-wrapped",
-            f"The array holds {low} and {high}: {sign} of 0 and 1 as {own} wraps around.",
-            "Make it bool before you negate it: mask == 0.",
-            _first(values == high),
-        )
-        return Held((values != high) if to == "drop" else (values == high), (wrapped,))
-    if high > 0:
-        odd = (values != 0) & (values != 1)
-        cell = _first(odd)
-        found = Finding(
-            "odd-values",
-            f"The array holds {values[cell]}, which as a truth value is neither 0 nor 1.",
-            "Give truth values; numbers of documents or tokens are no mask: use documents(ids=...) "
-            "or padding(ids=..., pad_id=...).",
-            cell,
-        )
-        return Held(None, (found,))
-    held = _judge_added(values.astype(np.float64), own, to, dtype)
-    whole = Finding(
-        "integer-bias",
-        f"The array holds whole numbers ({own}) to be added to scores, which are floats.",
-        "Give them in the scores' dtype: " + SELECT[0].lower() + SELECT[1:],
-    )
-    return Held(held.cells, (whole, *held.findings), held.fill, held.overflows_by)
+def parse_dtype(value: object) -> str | None:
+    """Returns the name of a floating-point dtype of any framework, None for None.
 
-
-def _judge_added(values: npt.NDArray[Any], own: str, to: str | None, dtype: str | None) -> Held:
-    """Values that are added to scores: 0 keeps, a very low number hides."""
-    findings = list(_wrong_form(to))
-    strong = values <= LEAST_FILL
-    hidden, low_fill, high_fill = strong, -np.inf, -np.inf
-    odd = (values != 0) & ~strong  # NaN is among them
-    if bool(odd.any()):
-        findings += _judge_odd(values, odd, bool(strong.any()))
-        weak = any(finding.code == "fill-too-weak" for finding in findings)
-        hidden = strong | (odd if weak else values >= -LEAST_FILL)
-    if bool(strong.any()):
-        high_fill = float(np.max(values, where=strong, initial=-np.inf))
-        low_fill = float(np.min(values, where=strong, initial=0))
-    if low_fill < 1.5 * high_fill:
-        findings.append(
-            Finding(
-                "summed-fills",
-                f"The array hides by {high_fill:.3g} and by {low_fill:.3g}: two masks were added.",
-                "Combine the masks as truth values with &, and fill once.",
-                _first(values == low_fill),
-            )
-        )
-    limit = LARGEST.get(dtype or own, np.inf)
-    lowest = float(np.min(values, where=strong & (values > -np.inf), initial=0))
-    if lowest < -limit:
-        findings.append(
-            Finding(
-                "fill-overflows",
-                f"The fill {lowest:.5g} does not fit {dtype}, whose lowest number is {-limit:.5g}: "
-                "it becomes -inf, and 0 times it NaN.",
-                "Fill with -inf, by a select and not by a product.",
-                _first(values == lowest),
-            )
-        )
-    by = "" if not -limit <= lowest < -limit / 2 else "a score" if limit < 1e5 else "another mask"
-    return Held(~hidden, tuple(findings), high_fill, by)
-
-
-def _wrong_form(to: str | None) -> Iterator[Finding]:
-    if to == "keep":
-        yield Finding(
-            "wrong-form",
-            "The array holds numbers to be added to scores, but truth values are read there: "
-            "0 would hide, and every other number keep.",
-            "Give mask == 0, or hand it to what adds it and say to='additive'.",
-        )
-
-
-def _judge_odd(values: npt.NDArray[Any], odd: BoolArray, filled: bool) -> Iterator[Finding]:
-    """Values that neither keep nor hide. Many different ones are a bias, which is as good as 0."""
-    nan = np.isnan(values)
-    if bool(nan.any()):
-        yield Finding(
-            "nan-value",
-            "The array holds NaN, which 0 * -inf gives, and every score it is added to becomes NaN.",
-            "Fill by a select, where(mask, 0.0, -inf), and not by a product.",
-            _first(nan),
-        )
-        odd = odd & ~nan
-        if not bool(odd.any()):
-            return
-    high = float(np.max(values, where=odd, initial=-np.inf))
-    low = float(np.min(values, where=odd, initial=np.inf))
-    few = not bool((odd & (values != low) & (values != high)).any())
-    if high >= -LEAST_FILL or (few and high > 0):
-        yield Finding(
-            "positive-value",
-            f"The array holds {high:.3g}, which lifts a score instead of hiding its key.",
-            "Turn the sign: " + SELECT[0].lower() + SELECT[1:],
-            _first(values == high),
-        )
-    elif few and not filled:
-        yield Finding(
-            "fill-too-weak",
-            f"The fill {high:.3g} is too near to 0: a score that is larger by that much undoes it.",
-            SELECT,
-            _first(odd),
-        )
-
-
-def read_dtype(value: object) -> str | None:
-    """The name of the scores' dtype, however a framework or a user spells it."""
+    Raises:
+        ArgumentError: If it is not a floating-point dtype.
+    """
     if value is None:
         return None
     name = value if isinstance(value, str) else str(value)
-    if name not in LARGEST and not isinstance(value, str) and not name.startswith("torch."):
+    if name not in DTYPE_MAX and not isinstance(value, str) and not name.startswith("torch."):
         try:
             name = np.dtype(value).name  # type: ignore[call-overload]
         except TypeError:
             name = str(getattr(value, "name", name))
     name = name.split(".")[-1]
-    name = ALIASES.get(name, name)
-    if name not in LARGEST:
+    name = DTYPE_ALIASES.get(name, name)
+    if name not in DTYPE_MAX:
         raise ArgumentError(
-            f"lint: dtype is {name!r:.60}. Give the scores' dtype: one of {', '.join(LARGEST)}."
+            f"lint: dtype is {name!r:.60}. Pass the dtype of the scores: one of "
+            f"{', '.join(DTYPE_MAX)}."
         )
     return name
 
 
-def judge_device(array: object, device: object) -> Iterator[Finding]:
-    """Does the array lie where queries and keys do? Lists lie nowhere."""
+def check_device(array: object, device: object) -> Iterator[Finding]:
+    """Checks that the array is on the device of queries and keys. Lists have no device.
+
+    Raises:
+        ArgumentError: If `device` is not a device.
+    """
     if device is None:
         return
-    theirs, mine = _device(device), _device(getattr(array, "device", None))
-    if theirs is None:
+    expected, actual = _parse_device(device), _parse_device(getattr(array, "device", None))
+    if expected is None:
         raise ArgumentError(
-            f"lint: device is {describe_type(device)}. Give a name such as 'cuda:0'."
+            f"lint: device is {describe_type(device)}. Pass a name such as 'cuda:0'."
         )
-    if mine is None:
+    if actual is None:
         return
-    alike = mine[0] == theirs[0] and (mine[1] == theirs[1] or "" in (mine[1], theirs[1]))
-    if not alike:
-        here, there = (":".join(filter(None, name)) for name in (mine, theirs))
-        yield Finding(
-            "wrong-device",
-            f"The mask is on {here}, but queries and keys are on {there}.",
-            f"Move it there, mask.to({there!r}), or make it there: device=query.device.",
+    same_index = actual[1] == expected[1] or "" in (actual[1], expected[1])
+    if actual[0] != expected[0] or not same_index:
+        names = [":".join(filter(None, name)) for name in (actual, expected)]
+        yield make_finding("wrong-device", actual=names[0], expected=names[1])
+
+
+# ── integers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_integers(
+    values: npt.NDArray[Any], own_dtype: str, convention: str | None, dtype: str | None
+) -> MaskValues:
+    """Integers other than 0 and 1: inverted 0 and 1, ids, or an additive mask."""
+    low, high = int(values.min()), int(values.max())
+    top = -1 if values.dtype.kind == "i" else int(np.iinfo(values.dtype).max)
+    operator = ""
+    if _contains_only(values, top - 1, top):
+        operator = "~"
+    elif top > 0 and _contains_only(values, 0, top):
+        operator = "-"
+    if operator:
+        cell = _first(values == high)
+        wrapped = make_finding(
+            "integer-wrapped", cell, low=low, high=high, operator=operator, dtype=own_dtype
+        )
+        return MaskValues(
+            (values != high) if convention == "drop" else (values == high), (wrapped,)
+        )
+    if high > 0:
+        cell = _first((values != 0) & (values != 1))
+        return MaskValues(None, (make_finding("odd-values", cell, value=int(values[cell])),))
+    read = _check_additive(values.astype(np.float64), own_dtype, convention, dtype)
+    integer = make_finding("integer-bias", dtype=own_dtype)
+    return MaskValues(read.visible, (integer, *read.findings), read.fill, read.overflow_addend)
+
+
+# ── additive masks ────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_additive(
+    values: npt.NDArray[Any], own_dtype: str, convention: str | None, dtype: str | None
+) -> MaskValues:
+    """Values that are added to the scores: 0 keeps, a low number masks."""
+    added = AdditiveValues(values, convention, dtype or own_dtype)
+    masked = added.filled
+    if added.other is not None:
+        # A value that cannot mask is still meant to, so that the cells are checked as intended.
+        masked = masked | (added.other if added.weak_fill is not None else values >= -MAX_FILL)
+    addend = ""
+    if -added.limit <= added.lowest_finite_fill < -added.limit / 2:
+        addend = "score" if added.limit < 1e5 else "mask"
+    return MaskValues(~masked, tuple(ADDITIVE_CHECKS.run(added)), added.highest_fill, addend)
+
+
+@ADDITIVE_CHECKS.register("wrong-form")
+def _check_form(added: AdditiveValues) -> Iterator[Finding]:
+    if added.convention == "keep":
+        yield make_finding("wrong-form")
+
+
+@ADDITIVE_CHECKS.register("nan-value")
+def _check_nan(added: AdditiveValues) -> Iterator[Finding]:
+    if added.other is not None:
+        nan = np.isnan(added.values)
+        if bool(nan.any()):
+            yield make_finding("nan-value", _first(nan))
+
+
+@ADDITIVE_CHECKS.register("positive-value", "fill-too-weak")
+def _check_other_values(added: AdditiveValues) -> Iterator[Finding]:
+    """Values that neither keep nor mask. Many different ones are a bias, which keeps like 0."""
+    other = added.other_range
+    if other is None:
+        return
+    if other.high >= -MAX_FILL or (other.few and other.high > 0):
+        yield make_finding("positive-value", _first(added.values == other.high), value=other.high)
+    elif added.weak_fill is not None:
+        yield make_finding("fill-too-weak", _first(other.where), fill=added.weak_fill)
+
+
+@ADDITIVE_CHECKS.register("summed-fills")
+def _check_summed_fills(added: AdditiveValues) -> Iterator[Finding]:
+    high, low = added.highest_fill, added.lowest_fill
+    if low < 1.5 * high:
+        yield make_finding("summed-fills", _first(added.values == low), high=high, low=low)
+
+
+@ADDITIVE_CHECKS.register("fill-overflows")
+def _check_overflow(added: AdditiveValues) -> Iterator[Finding]:
+    lowest = added.lowest_finite_fill
+    if lowest < -added.limit:
+        cell = _first(added.values == lowest)
+        yield make_finding(
+            "fill-overflows", cell, fill=lowest, dtype=added.dtype, limit=-added.limit
         )
 
 
-def _device(value: object) -> tuple[str, str] | None:
-    """The kind of a device and its number, "" where it has none; None if it is no device."""
+# ── helpers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parse_device(value: object) -> tuple[str, str] | None:
+    """The type of a device and its index, "" if it has none; None if it is not a device."""
     if hasattr(value, "platform"):
         name = f"{value.platform}:{getattr(value, 'id', '')}"
     elif isinstance(value, str) or hasattr(value, "type"):
         name = str(value)
     else:
         return None
-    kind, _, number = name.lower().split("device:")[-1].partition(":")
-    return ("cuda" if kind == "gpu" else kind), number
+    kind, _, index = name.lower().split("device:")[-1].partition(":")
+    return ("cuda" if kind == "gpu" else kind), index
 
 
-def _only(values: npt.NDArray[Any], one: int, other: int) -> bool:
+def _contains_only(values: npt.NDArray[Any], one: int, other: int) -> bool:
     if values.dtype == np.bool_:
         return True
     return bool(((values == one) | (values == other)).all())
 
 
 def _first(where: BoolArray) -> Cell:
-    """The first cell of (batch, heads, queries, keys) where this holds."""
+    """The first cell of (batch, heads, query, key) that is True."""
     return Cell(*(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape)))

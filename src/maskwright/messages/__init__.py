@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LANGUAGES: Final = ("en", "zh")
-# Modules <subject>_<language>, each with a table MESSAGES.
-SUBJECTS: Final = ("masks", "findings", "audit")
+# The modules <subject>_<language>, each with a table MESSAGES
+SUBJECTS: Final = ("masks", "findings", "lint", "audit")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Reason:
     """
 
     code: str
-    params: Mapping[str, Any] = field(default_factory=partial(MappingProxyType, {}))
+    params: Mapping[str, Any] = field(default_factory=dict)  # a dict, so that it can be pickled
 
     def __str__(self) -> str:
         return render(self)

@@ -8,7 +8,8 @@ MESSAGES: Final = {
     # Values of a mask array
     "fill-at-limit.meaning": "the fill value is so close to the lowest number of the dtype that "
     "adding to it overflows to -inf",
-    "fill-at-limit.fix": "Combine masks as bool and fill once, with finfo(dtype).min / 2 or -inf.",
+    "fill-at-limit.fix": "Combine masks as bool and fill once, with finfo(dtype).min / 2, or leave "
+    "a key visible in such rows.",
     "fill-overflows.meaning": "the fill value is out of range of the dtype of the scores",
     "fill-overflows.fix": "Fill with torch.finfo(scores.dtype).min or -inf, by masked_fill and not "
     "by a product.",

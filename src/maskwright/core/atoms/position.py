@@ -251,7 +251,7 @@ class Stride(Atom):
 
 
 def everything() -> Mask:
-    """Every query attends to every key.
+    """The full mask: all queries attend to all keys.
 
     Returns:
         The mask in which nothing is masked.

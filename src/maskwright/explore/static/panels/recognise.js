@@ -149,7 +149,7 @@ function redraw(body, place, ctx) {
         ? make("button", { type: "button", class: "button", word: "recognise.use", on: { click: use } })
         : null,
     ),
-    findings(answer.lint ?? []),
+    findings(answer.lint ?? [], ctx.state.lang),
   );
   if (answer.grid)
     body.append(make("section", { class: "block" }, make("h3", { word: "recognise.grid" }), place));
@@ -157,16 +157,17 @@ function redraw(body, place, ctx) {
   if (answer.grid) ctx.drawGrid(place, answer.grid, { label: answer.expression ?? ctx.t("recognise.grid") });
 }
 
-function findings(lint) {
+function findings(lint, lang) {
   const list = make("ul", { class: "findings" });
-  for (const { code, message, severity } of lint) {
+  for (const { code, message, message_zh: chinese, severity } of lint) {
+    const zh = lang === "zh" && chinese;
     list.append(
       make(
         "li",
         { class: severity ?? "" },
         make("code", { text: code }),
         " ",
-        make("span", { lang: "en", text: message }),
+        make("span", zh ? { lang: "zh", text: chinese } : { lang: "en", text: message }),
       ),
     );
   }

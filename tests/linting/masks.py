@@ -1,4 +1,4 @@
-"""Small masks that several lint tests share."""
+"""Masks that the tests of lint share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = np.broadcast_to(REAL[:, None, None], (2, 1, 6, 6))
 BOTH = PAST & KEYS
 SORTED = np.array([[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0]], bool)
 PACKED = np.kron(np.eye(2), np.ones((3, 3))).astype(bool) & PAST
-EMPTY = PAST & (np.arange(6) > 0)  # the first query sees nothing
+EMPTY = PAST & (np.arange(6) > 0)  # row 0 is fully masked
 
 
 def added(keep: Any, fill: float, dtype: Any = np.float32) -> Any:
