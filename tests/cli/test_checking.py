@@ -81,7 +81,7 @@ def test_audit_of_a_sick_model_is_code_1_with_a_page(toys: Path, here: Here) -> 
     [
         (["toys:Tyo", "--expects", "causal()"], "Did you mean Toy?"),
         (["toys"], "Expected module:attribute or hf:PATH."),
-        (["hf:nowhere"], "nothing is downloaded"),
+        (["hf:nowhere"], "Nothing is downloaded"),
         (["toys:Toy"], "reads the config of a model of transformers"),
         (["toys:Toy", "--expects", "casual()"], "Did you mean causal?"),
         (["toys:Toy", "--expects", "causal()", "--length", "0"], "--length 0 is less than 1"),
