@@ -37,7 +37,9 @@ padded = np.random.default_rng(0).random((4, 4096)) < 0.9
 masks = {
     "causal": mw.causal,
     "window": lambda: mw.window(back=4095),
-    "causal, window, documents": lambda: mw.causal() & mw.window(back=4095) & mw.documents(lengths=[lengths]),
+    "causal, window, documents": (
+        lambda: mw.causal() & mw.window(back=4095) & mw.documents(lengths=[lengths])
+    ),
     "window or keys": lambda: mw.window(back=1023) | mw.keys([0, 1, 2, 3]),
     "chunks": lambda: mw.causal() & mw.chunks(8192),
 }

@@ -188,7 +188,7 @@ def test_nothing_but_numpy_is_there(numpy_only: Place) -> None:
         (["show", "causal()", "--size", "3"], "      1  ████··"),
         (["show", "causal()", "--tokens", "我 喜欢 茶"], "喜欢  ████··"),
         (["lower", "causal()", "--to", "numpy", "-n", "3"], "np.broadcast_to(col <= row"),
-        (["explain", "causal()", "--cell", "0,2", "-n", "4"], "causal() stops it (2 > 0)"),
+        (["explain", "causal()", "--cell", "0,2", "-n", "4"], "causal() masks it (2 > 0)"),
         (["explain", "causal()", "--tokens", "I like tea"], "   like   0.51   0.49  (0.00)"),
         (["doctor"], "torch: not installed"),
         (["--help"], "A mask is the set of (batch, head, query, key) cells"),

@@ -6,7 +6,7 @@ Every query's row of it is a few intervals of keys.
 >>> import maskwright as mw
 >>> m = mw.causal() & mw.padding(lengths=[3, 4])
 >>> m.on(4).why(0, 2)
-query 0 may not see key 2: causal() stops it (2 > 0); padding(...) would allow it
+query 0 does not attend to key 2: causal() masks it (2 > 0); padding(...) would allow it
 >>> m == mw.parse("causal() & padding(lengths=[3, 4])")
 True
 """

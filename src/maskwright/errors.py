@@ -38,7 +38,7 @@ class MaskError(ValueError):
     ...     mw.window(back=-1)
     ... except mw.MaskError as error:
     ...     print(error)
-    window: back=-1 is negative. Count keys from the query, 0 or more, or give None for no limit.
+    window: back=-1 is negative. Pass the number of keys from the query, 0 or more, or None for no limit.
 
     Where a mask was read from text, `at` is the first character that is at fault, and one past
     the last.
@@ -83,7 +83,7 @@ class FrameError(MaskError):
     >>> import maskwright as mw
     >>> mw.padding(lengths=[3, 9]).on(4)
     Traceback (most recent call last):
-    maskwright.errors.FrameError: padding: lengths holds 9 but the frame has 4 keys. \
+    maskwright.errors.FrameError: padding: lengths contains 9 but the frame has 4 keys. \
 Pass kv_len=9 or more, or shorten the lengths.
     """
 
@@ -118,7 +118,7 @@ class SizeError(MaskError):
     >>> import maskwright as mw
     >>> mw.causal().on(1_000_000).dense()
     Traceback (most recent call last):
-    maskwright.errors.SizeError: dense() would need 1000.0 GB for shape (1, 1, 1000000, 1000000). \
+    maskwright.errors.SizeError: dense() would need 1000.0 GB, more than 8.6 GB. \
 Use .spans, .tiles() or .rows(start, stop).
     """
 
@@ -129,7 +129,7 @@ class TextError(MaskError):
     >>> import maskwright as mw
     >>> mw.parse("casual()")
     Traceback (most recent call last):
-    maskwright.errors.TextError: There is no atom named casual. Did you mean causal?
+    maskwright.errors.TextError: There is no atom casual. Did you mean causal?
     """
 
 
@@ -139,7 +139,7 @@ class TruthError(MaskError, TypeError):
     >>> import maskwright as mw
     >>> mw.causal() and mw.window(back=3)
     Traceback (most recent call last):
-    maskwright.errors.TruthError: The truth value of a mask is ambiguous. \
+    maskwright.errors.TruthError: A mask has no boolean value. \
 Write & for `and`, | for `or`, ~ for `not`.
     """
 

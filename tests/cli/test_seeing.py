@@ -76,7 +76,7 @@ def test_show_as_json_has_every_row(here: Here) -> None:
         (["show", "causal()", "-n", "3", "-t", "a b"], "a list has 2 tokens but the mask has 3"),
         (["show", "stride(2)", "-n", "1000000"], "Draw fewer rows"),
         (["diff", "causal()", "nothing.npy"], "nothing.npy is not there"),
-        (["explain", "causal()", "--cell", "1"], "Write it as QUERY,KEY"),
+        (["explain", "causal()", "--cell", "1"], "Write QUERY,KEY"),
         (["explain", "causal()", "--cell", "1,99"], "key 99"),
         (["explain", "--scores", "[1"], "is no table of numbers"),
         (["recipes", "longfromer"], "There is no recipe longfromer"),
@@ -95,7 +95,7 @@ def test_diff_says_where_masks_differ_by_code_1(here: Here) -> None:
     ran = here("diff", "causal()", "window(back=2)", "-n", "5")
     assert ran.code == 1
     assert "only the first sees 3 cells" in ran.out
-    assert ran.out.endswith("query 3, key 0: only the left may see it\n")
+    assert ran.out.endswith("query 3, key 0: visible only in the left mask\n")
     found = here("diff", "causal()", "window(back=2)", "-n", "5", "-f", "json")
     assert (found.code, json.loads(found.out)["only_first"]) == (1, 3)
 
@@ -121,10 +121,12 @@ def test_diff_of_masks_for_different_batches(here: Here) -> None:
 
 
 def test_explain_a_cell(here: Here) -> None:
-    says = "query 0 may not see key 2: causal() stops it (2 > 0)\n"
+    says = "query 0 does not attend to key 2: causal() masks it (2 > 0)\n"
     assert here("explain", "causal()", "--cell", "0,2", "-n", "4") == (0, says, "")
     found = json.loads(here("explain", "causal()", "--cell", "2,0", "-f", "json").out)
-    assert found["allowed"] is True
+    assert found["visible"] is True
+    ran = here("explain", "causal()", "--cell", "0,2", "-n", "4", "--lang", "zh")
+    assert ran.out == mw.causal().on(4).why(0, 2).text("zh") + "\n"
 
 
 def test_explain_the_calculation(here: Here) -> None:

@@ -75,7 +75,7 @@ def test_no_token_and_one_token() -> None:
         ({"head_size": 10**9}, "Give smaller ones"),
         ({"mask": mw.causal().on(3)}, "Bind it to as many"),
         ({"mask": "causal()"}, "of type str"),
-        ({"batch": 1}, "batch 1 is not there"),
+        ({"batch": 1}, "batch 1 is out of range"),
         ({"tokens": 3}, "tokens is of type int. Give a text"),
         ({"fill": "low"}, "fill is of type str. Give a number"),
     ],

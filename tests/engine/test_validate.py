@@ -110,7 +110,7 @@ FRAMES: dict[str, tuple[Callable[[], Any], str]] = {
         call(mask=mw.by_head([mw.causal()] * 3)),
         "heads=4 but the mask's data has 3",
     ),
-    "unbound lengths": (call(mask=mw.padding(lengths=[9])), "lengths holds 9"),
+    "unbound lengths": (call(mask=mw.padding(lengths=[9])), "lengths contains 9"),
     "unbound data": (call(mask=mw.dense(np.ones((3, 3), bool))), "dense"),
 }
 

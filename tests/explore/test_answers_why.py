@@ -1,4 +1,4 @@
-"""Why a query may see a key or not, in both languages."""
+"""Why a query attends to a key or not, in both languages."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.core.atoms import ATOMS
-from maskwright.core.expr import Atom, Cell, walk
-from maskwright.explore.chinese import translate
+from maskwright.core.expr import Atom, walk
 from maskwright.explore.vocabulary import EXAMPLES
 from tests.explore.asking import WORDS, ask, on
 
@@ -16,10 +15,10 @@ def test_why_in_both_languages() -> None:
     found = ask("why", subject=on("causal()", tokens=WORDS), query=0, key=2)
     assert found == {
         "allowed": False,
-        "sentence": "query 0 may not see key 2: causal() stops it (2 > 0); "
-        "padding(...) stops it (key 2 is padding of sequence 0)",
-        "sentence_zh": "查询 0 看不到键 2：causal() 拦下了它（2 > 0）；"
-        "padding(...) 拦下了它（键 2 是序列 0 的填充）",
+        "sentence": "query 0 does not attend to key 2: causal() masks it (2 > 0); "
+        "padding(...) masks it (key 2 is padding of sequence 0)",
+        "sentence_zh": "查询 0 不关注键 2：causal() 屏蔽（2 > 0）；"
+        "padding(...) 屏蔽（键 2 是序列 0 的填充）",
     }
 
 
@@ -42,17 +41,15 @@ EVERY_ATOM = [
 
 
 @pytest.mark.parametrize("text", EVERY_ATOM)
-def test_every_reason_is_translated(text: str) -> None:
+def test_every_reason_has_a_chinese_text(text: str) -> None:
     bound = mw.parse(text).on(8)
     for batch in range(bound.frame.batch):
         for head in range(bound.frame.heads):
             for q in range(8):
                 for k in range(8):
-                    sentence = bound.why(q, k, batch, head).sentence
-                    said = translate(sentence)
-                    assert said is not None, sentence
-                    for english in ("query", " key ", "lets", "stops", "would", " and ", " is "):
-                        assert english not in said, said
+                    sentence = bound.why(q, k, batch, head).text("zh")
+                    for english in ("query", " key ", "allows", "masks it", "would", " is "):
+                        assert english not in sentence, sentence
 
 
 def test_all_atoms_are_walked() -> None:
@@ -67,27 +64,7 @@ def test_all_atoms_are_walked() -> None:
     assert len(every) == len(ATOMS) - 1  # causal() is a window
 
 
-def test_a_query_elsewhere_and_a_predicate_are_translated() -> None:
-    said = translate(mw.causal().on(2, 5).why(0, 4).sentence)
-    assert said == "查询 0（位于 3）看不到键 4：causal() 拦下了它（4 > 3）"
-    odd = mw.where(lambda b, h, q, k: q > k).on(3).why(2, 0).sentence
-    assert translate(odd.replace("where(<lambda>)", "where(f)")) is not None
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "something else",
-        "query 0 may see key 0: it is new",
-        "query 0 may see key 0: causal() lets it through (a reason of next year)",
-    ],
-)
-def test_an_unknown_sentence_has_no_translation(sentence: str) -> None:
-    assert translate(sentence) is None
-
-
-def test_reasons_are_asked_of_atoms_only() -> None:
-    """The patterns follow `_reason`: an atom with a new one needs a new pattern."""
-    for atom in Atom.__subclasses__():
-        assert "_reason" in vars(atom) or atom.__subclasses__(), atom
-    assert mw.causal()._reason(Cell(0, 0, 1, 0), True) == "0 ≤ 1"  # type: ignore[attr-defined]
+def test_a_query_at_another_position_and_a_predicate() -> None:
+    said = mw.causal().on(2, 5).why(0, 4).text("zh")
+    assert said == "查询 0（位置 3）不关注键 4：causal() 屏蔽（4 > 3）"
+    assert "谓词函数" in mw.where(lambda b, h, q, k: q > k).on(3).why(2, 0).text("zh")

@@ -68,7 +68,7 @@ def test_a_fault_in_one_box_leaves_the_other(visit: Visit) -> None:
     panel = panel_of(page, "compare")
     box = panel.get_by_role("textbox", name="Other mask")
     expect(box).to_have_attribute("aria-invalid", "true")
-    expect(panel.locator(".error")).to_contain_text("There is no atom named wndow.")
+    expect(panel.locator(".error")).to_contain_text("There is no atom wndow.")
     expect(block(panel, "Other mask 1").locator("code")).to_have_text("causal()")
     box.fill("window(back=1)")
     expect(panel.locator(".error")).to_have_count(0)

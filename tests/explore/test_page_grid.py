@@ -51,15 +51,15 @@ def test_pointing_at_a_cell_says_why(visit: Visit) -> None:
     idle = why.inner_text()
     for query, key in ((1, 3), (5, 0), (5, 2), (4, 3)):
         page.mouse.move(*middle_of(page, query, key, (6, 6)))
-        expect(why).to_have_text(on.why(query, key).sentence)
-        seen = on.why(query, key).allowed
+        expect(why).to_have_text(on.why(query, key).text())
+        seen = on.why(query, key).visible
         expect(why).to_have_class(f"why {'is-seen' if seen else 'is-hidden'}")
         expect(page.locator("#stage .ring")).to_have_count(1)
     page.mouse.move(2, 2)
     expect(why).to_have_text(idle)
     page.mouse.click(*middle_of(page, 5, 2, (6, 6)))
     page.mouse.move(2, 2)
-    expect(why).to_have_text(on.why(5, 2).sentence)
+    expect(why).to_have_text(on.why(5, 2).text())
 
 
 def test_a_tap_says_why(visit: Visit) -> None:
@@ -67,7 +67,7 @@ def test_a_tap_says_why(visit: Visit) -> None:
     page = visit(screen=(360, 740), context=touch, expression=MIXED, text="a b c d e f")
     for query, key in ((2, 4), (5, 0)):
         page.touchscreen.tap(*middle_of(page, query, key, (6, 6)))
-        expect(page.locator("#why")).to_have_text(mw.parse(MIXED).on(6).why(query, key).sentence)
+        expect(page.locator("#why")).to_have_text(mw.parse(MIXED).on(6).why(query, key).text())
 
 
 def test_arrow_keys_walk_over_the_cells(visit: Visit) -> None:
@@ -78,10 +78,10 @@ def test_arrow_keys_walk_over_the_cells(visit: Visit) -> None:
     for name, down, right in (("Down", 1, 0), ("Right", 0, 1), ("Right", 0, 1), ("Down", 1, 0)):
         page.keyboard.press(f"Arrow{name}")
         row, key = row + down, key + right
-        expect(page.locator("#why")).to_have_text(on.why(row, key).sentence)
+        expect(page.locator("#why")).to_have_text(on.why(row, key).text())
     for _ in range(3):
         page.keyboard.press("ArrowUp")  # it stops at the edge
-    expect(page.locator("#why")).to_have_text(on.why(0, 2).sentence)
+    expect(page.locator("#why")).to_have_text(on.why(0, 2).text())
     expect(page).to_have_url(re.compile("query=0.*key=2"))
     expect(picture(page)).to_be_focused()
 
@@ -112,7 +112,7 @@ def test_heads_and_batch_rows_are_tabs(visit: Visit) -> None:
     with page.expect_response("**/api/mask"):
         heads.get_by_role("tab", name="head 0").press("ArrowRight")
     page.mouse.move(*middle_of(page, 3, 0, (4, 4)))
-    expect(page.locator("#why")).to_have_text(on.why(3, 0, 1, 1).sentence)
+    expect(page.locator("#why")).to_have_text(on.why(3, 0, 1, 1).text())
     shows(1, 1)
     expect(heads.get_by_role("tab", name="head 1")).to_be_focused()
 
@@ -161,7 +161,7 @@ def test_the_closest_view_shows_cells_that_can_be_dragged(visit: Visit) -> None:
     expect(page.locator("#overview")).to_contain_text("keys 1,048,561 to 1,048,568")
     page.mouse.move(*middle_of(page, 0, 4, (8, 8)))
     expect(page.locator("#why")).to_have_text(
-        mw.causal().on(MILLION).why(MILLION - 12, MILLION - 11).sentence
+        mw.causal().on(MILLION).why(MILLION - 12, MILLION - 11).text()
     )
 
 

@@ -90,7 +90,7 @@ def test_a_mask_is_written_looked_at_and_compared_without_a_mouse(visit: Visit) 
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#why")).to_have_text(mw.window(back=1).on(4).why(0, 2).sentence)
+    expect(page.locator("#why")).to_have_text(mw.window(back=1).on(4).why(0, 2).text())
 
     page.locator("#tab-steps").focus()
     for name in PANELS[1:3]:

@@ -33,7 +33,7 @@ def test_every_word_is_there_in_both_languages(visit: Visit) -> None:
 def test_the_page_changes_its_language_at_once_and_back(visit: Visit) -> None:
     page = visit(text="a b c", expression="causal()", query=0, key=2, panel="cost")
     expect(page.locator("html")).to_have_attribute("lang", "en")
-    expect(page.locator("#why")).to_contain_text("query 0 may not see key 2")
+    expect(page.locator("#why")).to_contain_text("query 0 does not attend to key 2")
     page.get_by_role("button", name="中文").click()
     expect(page.locator("html")).to_have_attribute("lang", "zh-Hans")
     expect(page.get_by_role("textbox", name="掩码表达式")).to_have_value("causal()")
@@ -49,7 +49,7 @@ def test_the_page_changes_its_language_at_once_and_back(visit: Visit) -> None:
     page.get_by_role("button", name="EN", exact=True).click()
     expect(page.locator("#panel-tabs [role=tab]").first).to_have_text("Steps")
     expect(page.locator("#frame-says")).to_have_text("3 queries × 3 keys")
-    expect(page.locator("#why")).to_contain_text("query 0 may not see key 2")
+    expect(page.locator("#why")).to_contain_text("query 0 does not attend to key 2")
 
 
 def test_a_chinese_browser_starts_in_chinese(visit: Visit) -> None:

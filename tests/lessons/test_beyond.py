@@ -30,9 +30,9 @@ def test_d5_a_flexible_mask_is_put_together_from_others() -> None:
         [1, 0, 1, 1, 0],
         [1, 0, 0, 1, 1],
     ]
-    assert "key 0 is chosen" in str(bound.why(4, 0))
+    assert "key 0 is selected" in str(bound.why(4, 0))
     assert "window(back=1)" in str(bound.why(4, 3))
-    assert "may not see" in str(bound.why(4, 1))
+    assert "does not attend to" in str(bound.why(4, 1))
 
 
 def test_d5_every_head_and_every_sentence_may_have_its_own() -> None:

@@ -39,11 +39,11 @@ def test_c2_causal_and_padding_combined() -> None:
 def test_c2_each_term_says_what_it_hides() -> None:
     """For every hidden cell one can ask which of the two masks hides it."""
     bound = (mw.causal() & mw.padding(ids=IDS, pad_id=0)).on(4)
-    assert "causal() stops it" in str(bound.why(0, 2))  # the future, and a real token
+    assert "causal() masks it" in str(bound.why(0, 2))  # the future, and a real token
     assert "padding(...) would allow it" in str(bound.why(0, 2))
-    assert "padding(...) stops it" in str(bound.why(3, 3))  # no future, but a filler
+    assert "padding(...) masks it" in str(bound.why(3, 3))  # no future, but a filler
     assert "causal() would allow it" in str(bound.why(3, 3))
-    assert "may see" in str(bound.why(3, 2))
+    assert "attends to" in str(bound.why(3, 2))
 
 
 def test_c3_bert_is_one_row_for_all_queries() -> None:

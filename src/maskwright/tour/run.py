@@ -39,7 +39,7 @@ def walk(
     >>> from maskwright.tour.run import walk
     >>> heading, *_, output, after = walk(chapter=3)
     >>> heading.title, output.text[:31]
-    ('Ask why a cell is hidden', 'query 0 may not see key 2: caus')
+    ('Ask why a cell is hidden', 'query 0 does not attend to key ')
     """
     if chapter is not None and not 1 <= chapter <= len(chapters):
         raise ArgumentError(
