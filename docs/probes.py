@@ -1,4 +1,7 @@
-"""The page of probes, read from their source: importing them would need PyTorch."""
+"""The page of probes and causes, read from the registry and the source of the probes.
+
+The source is parsed, not imported: importing the probes needs PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ import inspect
 from pathlib import Path
 from typing import NamedTuple
 
+from maskwright.auditing.probes import PROBES
 from maskwright.linting.codes import CODES
+from maskwright.messages import messages
 
-AUDITING = Path(__file__).parent.parent / "src" / "maskwright" / "auditing"
+FOLDER = Path(__file__).parent.parent / "src" / "maskwright" / "auditing" / "probes"
 
 
 class Probe(NamedTuple):
-    """What a probe does, where it is written, and where it has nothing to ask."""
+    """What a probe does, its file, and when it does not apply."""
 
     text: str
     file: str
@@ -21,49 +26,46 @@ class Probe(NamedTuple):
 
 
 def sections() -> str:
-    """A heading for every probe, in the order in which they are asked."""
+    """A heading for each probe, in the order in which they run."""
     lines = []
-    for name in _order():
+    for name in PROBES:
         probe = _probe(name)
         lines += [f"### {name}", "", probe.text, ""]
         if probe.skips:
-            lines += ["Not asked where:", "", *(f"- {reason};" for reason in probe.skips)]
+            lines += ["Not applicable if:", "", *(f"- {reason};" for reason in probe.skips)]
             lines[-1] = lines[-1].removesuffix(";") + "."
             lines += [""]
-        lines += [f"Written in `auditing/probes/{probe.file}`.", ""]
+        lines += [f"Source: `auditing/probes/{probe.file}`.", ""]
     return "\n".join(lines).rstrip()
 
 
 def causes() -> str:
-    """A row for every cause that a diagnosis names."""
+    """A row for each cause that a diagnosis names."""
     codes = sorted((code for code in CODES.values() if code.audit), key=lambda code: code.name)
     rows = [f"| `{code.name}` | {code.meaning} | {code.fix} |" for code in codes]
-    return "\n".join(["| cause | what is wrong | what to do |", "|---|---|---|", *rows])
-
-
-def _order() -> list[str]:
-    for node in ast.parse((AUDITING / "case.py").read_text()).body:
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PROBES":
-            return [word.value for word in ast.walk(node) if _is_text(word)]
-    raise LookupError("auditing/case.py has no PROBES any more")
+    return "\n".join(["| cause | meaning | fix |", "|---|---|---|", *rows])
 
 
 def _probe(name: str) -> Probe:
-    for path in sorted((AUDITING / "probes").glob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and node.name == name:
-                text = inspect.cleandoc(ast.get_docstring(node) or "")
-                return Probe(text, path.name, list(_skips(node)))
-    raise LookupError(f"no file of auditing/probes/ has a function {name}")
+    module, _, function = PROBES.entries[name].partition(":")
+    path = FOLDER / f"{module}.py"
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            text = inspect.cleandoc(ast.get_docstring(node) or "")
+            return Probe(text, path.name, _skips(node))
+    raise LookupError(f"{path} has no function {function}")
 
 
-def _skips(function: ast.FunctionDef) -> dict[str, None]:
-    """The reasons that are written out, in order; a set that keeps it."""
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    named = [call for call in calls if ast.unparse(call.func) == "skip"]
-    named.sort(key=lambda call: call.lineno)
-    return dict.fromkeys(call.args[1].value for call in named if _is_text(call.args[1]))
+def _skips(function: ast.FunctionDef) -> list[str]:
+    """The texts of the constant notes with which a probe is skipped, in order."""
+    found = []
+    for call in ast.walk(function):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "skip":
+            found += [node for node in ast.walk(call) if _is_code(node)]
+    codes = dict.fromkeys(node.value for node in sorted(found, key=lambda node: node.lineno))
+    texts = [messages("en")[code] for code in codes]
+    return [text for text in texts if "{" not in text]
 
 
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _is_code(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and str(node.value).startswith("audit.")

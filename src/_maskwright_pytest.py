@@ -1,7 +1,7 @@
 """The pytest plugin: the fixture `mask_audit`, and the option `--mask-audit-report`.
 
-It stands beside the package, not in it: pytest imports it at every start, and importing anything of
-maskwright would load NumPy. What is needed is imported when a model is audited.
+It is outside the package: pytest imports it at every start, and importing maskwright would load
+NumPy. The package is imported when a model is audited.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ if TYPE_CHECKING:
 
 OPTION: Final = "--mask-audit-report"
 FORMS: Final = (".html", ".json")
-OUTPUT: Final = "mask_audits"  # what a worker of pytest-xdist hands over
+OUTPUT: Final = "mask_audits"  # key in the workeroutput of pytest-xdist
 
-Kept = list[Any]  # name, ok, a few words, the report as HTML or JSON: plain, to be sent around
+Kept = list[
+    Any
+]  # name, ok, verdict, the report as HTML or JSON: plain data that can be sent between processes
 KEPT: Final = pytest.StashKey[list[Kept]]()
 
 
 class MaskAudit(Protocol):
-    """What the fixture `mask_audit` is."""
+    """The type of the fixture `mask_audit`."""
 
     def __call__(
         self, model: Any, inputs: Any = None, *, check: bool = True, **options: Any
     ) -> AuditReport:
-        """Audit a model; fail the test if it does not obey, unless `check` is False."""
+        """Audit a model; fail the test if it does not respect its mask, unless `check` is False."""
 
 
 @pytest.fixture
 def mask_audit(request: pytest.FixtureRequest) -> MaskAudit:
-    """Audit a model, and fail the test if it does not obey.
+    """Audit a model, and fail the test if it does not respect its mask.
 
-    Takes what `maskwright.audit` takes, and gives its report: mask_audit(model, inputs, expects=...).
-    With check=False it only gives the report.
+    Takes the arguments of `maskwright.audit`, and returns its report: mask_audit(model, inputs,
+    expects=...). With check=False it only returns the report.
     """
 
     def run(model: Any, inputs: Any = None, *, check: bool = True, **options: Any) -> AuditReport:
@@ -56,7 +58,7 @@ def mask_audit(request: pytest.FixtureRequest) -> MaskAudit:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option that names the file."""
+    """Adds the option for the report file."""
     group = parser.getgroup("maskwright", "audits of attention masks")
     group.addoption(
         OPTION,
@@ -66,27 +68,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make room for reports, if they are to be written."""
+    """Checks the option."""
     path = _path(config)
     if path is None:
         return
     if path.suffix not in FORMS:
         raise pytest.UsageError(
-            f"{OPTION}: {path.name} ends neither in .html nor in .json. Give it one of these endings."
+            f"{OPTION}: {path.name} ends neither in .html nor in .json. Pass a file with one of these."
         )
     config.stash[KEPT] = []
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what a worker of pytest-xdist kept; one that crashed has nothing to give."""
+    """Collects the reports of a worker of pytest-xdist; a crashed worker has none."""
     kept = node.config.stash.get(KEPT, None)
     if kept is not None:
         kept += getattr(node, "workeroutput", {}).get(OUTPUT, [])
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the reports; a worker hands them over instead."""
+    """Writes the reports; a worker sends them to the controller instead."""
     config = session.config
     kept, path = config.stash.get(KEPT, None), _path(config)
     if kept is None or path is None or config.getoption("collectonly"):
@@ -101,12 +103,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say where the reports are."""
+    """Prints where the reports are."""
     kept = config.stash.get(KEPT, None)
     if kept is not None and not config.getoption("collectonly"):
         wrong = sum(not ok for _, ok, *_ in kept)
-        told = f"{len(kept)} mask audits, {wrong} of models that do not obey"
-        terminalreporter.write_line(f"{told}: {config.getoption(OPTION)}")
+        summary = f"{len(kept)} mask audits, {wrong} of models that do not respect their mask"
+        terminalreporter.write_line(f"{summary}: {config.getoption(OPTION)}")
 
 
 def _path(config: pytest.Config) -> Path | None:
@@ -120,22 +122,22 @@ def _keep(config: pytest.Config, name: str, report: AuditReport) -> None:
         return
     name = _free(name, (other for other, *_ in kept))
     if path.suffix == ".html":
-        from maskwright.auditing.report_html import section_of
+        from maskwright.auditing.report_html import report_section
 
-        kept.append(list(section_of(name, report)))
+        kept.append(list(report_section(name, report)))
     else:
         kept.append([name, report.ok, report.expects, report.to_json()])
 
 
 def _free(name: str, taken: Iterable[str]) -> str:
-    """The name, with a number if another audit has it."""
+    """The name, with a number if another audit has the same."""
     known = set(taken)
     names = (name if n == 1 else f"{name} ({n})" for n in range(1, len(known) + 2))
     return next(one for one in names if one not in known)
 
 
 def _ordered(kept: list[Kept]) -> list[Kept]:
-    """By name, whichever worker came first; none twice."""
+    """Sorted by name, with unique names."""
     found: dict[str, Kept] = {}
     for name, *rest in sorted(kept, key=lambda one: str(one[0])):
         own = _free(name, found)
@@ -144,9 +146,9 @@ def _ordered(kept: list[Kept]) -> list[Kept]:
 
 
 def _as_page(kept: list[Kept]) -> str:
-    from maskwright.auditing.report_html import Section, page_of
+    from maskwright.auditing.report_html import Section, sections_page
 
-    return page_of([Section(*one) for one in _ordered(kept)])
+    return sections_page([Section(*one) for one in _ordered(kept)])
 
 
 def _as_json(kept: list[Kept]) -> str:

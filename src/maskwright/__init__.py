@@ -62,9 +62,9 @@ from maskwright.errors import (
 )
 
 if TYPE_CHECKING:
-    from maskwright.auditing.audit import audit
-    from maskwright.auditing.probes.influence import Influence, influence
+    from maskwright.auditing.measure import Influence, influence
     from maskwright.auditing.report import AuditFinding, AuditReport
+    from maskwright.auditing.run import audit
     from maskwright.draw.picture import picture
     from maskwright.draw.walkthrough import Walkthrough, walkthrough
     from maskwright.engine.api import BackendChoice, attention, explain_backend
@@ -86,7 +86,7 @@ _LATER = {
     "BackendChoice": "engine.api",
     "Convention": "recognition.encoding",
     "Finding": "linting.findings",
-    "Influence": "auditing.probes.influence",
+    "Influence": "auditing.measure",
     "LintReport": "linting.findings",
     "Recognized": "recognition.recognize",
     "Target": "targets.base",
@@ -94,11 +94,11 @@ _LATER = {
     "Walkthrough": "draw.walkthrough",
     "WorkEstimate": "engine.cost",
     "attention": "engine.api",
-    "audit": "auditing.audit",
+    "audit": "auditing.run",
     "capabilities": "targets.lower",
     "explain_lowering": "targets.lower",
     "explain_backend": "engine.api",
-    "influence": "auditing.probes.influence",
+    "influence": "auditing.measure",
     "lint": "linting.lint",
     "lower": "targets.lower",
     "picture": "draw.picture",

@@ -73,7 +73,7 @@ class AuditError(MaskError, AssertionError):
     ...     report.assert_ok()
     ... except mw.AuditError as error:
     ...     print(str(error).split(" (")[0])
-    model does not obey causal()
+    model does not respect causal()
     """
 
 

@@ -149,7 +149,7 @@ def test_it_learns_reports_and_comes_back(tmp_path: Path) -> None:
     assert "held-out perplexity" in lines[0]
     assert "counting tokens" in lines[0]
     assert len(lines) == 5
-    assert lines[-1].startswith("Packed obeys documents(")
+    assert lines[-1].startswith("Packed respects documents(")
     assert made.held_out_pairs[0][0] in APP.sample(made)
     again = APP.again(load_progress(tmp_path / "best", "dialogue"))
     load_weights(tmp_path / "best", again.model)

@@ -143,7 +143,7 @@ def test_the_report_tells_all_seeds_and_ends_with_the_audit(task: graph.GraphTas
     assert larger.endswith("0.50")
     assert wrong.startswith("named wrongly")
     assert "34 queries × 34 keys" in grid
-    assert audit.startswith("Members obeys graph")
+    assert audit.startswith("Members respects graph")
 
 
 def test_use_tells_the_side_and_the_neighbours(task: graph.GraphTask) -> None:

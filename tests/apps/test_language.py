@@ -77,7 +77,7 @@ def test_the_report_ends_with_the_audit(notes: Path) -> None:
     app, made = Language(), task(notes)
     lines = list(app.report(made))
     assert "held-out loss" in lines[0]
-    assert lines[-1].startswith("BabyGPT obeys causal()")
+    assert lines[-1].startswith("BabyGPT respects causal()")
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_it_learns_reports_and_comes_back(task: MaskedWordsTask, tmp_path: Path)
     assert re.match(r"held-out loss \d\.\d+ nats a blank, \d+\.\d% right; counting", lines[0])
     assert len(lines) == 5
     assert all("___" in line and "it was" in line for line in lines[1:4])
-    assert lines[-1].startswith("Padded obeys everything() & padding(")
+    assert lines[-1].startswith("Padded respects everything() & padding(")
     assert "___" in APP.sample(task)
     again = APP.again(load_progress(tmp_path / "best", "masked-words"))
     load_weights(tmp_path / "best", again.model)

@@ -59,7 +59,7 @@ def test_the_report_compares_and_ends_with_the_audit(learned: tuple[PairTask, Ou
     assert "of the model" in lines[1]
     assert "of the body's first words" in lines[2]
     assert "ROUGE-L" in lines[2]
-    assert lines[-1].startswith("Seq2Seq obeys source: padding(...), target: causal()")
+    assert lines[-1].startswith("Seq2Seq respects source: padding(...); target: causal()")
 
 
 def test_what_it_writes_is_judged_by_rouge(learned: tuple[PairTask, Outcome]) -> None:

@@ -57,7 +57,7 @@ def test_the_report_ends_with_the_audit(task: PairTask) -> None:
     assert "exact match" in lines[0]
     assert "BLEU" in lines[0]
     assert sum("→" in line for line in lines) == translation.SHOWN
-    assert lines[-1].startswith("Seq2Seq obeys source: padding(...), target: causal()")
+    assert lines[-1].startswith("Seq2Seq respects source: padding(...); target: causal()")
 
 
 def test_a_wrong_mask_is_learned_with_and_told(task: PairTask) -> None:

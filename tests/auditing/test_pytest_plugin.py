@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import _maskwright_pytest
 import maskwright as mw
-import maskwright.auditing.audit  # what pytester sees imported first, it would forget, and torch too
+import maskwright.auditing.run  # what pytester sees imported first, it would forget, and torch too
 from maskwright.auditing import report_html
 from maskwright.auditing.report import AuditFinding, AuditReport
 
@@ -59,10 +59,10 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[
     return lambda *words: pytester.runpytest_inprocess(*PLUGIN, "-p", "no:xdist", *words)
 
 
-def test_a_model_that_does_not_obey_fails_its_test(run: Callable[..., Any]) -> None:
+def test_a_model_that_does_not_respect_its_mask_fails_its_test(run: Callable[..., Any]) -> None:
     result = run()
     result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(["*AuditError: sick does not obey causal*", "*Hide it.*"])
+    result.stdout.fnmatch_lines(["*AuditError: sick does not respect causal*", "*Hide it.*"])
     assert "mask audits" not in result.stdout.str()
 
 
@@ -92,8 +92,8 @@ def test_all_reports_are_written_as_a_page(run: Callable[..., Any]) -> None:
         "test_models.py::test_two",
         "test_models.py::test_two (2)",
     ]
-    assert "5 audits: 2 found a model that does not obey its mask." in page
-    told = "5 mask audits, 2 of models that do not obey: deep/audits.html"
+    assert "5 audits, 2 of models that do not respect their mask." in page
+    told = "5 mask audits, 2 of models that do not respect their mask: deep/audits.html"
     result.stdout.fnmatch_lines([told])
 
 
@@ -131,7 +131,7 @@ def test_a_good_file_stays_where_writing_fails(
     def broken(sections: Any) -> str:
         return "half\ud800"
 
-    monkeypatch.setattr(report_html, "page_of", broken)
+    monkeypatch.setattr(report_html, "sections_page", broken)
     run("--mask-audit-report=audits.html")
     assert Path("audits.html").read_text() == "good"
 
@@ -139,7 +139,7 @@ def test_a_good_file_stays_where_writing_fails(
 def test_help_tells_of_both(run: Callable[..., Any]) -> None:
     run("--help").stdout.fnmatch_lines(["*--mask-audit-report=PATH*"])
     result = run("--fixtures")
-    result.stdout.fnmatch_lines(["mask_audit*", "*fail the test if it does not obey*"])
+    result.stdout.fnmatch_lines(["mask_audit*", "*fail the test if it does not respect its mask*"])
 
 
 CONFTEST = f"""
@@ -165,7 +165,7 @@ def test_workers_hand_their_reports_over(pytester: pytest.Pytester, form: str, d
         audits = json.loads(text)["audits"]
         assert [one["ok"] for one in audits.values()] == [True, False, False, True, True]
     else:
-        assert "10 audits: 4 found a model that does not obey its mask." in text
+        assert "10 audits, 4 of models that do not respect their mask." in text
         names = re.findall(r"<h2>(.*?)</h2>", text)
         assert names[:2] == ["test_models.py::test_healthy"] * 2
     assert len(list(Path().glob("*audits*"))) == 1
@@ -185,7 +185,7 @@ def test_a_real_model_is_audited(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_inprocess(*PLUGIN, "-p", "no:xdist")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*AuditError: model does not obey causal()*"])
+    result.stdout.fnmatch_lines(["*AuditError: model does not respect causal()*"])
 
 
 def test_pytest_finds_it_when_installed() -> None:

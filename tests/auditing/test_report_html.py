@@ -1,4 +1,4 @@
-"""The page of an audit: what it says, what it draws, and that it is sound HTML."""
+"""The HTML page of an audit: its text, its drawings, and that it is valid and safe HTML."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ import pytest
 import torch
 
 import maskwright as mw
-from maskwright.auditing.probes.answer import Answer, Trouble, skip
+from maskwright.auditing.probes import Failure, ProbeResult, Symptom, skip
 from maskwright.auditing.report import AuditFinding, AuditReport
-from maskwright.auditing.report_drawings import drawings
-from maskwright.auditing.report_html import html_of, page_of, section_of
-from maskwright.auditing.report_style import STYLE
+from maskwright.auditing.report_html import (
+    STYLE,
+    influence_scenes,
+    report_page,
+    report_section,
+    sections_page,
+)
+from maskwright.draw.palette import DARK, LIGHT
+from maskwright.draw.scene import Kind
+from maskwright.messages import Reason
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 HOSTILE = "<script>alert('1')</script> & \" </style>"
 
 
-def html_of_many(reports: dict[str, AuditReport]) -> str:
-    return page_of([section_of(name, one) for name, one in reports.items()])
+def page_of_many(reports: dict[str, AuditReport]) -> str:
+    return sections_page([report_section(name, one) for name, one in reports.items()])
 
 
 class Page(HTMLParser):
@@ -86,11 +93,13 @@ def finding(**changes: Any) -> AuditFinding:
 
 
 def report(*findings: AuditFinding, **changes: Any) -> AuditReport:
+    tried = Reason("audit.leak.tried", {"count": 3, "share": 1.0})
+    failure = Failure("leak", Symptom.LEAK, Reason("audit.reach.ignored"))
     answers = (
-        Answer("leak", "3 sets changed", [Trouble("leak", "leak", "…")] if findings else []),
-        skip("steps", "no cache is known of"),
+        ProbeResult("leak", tried, [failure] if findings else []),
+        skip("steps", notes=[Reason("audit.steps.no_cache")]),
     )
-    given = {"answers": answers, "expects": "causal()", "passes": 12, "seconds": 0.5}
+    given = {"answers": answers, "expected": "causal()", "passes": 12, "seconds": 0.5}
     return AuditReport(findings, **{**given, "subject": "Decoder", **changes})
 
 
@@ -101,25 +110,25 @@ def causal_cells(length: int, batch: int = 1) -> np.ndarray:
 # ── what it says ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_healthy_model_obeys() -> None:
-    page = Page(html_of(report()))
-    assert page.words("h1") == ["✓ Decoder obeys causal()"]
-    assert page.words("title") == ["Decoder obeys causal()"]
+def test_a_healthy_model_respects_its_mask() -> None:
+    page = Page(report_page(report()))
+    assert page.words("h1") == ["✓ Decoder respects causal()"]
+    assert page.words("title") == ["Decoder respects causal()"]
     assert page.words("article") == []
 
 
 def test_a_finding_is_told_whole() -> None:
-    page = Page(html_of(report(finding())))
-    assert page.words("h1") == ["✗ Decoder does not obey causal()"]
+    page = Page(report_page(report(finding())))
+    assert page.words("h1") == ["✗ Decoder does not respect causal()"]
     told = dict(zip(page.words("dt"), page.words("dd"), strict=True))
     assert told == {
         "Cause": "mask-missing: no mask is applied",
         "Fix": "Pass the mask to attention.",
         "Layer": "layers.0.attn",
-        "Mask used there": "everything()",
-        "Where": "batch 0, output 0, input 1",
+        "Mask used": "everything()",
+        "Location": "batch 0, output 0, input 1",
         "Size": "0.25",
-        "Found by": "leak",
+        "Probe": "leak",
     }
     assert "position 0 depends on position 1 (batch 0)" in page.words("h3")
     assert "found = mw.influence(model, inputs)" in page.words("pre")[0]
@@ -127,18 +136,21 @@ def test_a_finding_is_told_whole() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     bare = AuditFinding("steps", "differs", "step-differs", "Look.")
-    page = Page(html_of(report(bare)))
-    assert page.words("dt") == ["Cause", "Fix", "Found by"]
+    page = Page(report_page(report(bare)))
+    assert page.words("dt") == ["Cause", "Fix", "Probe"]
     assert 'probes=["steps"]' in page.words("pre")[0].replace("'", '"')
-    assert "probes" not in Page(html_of(report(finding(probe="run", reproduce="")))).words("pre")[0]
+    assert (
+        "probes"
+        not in Page(report_page(report(finding(probe="run", reproduce="")))).words("pre")[0]
+    )
 
 
 def test_every_probe_has_a_row() -> None:
-    page = Page(html_of(report(finding())))
-    assert "Every probe, and what came of it" in page.words("caption")
+    page = Page(report_page(report(finding())))
+    assert "All probes" in page.words("caption")
     rows = page.words("tr")
-    assert any("✗ fault" in row and "3 sets changed" in row for row in rows)
-    assert any("– not asked" in row and "no cache is known of" in row for row in rows)
+    assert any("✗ failed" in row and "3 sets" in row for row in rows)
+    assert any("– not applicable" in row and "returns no cache" in row for row in rows)
 
 
 def test_the_trace_is_a_table() -> None:
@@ -159,17 +171,17 @@ def test_the_trace_is_a_table() -> None:
         ),
         Broken(),
     )
-    page = Page(html_of(report(trace=SimpleNamespace(calls=calls))))
+    page = Page(report_page(report(trace=SimpleNamespace(calls=calls))))
     rows = page.words("tr")
     assert any(
         all(word in row for word in ("layers.0", "sdpa", "is_causal", "causal()", "38%"))
         for row in rows
     )
-    assert any("layers.1" in row and "a mask without a name" in row for row in rows)
+    assert any("layers.1" in row and "unrecognized" in row for row in rows)
 
 
 def test_without_a_trace_there_is_no_table_of_it() -> None:
-    assert "The masks that attention used" not in html_of(report())
+    assert "Masks used by attention" not in report_page(report())
 
 
 # ── that it is sound ──────────────────────────────────────────────────────────────────────────
@@ -185,14 +197,20 @@ def hostile_report() -> AuditReport:
     return report(
         found,
         subject=HOSTILE,
-        expects=HOSTILE,
-        answers=(Answer(HOSTILE, HOSTILE, notes=[HOSTILE]),),
+        expected=HOSTILE,
+        answers=(
+            ProbeResult(
+                HOSTILE,
+                Reason("audit.variant.custom", {"name": HOSTILE}),
+                notes=[Reason("audit.not_run", {"case": HOSTILE, "error": HOSTILE})],
+            ),
+        ),
         trace=SimpleNamespace(calls=(call,), differences=(HOSTILE,)),
     )
 
 
 def test_whatever_comes_from_outside_is_escaped() -> None:
-    for text in (html_of(hostile_report()), html_of_many({HOSTILE: hostile_report()})):
+    for text in (report_page(hostile_report()), page_of_many({HOSTILE: hostile_report()})):
         page = Page(text)
         assert not page.all("script")
         assert len(page.all("style")) == 1
@@ -201,25 +219,26 @@ def test_whatever_comes_from_outside_is_escaped() -> None:
 
 
 def test_letters_that_no_page_can_hold_are_replaced() -> None:
-    text = html_of(report(finding(message="a\0b\x1b[31m\ud800")))
-    assert "a\N{REPLACEMENT CHARACTER}b" in text
+    text = report_page(report(finding(message="a\0b\x1b[31m\ud800")))
+    assert "a\0b" not in text
+    assert "\x1b" not in text
     text.encode()
 
 
 def test_nothing_is_fetched() -> None:
-    page = Page(html_of_many({"one": report(finding()), "two": report()}))
+    page = Page(page_of_many({"one": report(finding()), "two": report()}))
     assert not {name for name, *_ in page.elements} & {"script", "link", "img", "iframe", "object"}
     for _, attributes, _ in page.elements:
         assert not {"src", "srcset", "onload", "onclick"} & set(attributes)
         assert attributes.get("href", "#").startswith("#")
-    assert "url(" not in STYLE
+    assert "url(" not in STYLE  # only patterns of the same page, by #id, in drawings
     assert "@import" not in STYLE
 
 
 def test_headings_are_in_order_and_ids_are_single() -> None:
     cells = causal_cells(4, 2)
     one = report(finding(), allowed=cells, measured=cells.astype(float))
-    for text in (html_of(one), html_of_many({"one": one, "two": one})):
+    for text in (report_page(one), page_of_many({"one": one, "two": one})):
         page = Page(text)
         levels = [int(name[1]) for name, *_ in page.elements if re.fullmatch(r"h\d", name)]
         assert levels[0] == 1
@@ -235,7 +254,7 @@ def test_headings_are_in_order_and_ids_are_single() -> None:
 
 def test_drawings_and_tables_have_words() -> None:
     cells = causal_cells(4)
-    page = Page(html_of(report(finding(), allowed=cells, measured=cells.astype(float))))
+    page = Page(report_page(report(finding(), allowed=cells, measured=cells.astype(float))))
     for own, text in page.all("svg"):
         assert own.get("aria-hidden") == "true" or (own["role"] == "img" and text)
     assert len(page.all("table")) == len(page.all("caption"))
@@ -243,8 +262,11 @@ def test_drawings_and_tables_have_words() -> None:
     assert page.all("meta", name="viewport")
 
 
-def colours(part: str) -> dict[str, str]:
-    return dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", part))
+def colours(theme: str) -> dict[str, str]:
+    light, dark = re.findall(r":root\{(--box[^}]*)\}", STYLE)
+    found = dict(re.findall(r"--(\w+):(#[0-9a-f]{6})", light if theme == "light" else dark))
+    known = LIGHT if theme == "light" else DARK
+    return found | {"text": known.text, "faint": known.faint, "ground": known.ground}
 
 
 def brightness(colour: str) -> float:
@@ -259,22 +281,19 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_and_marks_stand_out(theme: str) -> None:
-    light, dark = STYLE.split("@media (prefers-color-scheme: dark)")
-    known = colours(light) if theme == "light" else colours(dark)
-    assert set(known) == set(colours(light))
-    for text in ("ink", "quiet", "good", "bad", "link"):
-        assert contrast(known[text], known["paper"]) >= 4.5
-        assert contrast(known[text], known["box"]) >= 4.5
-    assert contrast(known["leak"], known["paper"]) >= 4.5  # the cross on its cell
-    for drawn in ("line", "faint", "weak", "strong", "full", "wild"):
-        assert contrast(known[drawn], known["paper"]) >= 3
-    order = [brightness(known[level]) for level in ("faint", "weak", "strong", "full")]
-    assert order == sorted(order, reverse=theme == "light")
+def test_text_and_marks_have_contrast(theme: str) -> None:
+    known = colours(theme)
+    for name in ("text", "faint", "good", "bad", "link"):
+        assert contrast(known[name], known["ground"]) >= 4.5, name
+        assert contrast(known[name], known["box"]) >= 4.5, name
+    kinds = (LIGHT if theme == "light" else DARK).kinds
+    for kind in (Kind.SEEN, Kind.SECOND, Kind.MIXED):  # visible, no dependence, leak
+        assert contrast(kinds[kind], known["ground"]) >= 3, kind
+        assert contrast(kinds[kind], kinds[Kind.HIDDEN]) >= 3, kind
 
 
 def test_it_fits_a_narrow_window() -> None:
-    page = Page(html_of(report(finding())))
+    page = Page(report_page(report(finding())))
     assert "@media (max-width" in STYLE
     for own, _ in page.all("div", role="region"):
         assert own["class"] == "scroll"
@@ -284,66 +303,58 @@ def test_it_fits_a_narrow_window() -> None:
 # ── what it draws ─────────────────────────────────────────────────────────────────────────────
 
 
-def drawn(page: str, title: str, kind: str, shape: tuple[int, int], nth: int = 0) -> np.ndarray:
-    """The cells of one kind in the nth drawing of this title, read back from its path."""
-    figures = re.findall(rf"<figure><svg[^>]*><title[^>]*>{title}<.*?</figure>", page, re.S)
-    found = np.zeros(shape, bool)
-    path = re.search(rf'class="{kind}"[^>]* d="([^"]*)"', figures[nth])
-    if path is None:
-        return found
-    if kind in ("cross", "diamond"):
-        at = r"M(\d+)\.\d (\d+)\.\d"
-        for x, y in re.findall(at, path[1]):
-            found[int(y), int(x)] = True
-        return found
-    for x, y, wide in re.findall(r"M(\d+) (\d+)h(\d+)v1h-\3z", path[1]):
-        found[int(y), int(x) : int(x) + int(wide)] = True
-    return found
+def kinds(found: AuditReport, grid: str, b: int = 0) -> np.ndarray:
+    """The cells of the expected or the measured grid of a sequence."""
+    return influence_scenes(found)[b].grids[("expected", "measured").index(grid)].kinds
 
 
-def test_both_masks_are_drawn_and_what_differs_is_marked() -> None:
+def test_both_masks_are_drawn_and_differences_are_marked() -> None:
     allowed = causal_cells(6)
     measured = np.where(allowed, 1.0, 0.0)
     measured[0, 1, 4] = 0.05
     measured[0, 5, 0] = 0.0
-    page = html_of(report(finding(), allowed=allowed, measured=measured))
-    assert np.array_equal(drawn(page, "Expected", "s4", (6, 6)), allowed[0])
-    leak, deaf = np.zeros((6, 6), bool), np.zeros((6, 6), bool)
-    leak[1, 4] = deaf[5, 0] = True
-    assert np.array_equal(drawn(page, "Measured", "cross", (6, 6)), leak)
-    assert np.array_equal(drawn(page, "Measured", "s6", (6, 6)), leak)
-    assert np.array_equal(drawn(page, "Measured", "diamond", (6, 6)), deaf)
-    assert np.array_equal(drawn(page, "Measured", "s4", (6, 6)), allowed[0] & ~deaf)
-    assert "Output 1 moved with input 4, which is hidden from it." in page
-    assert "Output 5 may see input 0, and did not move with it." in page
+    found = report(finding(), allowed=allowed, measured=measured)
+    assert np.array_equal(kinds(found, "expected") == Kind.SEEN, allowed[0])
+    leak, lost = np.zeros((6, 6), bool), np.zeros((6, 6), bool)
+    leak[1, 4] = lost[5, 0] = True
+    assert np.array_equal(kinds(found, "measured") == Kind.MIXED, leak)
+    assert np.array_equal(kinds(found, "measured") == Kind.SECOND, lost)
+    assert np.array_equal(kinds(found, "measured") == Kind.SEEN, allowed[0] & ~lost)
+    page = report_page(found)
+    assert "Output 1 depends on input 4, which is masked." in page
+    assert "Output 5 does not depend on input 0, which is visible." in page
+    # Kinds differ in their pattern too, so no colour has to be recognized.
+    for kind in (Kind.MIXED, Kind.SECOND):
+        assert f'url(#r-0-{kind.value})"' in page
+        assert f'<pattern id="r-0-{kind.value}"' in page
 
 
-def test_how_far_it_moved_is_told_by_shades() -> None:
+def test_shades_show_how_far_an_output_moved() -> None:
     allowed = np.ones((1, 1, 5), bool)
     measured = np.array([[[10.0, 0.5, 0.01, 1e-7, np.nan]]])
-    page = html_of(report(allowed=allowed, measured=measured))
-    for n, kind in enumerate(("s4", "s3", "s2", "s1", "s5")):
-        cells = drawn(page, "Measured", kind, (1, 5))
-        assert np.flatnonzero(cells[0]).tolist() == [n]
-    assert "Measured as expected." in page
+    found = report(allowed=allowed, measured=measured)
+    assert kinds(found, "measured")[0].tolist() == [Kind.SEEN] * 4 + [Kind.FIRST]
+    shades = influence_scenes(found)[0].grids[1].shades
+    assert shades is not None
+    assert list(shades[0, :4]) == sorted(set(shades[0, :4]), reverse=True)
+    assert "Measured as expected." in report_page(found)
 
 
-def test_outputs_that_are_not_judged_are_not_marked() -> None:
+def test_outputs_of_padding_are_not_marked() -> None:
     allowed, measured = causal_cells(3), np.ones((1, 3, 3))
     judged = np.array([[True, True, False]])
-    given = SimpleNamespace(allowed=allowed & judged[:, None, :], measured=measured, judged=judged)
-    text = "".join(drawings(given, "r", 3))  # type: ignore[arg-type]
-    crosses = drawn(text, "Measured", "cross", (3, 3))
-    assert crosses[:2].any()
-    assert not crosses[2].any()
-    assert drawn(text, "Measured", "s8", (3, 3))[2].all()
-    assert "which is not judged" in text
+    found = report(allowed=allowed & judged[:, None, :], measured=measured, judged=judged)
+    leaks = kinds(found, "measured") == Kind.MIXED
+    assert leaks[:2].any()
+    assert not leaks[2].any()
+    assert (kinds(found, "measured")[2] == Kind.SOME).all()
+    assert "not tested" in report_page(found)
 
 
 def test_at_most_four_sequences_are_drawn() -> None:
     cells = causal_cells(3, 9)
-    page = Page(html_of(report(allowed=cells, measured=cells.astype(float))))
-    assert len(page.all("figure")) == 8
+    page = Page(report_page(report(allowed=cells, measured=cells.astype(float))))
+    assert len(page.all("figure")) == 4
     assert "The first 4 of 9 sequences are shown." in " ".join(page.words("p"))
 
 
@@ -351,48 +362,47 @@ def test_long_sequences_are_drawn_in_blocks() -> None:
     allowed = causal_cells(300)
     measured = allowed.astype(float)
     measured[0, 0, 299] = 1.0
-    page = html_of(report(finding(), allowed=allowed, measured=measured))
-    assert "a block of 3 × 3" in page
+    found = report(finding(), allowed=allowed, measured=measured)
+    assert "a block of 3 × 3" in report_page(found)
     below = np.tri(100, k=-1, dtype=bool)
-    assert np.array_equal(drawn(page, "Expected", "s4", (100, 100)), below)
-    assert np.array_equal(drawn(page, "Expected", "s2", (100, 100)), np.eye(100, dtype=bool))
-    crosses = drawn(page, "Measured", "cross", (100, 100))
-    assert np.argwhere(crosses).tolist() == [[0, 99]]
+    assert np.array_equal(kinds(found, "expected") == Kind.SEEN, below)
+    assert np.array_equal(kinds(found, "expected") == Kind.SOME, np.eye(100, dtype=bool))
+    assert np.argwhere(kinds(found, "measured") == Kind.MIXED).tolist() == [[0, 99]]
 
 
 def test_a_large_page_stays_small() -> None:
     allowed = causal_cells(128, 4)
     noisy = np.random.default_rng(0).random(allowed.shape)
-    assert len(html_of(report(finding(), allowed=allowed, measured=noisy))) < 3_000_000
+    assert len(report_page(report(finding(), allowed=allowed, measured=noisy))) < 3_000_000
 
 
-def test_what_was_not_measured_is_said() -> None:
-    page = Page(html_of(report(allowed=causal_cells(4))))
+def test_a_missing_measurement_is_stated() -> None:
+    page = Page(report_page(report(allowed=causal_cells(4))))
     assert "was not measured" in " ".join(page.words("p"))
     assert len(page.all("figure")) == 1
     other = report(allowed=causal_cells(4), measured=np.zeros((1, 4, 5)))
-    assert "was not measured" in html_of(other)
+    assert "was not measured" in report_page(other)
 
 
 def test_there_may_be_nothing_to_draw() -> None:
-    assert "There is nothing to draw" in html_of(report())
+    assert "Nothing to draw" in report_page(report())
     empty = np.zeros((1, 0, 0))
-    assert "no positions" in html_of(report(allowed=empty.astype(bool), measured=empty))
+    assert "no positions" in report_page(report(allowed=empty.astype(bool), measured=empty))
 
 
 # ── several, and files ────────────────────────────────────────────────────────────────────────
 
 
 def test_several_reports_are_one_page() -> None:
-    page = Page(html_of_many({"tests/a.py::test_b": report(finding()), "test_c": report()}))
+    page = Page(page_of_many({"tests/a.py::test_b": report(finding()), "test_c": report()}))
     assert page.words("h2") == ["tests/a.py::test_b", "test_c"]
-    assert "2 audits: 1 found a model that does not obey its mask." in page.words("p")
+    assert "2 audits, 1 of models that do not respect their mask." in page.words("p")
     links = [own["href"].removeprefix("#") for own, _ in page.all("a")]
     assert links == [own["id"] for own, _ in page.all("section")]
 
 
 def test_no_report_is_a_page_too() -> None:
-    page = Page(html_of_many({}))
+    page = Page(page_of_many({}))
     assert "No model was audited." in page.words("p")
     assert not page.all("table")
 
@@ -401,14 +411,27 @@ def test_a_real_report_becomes_a_page() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     found = mw.audit(lambda x: x.flip(1), torch.randn(2, 6, 4), expects="causal")
-    page = Page(html_of(found))
-    assert page.words("h1") == ["✗ model does not obey causal()"]
+    page = Page(report_page(found))
+    assert page.words("h1") == ["✗ model does not respect causal()"]
     assert page.words("article")
-    assert found.to_html() == html_of(found)
+    assert found.to_html() == report_page(found)
 
 
-def test_who_was_asked_nothing_is_not_said_to_obey() -> None:
+def test_a_model_that_was_not_tested_is_not_said_to_respect_its_mask() -> None:
     given = torch.randn(2, 4, 3)
     report = mw.audit(torch.relu, given, expects=mw.everything(), probes=["leak"])
-    assert str(report).startswith("relu was not asked to obey everything()")
-    assert "was not asked to obey" in report.to_html()
+    assert str(report).startswith("relu was not tested against everything()")
+    assert "was not tested against" in report.to_html()
+
+
+def test_a_page_in_chinese() -> None:
+    cells = causal_cells(4)
+    found = mw.audit(lambda x: x.flip(1), torch.randn(2, 4, 3), expects="causal")
+    page = Page(found.to_html("zh"))
+    assert page.all("html", lang="zh")
+    assert page.words("h1") == ["✗ model 不遵守 causal()"]
+    assert "原因" in page.words("dt")
+    assert "没有可以绘制的内容" not in found.to_html("zh")
+    drawn = report(finding(), allowed=cells, measured=cells.astype(float)).to_html("zh")
+    assert "期望" in drawn
+    assert "测得" in drawn

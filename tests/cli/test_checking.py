@@ -50,10 +50,18 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_audit_says_that_a_model_obeys(toys: Path) -> None:
+def test_audit_says_that_a_model_respects_its_mask(toys: Path) -> None:
     ran = run("audit", "toys:Toy", "--expects", "causal()", "--length", "12", at=toys)
     assert ran.code == 0, ran.err
-    assert ran.out.startswith("Toy obeys causal() (")
+    assert ran.out.startswith("Toy respects causal() (")
+
+
+def test_audit_in_chinese(toys: Path, here: Here) -> None:
+    ran = here(
+        "audit", "toys:Toy", "--expects", "causal()", "-n", "8", "--probes", "leak", "--lang", "zh"
+    )
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("Toy 遵守 causal()")
 
 
 def test_audit_of_a_sick_model_is_code_1_with_a_page(toys: Path, here: Here) -> None:
@@ -65,16 +73,16 @@ def test_audit_of_a_sick_model_is_code_1_with_a_page(toys: Path, here: Here) -> 
     assert {one["probe"] for one in found["probes"]} == {"leak", "reach"}
 
     assert here("audit", *words, "-o", "report.html") == (1, "", "")
-    assert "Toy does not obey causal()" in (toys / "report.html").read_text()
+    assert "Toy does not respect causal()" in (toys / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["toys:Tyo", "--expects", "causal()"], "Did you mean Toy?"),
-        (["toys"], "Write module:attribute, or hf:PATH."),
-        (["hf:nowhere"], "nothing is downloaded"),
-        (["toys:Toy"], "asks the config of a model of transformers"),
+        (["toys"], "Expected module:attribute or hf:PATH."),
+        (["hf:nowhere"], "Nothing is downloaded"),
+        (["toys:Toy"], "reads the config of a model of transformers"),
         (["toys:Toy", "--expects", "casual()"], "Did you mean causal?"),
         (["toys:Toy", "--expects", "causal()", "--length", "0"], "--length 0 is less than 1"),
         (["toys:Toy", "--expects", "padding(lengths=[9])", "-n", "4"], "Pass --length 9 or more"),
@@ -122,7 +130,7 @@ def test_audit_and_trace_read_a_config_of_transformers(toys: Path, here: Here) -
     (toys / "tiny.json").write_text(json.dumps(config))
     ran = here("audit", "hf:tiny.json", "--probes", "leak,padding", "-n", "12")
     assert ran.code == 0, ran.err
-    assert ran.out.startswith("LlamaForCausalLM obeys ")
+    assert ran.out.startswith("LlamaForCausalLM respects ")
     traced = json.loads(here("trace", "hf:tiny.json", "--format", "json").out)
     assert len(traced["calls"]) == 1
 

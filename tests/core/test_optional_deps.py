@@ -39,9 +39,9 @@ def call(module: str, name: str, *given: Any) -> Callable[[], Any]:
 # What is asked for, the package that is not there, and what must be imported anew.
 # Frameworks that a mask is lowered to are tried in tests/targets/test_options.py.
 DOORS: list[tuple[Callable[[], Any], str, str]] = [
-    (later("audit"), "torch", "maskwright.auditing.audit"),
+    (later("audit"), "torch", "maskwright.auditing.run"),
     (later("trace"), "torch", "maskwright.tracing.trace"),
-    (later("influence"), "torch", "maskwright.auditing.probes.influence"),
+    (later("influence"), "torch", "maskwright.auditing.measure"),
     (lambda: mw.attention(None, None, None), "torch", "maskwright.engine.autograd"),
     (lambda: mw.top_blocks(None, None, size=2, keep=1), "torch", ""),
     (lambda: mw.picture(mw.causal().on(2), form="png"), "matplotlib", ""),

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from docs import commands, generate, lint_codes, packages, probes
-from maskwright.auditing.case import PROBES
+from maskwright.auditing.probes import PROBES
 from maskwright.linting.codes import CODES
 
 

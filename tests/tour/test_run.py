@@ -64,12 +64,12 @@ def test_attention_is_timed_beside_sdpa(whole: list[Step]) -> None:
     assert told.count("times as fast") == 3
 
 
-def test_the_broken_model_is_found_and_the_healthy_one_obeys(whole: list[Step]) -> None:
+def test_the_broken_model_is_found_and_the_correct_one_passes(whole: list[Step]) -> None:
     steps = chapter_of(whole, 7)
     told = outputs(steps)
     assert "missing-in-layer" in told
-    assert "first seen in layers.2" in told
-    assert "Decoder obeys causal()" in told
+    assert "first in layer layers.2" in told
+    assert "Decoder respects causal()" in told
     [picture] = [step for step in steps if isinstance(step, Picture)]
     future = picture.scene.grids[0].kinds[0, 1:]
     assert set(future.tolist()) == {3}  # only what was measured sees it

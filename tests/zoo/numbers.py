@@ -47,9 +47,9 @@ def fills_inf(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
     return scores_of(q, k).masked_fill(~seen, -math.inf).softmax(-1) @ v
 
 
-# ── a row that sees nothing ───────────────────────────────────────────────────────────────────
+# ── a fully masked row ───────────────────────────────────────────────────────────────────
 
-EMPTY = "row that sees nothing"
+EMPTY = "fully masked row"
 
 
 def tell_both(ids: Tensor) -> dict[str, Any]:
@@ -144,9 +144,9 @@ def nan_in_the_gradient(sick: bool) -> Subject:
     return subject(wipes_nan if sick else wipes_rows, ids, keep & keep.T, tell=tell_both, pad_id=0)
 
 
-# ── a head that sees nothing ──────────────────────────────────────────────────────────────────
+# ── a fully masked head ──────────────────────────────────────────────────────────────────
 
-HEAD = "head that sees nothing"
+HEAD = "fully masked head"
 
 
 class ByHead(Multihead):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from maskwright.auditing.case import PROBES
+from maskwright.auditing.probes import PROBES
 from tests.thinned import ALL, thinned
 from tests.zoo.census import Entry, all_faults, run
 from tests.zoo.known import OTHERWISE_NAMED, OTHERWISE_PLACED

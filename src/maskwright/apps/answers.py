@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from maskwright.apps.pairs import AT_ONCE, BEGIN_ID, END_ID, PAD_ID, device_of, filled
 from maskwright.apps.tokens import SPECIAL, encode_known
-from maskwright.auditing.audit import audit
+from maskwright.auditing.run import audit
 from maskwright.core.atoms import padding
 from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError

@@ -20,7 +20,7 @@ from maskwright.apps.packing import SKIP, Example, Packed, Rows, pack, packed_ma
 from maskwright.apps.texts import read_pairs
 from maskwright.apps.tokens import BEGIN, END, UNKNOWN, by_letter, by_piece, encode_known
 from maskwright.apps.training import Course, seeded
-from maskwright.auditing.audit import audit
+from maskwright.auditing.run import audit
 from maskwright.core.atoms import everything
 from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError

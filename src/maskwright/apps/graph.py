@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from maskwright.apps.app import version_of
 from maskwright.apps.training import Course, seeded
-from maskwright.auditing.audit import audit
+from maskwright.auditing.run import audit
 from maskwright.core._optional_deps import require
 from maskwright.core.atoms import everything, graph, window
 from maskwright.core.parser import parse

@@ -17,7 +17,7 @@ from maskwright.apps.app import Prompt, Wishes, version_of
 from maskwright.apps.texts import python_topics, read_text
 from maskwright.apps.tokens import by_letter, encode_known
 from maskwright.apps.training import Course, seeded
-from maskwright.auditing.audit import audit
+from maskwright.auditing.run import audit
 from maskwright.core.atoms import causal
 from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError

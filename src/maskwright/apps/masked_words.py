@@ -23,7 +23,7 @@ from maskwright.apps.docstrings import docstring_pairs
 from maskwright.apps.texts import python_topics, read_text
 from maskwright.apps.tokens import SPECIAL, by_piece
 from maskwright.apps.training import Course, seeded
-from maskwright.auditing.audit import audit
+from maskwright.auditing.run import audit
 from maskwright.core.atoms import everything
 from maskwright.core.atoms import padding as padding_of
 from maskwright.core.parser import parse

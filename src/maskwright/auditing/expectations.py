@@ -1,8 +1,8 @@
-"""What a whole model may show, when one layer of it may see what a mask says.
+"""`Expectation`: what the outputs of a whole model may depend on, from the masks of its layers.
 
-Through each layer a position hears of what it sees, and keeps what it has: so over several layers
-the mask's closure is what an output may depend on, and a window of w reaches back L · w. How much
-of a position must arrive is told by its share under even attention.
+In each layer a position receives what it attends to, and keeps what it has. Over several layers an
+output may depend on the closure of the masks: a window of w reaches back L · w over L layers. How
+much of a position must arrive follows from its share under uniform attention.
 """
 
 from __future__ import annotations
@@ -14,41 +14,50 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maskwright.core.atoms import causal, everything
-from maskwright.core.expr import Mask
+from maskwright.core.atoms.tokens import Documents, Padding
+from maskwright.core.expr import And, Mask, find
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from maskwright.core.validate import BoolArray
+    from maskwright.tracing.trace import AttentionCall
 
 NAMES: Final = ("causal", "bidirectional", "encoder-decoder", "auto")
-LEAST_SHARE: Final = 1e-4  # of a position in an output, from which on it must be felt
-ENDLESS: Final = 64  # layers, where nobody knows how many there are
+MIN_SHARE: Final = 1e-4  # of a position in an output, above which the output must depend on it
+UNKNOWN_LAYERS: Final = 64  # assumed if the number of layers is not known
 
 
 @dataclass(frozen=True)
-class Some:
-    """What a layer may see and chooses from by itself, as by hashes: it need see none of it."""
+class SubsetOf:
+    """A layer that attends to a data-dependent subset of a mask, such as one chosen by hashing."""
 
     mask: Mask
 
     def __repr__(self) -> str:
-        return f"some of {self.mask!r}"
+        return f"a subset of {self.mask!r}"
 
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """The masks of a model's layers, on one input: (batch, queries, keys), over all heads.
+    """The masks of a model's layers on one input, (batch, queries, keys), any head.
 
-    `whole` says that the mask is about the whole model, and is not to be closed over layers. `rows`
-    is of all positions, where one output is made of them: of the last, the first, or their mean.
+    Args:
+        masks: The mask of each layer, or one mask for all.
+        cells: The cells of each layer.
+        whole_model: The mask is that of the whole model, and is not closed over layers.
+        rows: The expectation of all positions, if one output is computed from them: the last, the
+            first, or their mean.
+        subset: Which layers attend to a subset of their mask only.
     """
 
     masks: tuple[Mask, ...]
     cells: tuple[BoolArray, ...]
-    whole: bool = False
+    whole_model: bool = False
     rows: Expectation | None = None
-    chosen: tuple[bool, ...] = ()  # the layers that need see nothing of what they may
+    subset: tuple[bool, ...] = ()
 
     @property
     def mask(self) -> Mask:
@@ -57,97 +66,102 @@ class Expectation:
 
     @cached_property
     def direct(self) -> BoolArray:
-        """What some layer may see."""
-        seen: BoolArray = np.logical_or.reduce(self.cells)
-        return seen
+        """The cells that are visible in some layer."""
+        visible: BoolArray = np.logical_or.reduce(self.cells)
+        return visible
 
     @cached_property
     def closure(self) -> BoolArray:
-        """What the output may depend on."""
-        if self.whole:
+        """What each output may depend on."""
+        if self.whole_model:
             return self.direct
         own = np.eye(self.direct.shape[1], dtype=np.float32)
         reach = np.broadcast_to(own, self.direct.shape)
-        for seen in self.cells:
-            grown = ((seen.astype(np.float32) + own) @ reach > 0).astype(np.float32)
-            if len(self.cells) == ENDLESS and np.array_equal(grown, reach):
+        for cells in self.cells:
+            grown = ((cells.astype(np.float32) + own) @ reach > 0).astype(np.float32)
+            if len(self.cells) == UNKNOWN_LAYERS and np.array_equal(grown, reach):
                 break
             reach = grown
         found: BoolArray = reach > 0
         return found
 
     def must_reach(self, epsilon: float) -> BoolArray:
-        """What the output must depend on: enough of it arrives, if attention is spread evenly.
+        """What each output must depend on: enough of it arrives if attention is uniform.
 
-        Of what is less than a few roundings, nothing need be felt.
+        A share below a few roundings need not be measurable.
         """
-        seen = [cells.astype(np.float64) for cells in self.cells]
-        even = [cells / np.maximum(cells.sum(-1, keepdims=True), 1) for cells in seen]
-        least = max(min(LEAST_SHARE, 0.1 / max(self.direct.shape[-1], 1)), 4 * epsilon)
+        cells = [one.astype(np.float64) for one in self.cells]
+        uniform = [one / np.maximum(one.sum(-1, keepdims=True), 1) for one in cells]
+        min_share = max(min(MIN_SHARE, 0.1 / max(self.direct.shape[-1], 1)), 4 * epsilon)
         if self.rows is not None:
             must = self.rows.must_reach(epsilon) | ~self.rows.judged[:, :, None]
             common: BoolArray = must.all(1, keepdims=True) & self.direct
             return common
-        if self.whole:
-            share = even[0]
+        if self.whole_model:
+            share = uniform[0]
         else:
             own = np.eye(self.direct.shape[1])
             share = np.broadcast_to(own, self.direct.shape)
-            # Where the number of layers is not known, one is enough to ask for.
-            for n, weights in enumerate(even[:1] if len(even) == ENDLESS else even):
-                if not (self.chosen and self.chosen[min(n, len(self.chosen) - 1)]):
+            # If the number of layers is not known, what one layer must pass on is required.
+            for n, weights in enumerate(uniform[:1] if len(uniform) == UNKNOWN_LAYERS else uniform):
+                if not (self.subset and self.subset[min(n, len(self.subset) - 1)]):
                     share = (weights + own) / 2 @ share
-        found: BoolArray = share >= least
+        found: BoolArray = share >= min_share
         return found
 
     @cached_property
     def padding(self) -> BoolArray:
-        """(batch, positions): keys that nobody may see. Their own outputs are nobody's, too."""
+        """(batch, positions): keys that no query attends to; their own outputs are not tested."""
         unseen: BoolArray = ~np.logical_or.reduce(self.direct, axis=1)
-        if not self.whole and not self._has_padding:
+        if not self.whole_model and not self._has_padding:
             return np.zeros_like(unseen)
         return unseen
 
     @cached_property
     def _has_padding(self) -> bool:
-        return any("padding(" in text or "documents(" in text for text in map(repr, self.masks))
+        return any(find(mask, (Padding, Documents)) for mask in self.masks)
 
     @cached_property
     def judged(self) -> BoolArray:
-        """(batch, queries): outputs that are judged, those of no padding."""
-        if self.whole:
+        """(batch, queries): the outputs that are tested, those of no padding."""
+        if self.whole_model:
             return np.ones(self.direct.shape[:2], np.bool_)
         return ~self.padding
 
 
 def expect(
-    mask: Mask | Some | tuple[Mask | Some, ...],
+    mask: Mask | SubsetOf | tuple[Mask | SubsetOf, ...],
     q_len: int,
     kv_len: int,
     batch: int,
     *,
     layers: int | None = None,
-    whole: bool = False,
+    whole_model: bool = False,
 ) -> Expectation:
-    """An expectation of a mask, the same in all layers; or of one mask for each layer."""
-    told = mask if isinstance(mask, tuple) else (mask,)
-    masks = tuple(one.mask if isinstance(one, Some) else one for one in told)
-    start = 0 if whole and q_len != kv_len else None
+    """The expectation of a mask that all layers have, or of one mask per layer."""
+    given = mask if isinstance(mask, tuple) else (mask,)
+    masks = tuple(one.mask if isinstance(one, SubsetOf) else one for one in given)
+    q_start = 0 if whole_model and q_len != kv_len else None
     own: list[BoolArray] = []
     for one in masks:
-        bound = one.on(q_len, kv_len, batch=batch, q_start=start)
+        bound = one.on(q_len, kv_len, batch=batch, q_start=q_start)
         cells = bound.dense().any(axis=1)
         own.append(np.broadcast_to(cells, (batch, q_len, kv_len)))
-    if len(own) == 1 and not whole:
-        own *= ENDLESS if layers is None else max(layers, 1)
-    chosen = tuple(isinstance(one, Some) for one in told)
-    return Expectation(masks, tuple(own), whole, chosen=chosen if any(chosen) else ())
+    if len(own) == 1 and not whole_model:
+        own *= UNKNOWN_LAYERS if layers is None else max(layers, 1)
+    subset = tuple(isinstance(one, SubsetOf) for one in given)
+    return Expectation(masks, tuple(own), whole_model, subset=subset if any(subset) else ())
 
 
 def read_expects(expects: Any) -> Any:
-    """A mask, a dict of masks, or a name."""
+    """Checks the argument `expects`: a mask or its text, a dict of masks, or a name.
+
+    Raises:
+        ArgumentError: If it is none of these.
+        TextError: If a text is not a mask.
+    """
     if isinstance(expects, dict):
-        return {name: _of_one_input(name, mask) for name, mask in expects.items()}
+        return {name: _read_mask(name, mask) for name, mask in expects.items()}
     if isinstance(expects, Mask):
         return expects
     if isinstance(expects, str):
@@ -161,13 +175,37 @@ def read_expects(expects: Any) -> Any:
 
         return parse(expects)
     raise ArgumentError(
-        f"audit: expects is {describe_type(expects)}. Give a mask, a dict of masks, or one of "
+        f"audit: expects is {describe_type(expects)}. Pass a mask, a dict of masks, or one of "
         f"{', '.join(NAMES)}."
     )
 
 
-def _of_one_input(name: Any, expects: Any) -> Mask:
+def _read_mask(name: Any, expects: Any) -> Mask:
     found = read_expects(expects) if isinstance(expects, str) else expects
     if not isinstance(found, Mask):
-        raise ArgumentError(f"audit: expects[{name!r}] is {describe_type(found)}. Give a mask.")
+        raise ArgumentError(f"audit: expects[{name!r}] is {describe_type(found)}. Pass a mask.")
     return found
+
+
+def terms_of(mask: Mask) -> tuple[Mask, ...]:
+    """The terms of a conjunction; a mask that is none is its own only term."""
+    return mask.terms if isinstance(mask, And) else (mask,)
+
+
+def own_calls(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
+    """The calls in which positions of the main input attend to each other.
+
+    In an encoder-decoder model these are the calls of the decoder: the smallest part of the model
+    that contains all cross-attention calls and some others.
+    """
+    own = [call for call in calls if not call.cross]
+    crossing = [str(call.layer).split(".") for call in calls if call.cross]
+    if not crossing:
+        return own
+    stem = crossing[0]
+    while stem:
+        inside = [call for call in own if str(call.layer).split(".")[: len(stem)] == stem]
+        if inside and all(path[: len(stem)] == stem for path in crossing):
+            return inside
+        stem = stem[:-1]
+    return own

@@ -1,104 +1,111 @@
-"""Models of transformers: what their config says about their masks, and inputs to run them on.
+"""Models of transformers: the masks that their config describes, and inputs to run them on.
 
-Nothing is imported: a model is known by what it has.
+transformers is not imported: its models are recognized by their attributes.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from maskwright.auditing.expectations import Some
-from maskwright.auditing.model_under_test import takes
+from maskwright.auditing.expectations import SubsetOf
+from maskwright.auditing.model_under_test import accepts_argument
 from maskwright.core.atoms import causal, chunks, dense, everything, padding, window
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from maskwright.core.expr import Mask
 
-LENGTH = 24
-SEQUENCES = 2
-SHORTER = 7  # positions of padding in the second sequence
-SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-KINDS = ("layer_types", "attention_layers", "layers_block_type")  # where a config lists its layers
-NEAR = ("sliding_attention", "local", "attention")  # and calls those that have the window
+LENGTH: Final = 24
+BATCH: Final = 2
+NUM_PADDED: Final = 7  # positions of padding in the second sequence
+SPECIAL_IDS: Final = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+LAYER_TYPES: Final = ("layer_types", "attention_layers", "layers_block_type")  # config attributes
+SLIDING: Final = ("sliding_attention", "local", "attention")  # layer types that have the window
 
 
-def is_one(model: Any) -> bool:
-    """Is this a model of transformers?"""
+def is_transformers_model(model: Any) -> bool:
+    """Whether this is a model of transformers."""
     config = getattr(model, "config", None)
     return hasattr(config, "model_type") and hasattr(model, "get_input_embeddings")
 
 
-def inputs_of(model: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
-    """Ids for a model of transformers: two sequences, the second padded at its end.
+def make_inputs(model: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
+    """Ids for a model of transformers: two sequences, the second one padded on the right.
 
-    There is no padding where the model has no way to be told of it.
+    There is no padding if the model accepts no attention_mask.
+
+    Raises:
+        ArgumentError: If it is not a model of transformers.
     """
-    if not is_one(model):
+    if not is_transformers_model(model):
         raise ArgumentError(
-            "audit: inputs were left out, which only models of transformers allow. "
-            "Give a tensor, a tuple of arguments, or a dict of keyword arguments."
+            "audit: inputs may be omitted only for models of transformers. "
+            "Pass a tensor, a tuple of arguments, or a dict of keyword arguments."
         )
     config = model.config.get_text_config()
-    words = int(config.vocab_size)
-    special = {getattr(config, name, None) for name in SPECIAL}
-    plain = [word for word in range(min(3, words - 1), words) if word not in special]
-    source = torch.Generator().manual_seed(0)
+    vocab_size = int(config.vocab_size)
+    special = {getattr(config, name, None) for name in SPECIAL_IDS}
+    plain = [n for n in range(min(3, vocab_size - 1), vocab_size) if n not in special]
+    generator = torch.Generator().manual_seed(0)
 
     def draw(count: int) -> torch.Tensor:
-        drawn = torch.randint(len(plain), (SEQUENCES, count), generator=source)
+        drawn = torch.randint(len(plain), (BATCH, count), generator=generator)
         return torch.tensor(plain)[drawn]
 
     ids = draw(length)
     given = {"input_ids": ids}
-    if takes(model, "attention_mask") or not takes(model, "input_ids"):
+    if accepts_argument(model, "attention_mask") or not accepts_argument(model, "input_ids"):
         keep = torch.ones_like(ids)
-        keep[1, length - min(SHORTER, length // 2) :] = 0
+        keep[1, length - min(NUM_PADDED, length // 2) :] = 0
         pad = getattr(config, "pad_token_id", None)
         ids = ids.masked_fill(keep == 0, pad if isinstance(pad, int) and pad >= 0 else 0)
         given = {"input_ids": ids, "attention_mask": keep}
-    if _ends_it(model):
-        given["input_ids"] = _with_ends(ids, given.get("attention_mask"), int(config.eos_token_id))
+    if _reads_output_at_eos(model):
+        given["input_ids"] = _with_eos(ids, given.get("attention_mask"), int(config.eos_token_id))
         given["decoder_input_ids"] = draw(length)
     elif model.config.is_encoder_decoder:
         given["decoder_input_ids"] = draw(max(length - 5, 2))
-    if takes(model, "bbox"):
-        given["bbox"] = _boxes(config, source, length)
+    if accepts_argument(model, "bbox"):
+        given["bbox"] = _boxes(config, generator, length)
     return given
 
 
-def _ends_it(model: Any) -> bool:
-    """Is its one output that of the decoder where the source has its end, at the same place?"""
-    judges = type(model).__name__.endswith("ForSequenceClassification")
-    ends = isinstance(getattr(model.config, "eos_token_id", None), int)
-    return bool(model.config.is_encoder_decoder and judges and ends)
+def _reads_output_at_eos(model: Any) -> bool:
+    """Whether the only output is that of the decoder at the position of the source's EOS."""
+    classifies = type(model).__name__.endswith("ForSequenceClassification")
+    has_eos = isinstance(getattr(model.config, "eos_token_id", None), int)
+    return bool(model.config.is_encoder_decoder and classifies and has_eos)
 
 
-def _with_ends(ids: torch.Tensor, keep: torch.Tensor | None, end: int) -> torch.Tensor:
-    """Every sequence with an end as its last real token."""
+def _with_eos(ids: torch.Tensor, keep: torch.Tensor | None, eos: int) -> torch.Tensor:
+    """The ids with EOS as the last token of each sequence."""
     ids = ids.clone()
     last = ids.shape[1] if keep is None else keep.sum(1)
-    ids[torch.arange(len(ids)), last - 1] = end
+    ids[torch.arange(len(ids)), last - 1] = eos
     return ids
 
 
-def _boxes(config: Any, source: torch.Generator, length: int) -> torch.Tensor:
-    """Where on a page each token stands: left, top, right, bottom; in parts of it, or whole numbers."""
-    corners = torch.rand(SEQUENCES, length, 2, 2, generator=source).sort(2).values.flatten(2)
-    most = getattr(config, "max_2d_position_embeddings", None)
-    return corners if most is None else (corners * most).long()
+def _boxes(config: Any, generator: torch.Generator, length: int) -> torch.Tensor:
+    """Bounding boxes of tokens on a page: left, top, right, bottom; relative, or integers."""
+    corners = torch.rand(BATCH, length, 2, 2, generator=generator).sort(2).values.flatten(2)
+    size = getattr(config, "max_2d_position_embeddings", None)
+    return corners if size is None else (corners * size).long()
 
 
-def expectation_of(model: Any, inputs: Any = None) -> Any:
-    """The masks of a model's layers, by its config; and the padding of its inputs."""
-    if not is_one(model):
+def expected_masks(model: Any, inputs: Any = None) -> Any:
+    """The masks of a model's layers by its config, with the padding of its inputs.
+
+    Raises:
+        ArgumentError: If it is not a model of transformers.
+    """
+    if not is_transformers_model(model):
         raise ArgumentError(
-            'audit: expects="auto" asks the config of a model of transformers, and this is none. '
-            'Give a mask, such as "causal()".'
+            'audit: expects="auto" reads the config of a model of transformers, and this model has '
+            'none. Pass a mask, such as "causal()".'
         )
     config = model.config
     given = inputs.get("attention_mask") if isinstance(inputs, dict) else None
@@ -108,68 +115,69 @@ def expectation_of(model: Any, inputs: Any = None) -> Any:
     real = None if keep is None else padding(keep=keep.numpy())
     if config.is_encoder_decoder:
         source = everything() if real is None else real
-        # An output at the end of a sequence knows of all of it.
-        target = source if _ends_it(model) else causal()
+        # An output at the end of a sequence depends on all of it.
+        target = source if _reads_output_at_eos(model) else causal()
         return {"input_ids": source, "decoder_input_ids": target}
     if getattr(config, "model_type", None) == "reformer":
-        layers = _hashed_layers(model, inputs)
+        layers = _reformer_layers(model, inputs)
     else:
         layers = _layers(model, config.get_text_config(), keep)
-    masks = tuple(mask if real is None else _joined(mask, real) for mask in layers)
+    masks = tuple(mask if real is None else _with_padding(mask, real) for mask in layers)
     return masks if len(set(masks)) > 1 else masks[0]
 
 
-def _joined(mask: Mask | Some, real: Mask) -> Mask | Some:
-    return Some(mask.mask & real) if isinstance(mask, Some) else mask & real
+def _with_padding(mask: Mask | SubsetOf, real: Mask) -> Mask | SubsetOf:
+    return SubsetOf(mask.mask & real) if isinstance(mask, SubsetOf) else mask & real
 
 
-def _hashed_layers(model: Any, inputs: Any) -> list[Mask | Some]:
-    """Reformer's: chunks that see those beside them, in a circle; and some chosen by hashes."""
+def _reformer_layers(model: Any, inputs: Any) -> list[Mask | SubsetOf]:
+    """Reformer: chunks that attend to neighbouring chunks, cyclically, and layers of LSH attention."""
     config = model.config
     own: Mask = causal() if is_causal(model) else everything()
     given = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
     length = int(given.shape[1]) if isinstance(given, torch.Tensor) else LENGTH
-    sizes = [getattr(config, f"{kind}_attn_chunk_length") for kind in set(config.attn_layers)]
-    size, whole = int(config.local_attn_chunk_length), math.lcm(*sizes)
+    sizes = [getattr(config, f"{name}_attn_chunk_length") for name in set(config.attn_layers)]
+    size, multiple = int(config.local_attn_chunk_length), math.lcm(*sizes)
     if length <= min(sizes):
         return [own] * len(config.attn_layers)
-    count = math.ceil(length / whole) * whole // size
-    at = torch.arange(length) // size
-    back = (at[:, None] - at) % count
+    count = math.ceil(length / multiple) * multiple // size
+    chunk = torch.arange(length) // size
+    back = (chunk[:, None] - chunk) % count
     near = back <= config.local_num_chunks_before
     near |= (-back) % count <= config.local_num_chunks_after
     local = own & dense(near[None, None].numpy())
-    return [local if kind == "local" else Some(own) for kind in config.attn_layers]
+    return [local if name == "local" else SubsetOf(own) for name in config.attn_layers]
 
 
-def _layers(model: Any, config: Any, keep: torch.Tensor | None) -> list[Mask | Some]:
+def _layers(model: Any, config: Any, keep: torch.Tensor | None) -> list[Mask | SubsetOf]:
     own: Mask = causal() if is_causal(model) else everything()
-    near = _near(config, own)
-    kinds = next((found for name in KINDS if (found := getattr(config, name, None))), None)
-    if not kinds:
-        return [near if getattr(config, "use_sliding_window", True) else own]
+    sliding = _sliding_window(config, own)
+    types = next((found for name in LAYER_TYPES if (found := getattr(config, name, None))), None)
+    if not types:
+        return [sliding if getattr(config, "use_sliding_window", True) else own]
     size = getattr(config, "attention_chunk_size", None)
-    apart = own & _chunks(int(size), keep) if size else own
+    chunked = own & _chunks(int(size), keep) if size else own
     return [
-        near if kind in NEAR else apart if kind == "chunked_attention" else own for kind in kinds
+        sliding if name in SLIDING else chunked if name == "chunked_attention" else own
+        for name in types
     ]
 
 
-def _near(config: Any, own: Mask) -> Mask:
-    """The window of those layers that have one."""
-    wide = getattr(config, "sliding_window", None)
-    if wide is None and hasattr(config, "attention_layers"):
-        wide = getattr(config, "window_size", None)
-    if not isinstance(wide, int) or wide < 1:
+def _sliding_window(config: Any, own: Mask) -> Mask:
+    """The mask of layers with a sliding window."""
+    size = getattr(config, "sliding_window", None)
+    if size is None and hasattr(config, "attention_layers"):
+        size = getattr(config, "window_size", None)
+    if not isinstance(size, int) or size < 1:
         return own
     if own == causal():
-        return window(back=wide - 1)
-    side = wide - 1 if getattr(config, "use_bidirectional_attention", None) else wide
+        return window(back=size - 1)
+    side = size - 1 if getattr(config, "use_bidirectional_attention", None) else size
     return window(back=side, ahead=side)
 
 
 def _chunks(size: int, keep: torch.Tensor | None) -> Mask:
-    """Chunks are counted from each sequence's first token, behind its padding."""
+    """Chunks, which start at the first token of each sequence, after its padding."""
     if keep is None or bool(keep[:, 0].all()):
         return chunks(size)
     first = keep.int().argmax(1, keepdim=True)
@@ -178,29 +186,29 @@ def _chunks(size: int, keep: torch.Tensor | None) -> Mask:
 
 
 def is_causal(model: Any) -> bool:
-    """Does it hide the future?
+    """Whether a model of transformers uses a causal mask.
 
-    Its config may say so. If not, a model that generates does; else its attention tells, or other
-    models of its kind: those that only ever generate do.
+    Its config may say so. Otherwise a model that generates does; else its attention modules tell,
+    or other models in its source file: if these only generate, it is causal.
     """
     config = model.config.get_text_config()
     if getattr(model.config, "is_decoder", False):
         return True
-    if _sees_all(config):
+    if _is_bidirectional(config):
         return False
     if hasattr(model, "can_generate") and model.can_generate():
         return True
-    said = {getattr(part, "is_causal", None) for part in model.modules()} - {None}
-    if said:
-        return True in said
-    homes = {sys.modules.get(kind.__module__) for kind in type(model).__mro__}
-    kin = [name for home in homes for name in getattr(home, "__dict__", ())]
-    makes = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in kin)
-    return makes and not any(name.endswith("ForMaskedLM") for name in kin)
+    flags = {getattr(part, "is_causal", None) for part in model.modules()} - {None}
+    if flags:
+        return True in flags
+    modules = {sys.modules.get(one.__module__) for one in type(model).__mro__}
+    classes = [name for module in modules for name in getattr(module, "__dict__", ())]
+    generates = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in classes)
+    return generates and not any(name.endswith("ForMaskedLM") for name in classes)
 
 
-def _sees_all(config: Any) -> bool:
-    """Does its config say that the future is not hidden? There are several words for it."""
+def _is_bidirectional(config: Any) -> bool:
+    """Whether a config says that attention is bidirectional; it has several names for that."""
     return (
         getattr(config, "use_bidirectional_attention", None) in (True, "all")
         or getattr(config, "is_causal", None) is False

@@ -1,8 +1,8 @@
-"""A subject: a model with its inputs, as something that can be run, cut, reordered and changed.
+"""`ModelUnderTest`: a model with its inputs, which can be run, sliced, reordered and changed.
 
-Whatever the model takes and gives, a probe sees one thing: outputs (batch, positions, features) in
-float64, as a function of which positions of which input were changed. Ids are changed at the
-output of the embedding that reads them, so that padding stays padding; without one, by other ids.
+Whatever the model takes and returns, a probe works with outputs (batch, positions, features) in
+float64. Ids are changed at the output of the embedding that reads them, so that padding stays
+padding; without such an embedding they are replaced by other ids.
 """
 
 from __future__ import annotations
@@ -18,172 +18,182 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from maskwright.auditing.probes.stillness import same_chance
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 
-Key = str | int  # of an input: its keyword, or its place
+Key = str | int  # of an input: its keyword, or its index
 Inputs = dict[Key, Any]
-OUTPUTS: Final = ("logits", "last_hidden_state", "prediction_logits", "sample")
+OUTPUT_NAMES: Final = ("logits", "last_hidden_state", "prediction_logits", "sample")
 
 
 @dataclass(frozen=True)
 class Change:
-    """Some positions of one input hold something else: `where` is (batch, positions)."""
+    """A change of some positions of one input: `where` is (batch, positions)."""
 
     name: Key
     where: torch.Tensor
-    fill: str = "noise"
+    fill: str = "noise"  # "noise", "large", "other" or "nan"
     seed: int = 0
 
 
 @dataclass
-class Subject:
-    """A model, its inputs, and how to read what it gives."""
+class ModelUnderTest:
+    """A model, its inputs, and how to read its output."""
 
     model: Callable[..., Any]
     inputs: Inputs
-    main: Key
-    pick: Callable[[Any], Any] | None = None
+    main: Key  # the input whose positions the outputs have
+    output: Callable[[Any], Any] | None = None
     pad_id: int | None = None
     seed: int = 0
     passes: int = 0
-    seats: dict[Key, nn.Embedding | None] = field(default_factory=dict)
-    asked_by: str = "audit"  # whose name an error begins with
-    flat: bool = False  # an output of two axes is (batch, positions), and not (batch, features)
+    embeddings: dict[Key, nn.Embedding | None] = field(default_factory=dict)
+    caller: str = "audit"  # for error messages
+    scalar_outputs: bool = False  # an output of two axes is (batch, positions)
 
     @property
     def module(self) -> nn.Module | None:
-        """The model as a module, if it is one."""
+        """The model if it is a module."""
         return self.model if isinstance(self.model, nn.Module) else None
 
     @property
     def batch(self) -> int:
-        """How many sequences there are."""
+        """Number of sequences."""
         return int(self.inputs[self.main].shape[0])
 
     def length(self, name: Key | None = None) -> int:
-        """How many positions an input has."""
+        """Number of positions of an input."""
         return int(self.inputs[self.main if name is None else name].shape[1])
 
-    def of(self, **changes: Any) -> Subject:
-        """The same subject with something else in it; passes go on being counted here."""
-        other = replace(self, **changes)
-        other.passes = 0
-        return other
+    def has_ids(self, name: Key) -> bool:
+        """Whether an input is ids that no embedding was seen to read."""
+        return self.embeddings.get(name) is None and not self.inputs[name].is_floating_point()
+
+    def copy_with(self, **changes: Any) -> ModelUnderTest:
+        """A copy with other fields, and no passes yet."""
+        return replace(self, **{"passes": 0, **changes})
 
     # ── running ───────────────────────────────────────────────────────────────────────────────
 
     def run(self, inputs: Inputs | None = None, change: Change | None = None) -> torch.Tensor:
-        """The output, (batch, positions, features) in float64."""
+        """Returns the output, (batch, positions, features) in float64."""
         with torch.no_grad():
-            return self.read(self.call(inputs, change))
+            return self.read_output(self.call(inputs, change))
 
     def call(
         self,
         inputs: Inputs | None = None,
         change: Change | None = None,
-        by: Callable[..., Any] | None = None,
+        variant: Callable[..., Any] | None = None,
     ) -> Any:
-        """What the model gives, as it comes."""
+        """Returns what the model returns; `variant` is another way to call it."""
         given = dict(self.inputs if inputs is None else inputs)
-        hooked: Any = nullcontext()
+        hook: Any = nullcontext()
         if change is not None:
-            seat = self.seats.get(change.name)
-            if seat is not None:
-                hooked = self._changed_at(seat, given[change.name], change)
+            embedding = self.embeddings.get(change.name)
+            if embedding is not None:
+                hook = self._changed_embedding(embedding, given[change.name], change)
             else:
-                given[change.name] = self.filled(given[change.name], change)
+                given[change.name] = self.changed(given[change.name], change)
         self.passes += 1
         args = [given[n] for n in sorted(key for key in given if isinstance(key, int))]
-        named = {key: x for key, x in given.items() if isinstance(key, str)}
-        with hooked, same_chance(self.seed):
-            if by is not None:
-                return by(self.model, *args, **named)
-            return self.model(*args, **named)
+        kwargs = {key: x for key, x in given.items() if isinstance(key, str)}
+        with hook, fixed_seed(self.seed):
+            if variant is not None:
+                return variant(self.model, *args, **kwargs)
+            return self.model(*args, **kwargs)
 
-    def read(self, result: Any) -> torch.Tensor:
-        """The output among what the model gave."""
-        found = self.pick(result) if self.pick is not None else first_tensor(result)
+    def run_variant(self, variant: Callable[..., Any]) -> torch.Tensor:
+        """Returns the output of another way to call the model."""
+        with torch.no_grad():
+            return self.read_output(self.call(variant=variant))
+
+    def pick_output(self, result: Any) -> Any:
+        """The output tensor in what the model returned; None if there is none."""
+        return self.output(result) if self.output is not None else first_tensor(result)
+
+    def read_output(self, result: Any) -> torch.Tensor:
+        """The output in what the model returned, (batch, positions, features) in float64."""
+        found = self.pick_output(result)
         if not isinstance(found, torch.Tensor) or found.dim() < 2:
             raise ArgumentError(
-                f"{self.asked_by}: the model gave {describe_type(result)}, in which no tensor (batch, "
-                "positions, …) was found. Pass output=, a function that takes it out of the result."
+                f"{self.caller}: the model returned {describe_type(result)}, which contains no tensor "
+                "(batch, positions, ...). Pass output=, a function that selects it from the result."
             )
-        return self.placed(found.detach()).double()
+        return self.with_features(found.detach()).double()
 
-    def placed(self, found: torch.Tensor) -> torch.Tensor:
+    def with_features(self, output: torch.Tensor) -> torch.Tensor:
         """An output as (batch, positions, features)."""
-        if found.dim() == 2:
-            found = found[:, :, None] if self.flat else found[:, None]
-        return found.reshape(*found.shape[:2], -1)
+        if output.dim() == 2:
+            output = output[:, :, None] if self.scalar_outputs else output[:, None]
+        return output.reshape(*output.shape[:2], -1)
 
     @contextmanager
-    def _changed_at(self, seat: nn.Embedding, ids: Any, change: Change) -> Iterator[None]:
+    def _changed_embedding(
+        self, embedding: nn.Embedding, ids: Any, change: Change
+    ) -> Iterator[None]:
         def hook(_: Any, args: Any, out: torch.Tensor) -> torch.Tensor | None:
             if not (args and same_ids(args[0], ids)):
                 return None
-            return self.filled(out, change)
+            return self.changed(out, change)
 
-        handle = seat.register_forward_hook(hook)
+        handle = embedding.register_forward_hook(hook)
         try:
             yield
         finally:
             handle.remove()
 
-    # ── changing ──────────────────────────────────────────────────────────────────────────────
+    # ── changing positions ────────────────────────────────────────────────────────────────────
 
-    def filled(self, x: torch.Tensor, change: Change) -> torch.Tensor:
-        """The tensor with something else at the positions of a change."""
-        source = torch.Generator().manual_seed(1 + change.seed)
+    def changed(self, x: torch.Tensor, change: Change) -> torch.Tensor:
+        """The tensor with other values at the positions of a change."""
+        generator = torch.Generator().manual_seed(1 + change.seed)
         where = change.where.to(x.device)
         if not x.is_floating_point():
-            return torch.where(where, self._other_ids(x, source), x)
+            return torch.where(where, self._other_ids(x, generator), x)
         wide = where.reshape(*where.shape, *(1,) * (x.dim() - 2))
         if change.fill == "other":
-            # What stands elsewhere, moved along: of the same kind as what was there.
-            by = 1 + int(torch.randint(max(x.shape[1] - 1, 1), (1,), generator=source))
-            other = x.roll(by, 1) + _noise(x, source, 0.3)
+            # Values of other positions: of the same distribution as the original ones.
+            by = 1 + int(torch.randint(max(x.shape[1] - 1, 1), (1,), generator=generator))
+            other = x.roll(by, 1) + _noise(x, generator, 0.3)
         elif change.fill == "nan":
             other = torch.full_like(x, torch.nan)
         else:
-            other = _noise(x, source, 30.0 if change.fill == "large" else 3.0)
+            other = _noise(x, generator, 30.0 if change.fill == "large" else 3.0)
         return torch.where(wide, other.to(x.dtype), x)
 
-    def _other_ids(self, ids: torch.Tensor, source: torch.Generator) -> torch.Tensor:
-        kinds = ids.unique()
+    def _other_ids(self, ids: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        known = ids.unique()
         if self.pad_id is not None:
-            kinds = kinds[kinds != self.pad_id]
-        if kinds.numel() < 2:
-            kinds = torch.arange(1, 3, device=ids.device)
-        drawn = torch.randint(kinds.numel(), ids.shape, generator=source).to(ids.device)
-        other = kinds[drawn]
-        return torch.where(other == ids, kinds[(drawn + 1) % kinds.numel()], other).to(ids.dtype)
+            known = known[known != self.pad_id]
+        if known.numel() < 2:
+            known = torch.arange(1, 3, device=ids.device)
+        drawn = torch.randint(known.numel(), ids.shape, generator=generator).to(ids.device)
+        other = known[drawn]
+        return torch.where(other == ids, known[(drawn + 1) % known.numel()], other).to(ids.dtype)
 
-    def can_change(self, name: Key, padding: torch.Tensor) -> torch.Tensor:
-        """Where a change leaves padding what it is: everywhere, unless padding is told by the ids."""
-        if self.seats.get(name) is None and not self.inputs[name].is_floating_point():
-            return ~padding
-        return torch.ones_like(padding)
+    def changeable(self, name: Key, padding: torch.Tensor) -> torch.Tensor:
+        """The positions that can be changed without turning padding into tokens."""
+        return ~padding if self.has_ids(name) else torch.ones_like(padding)
 
-    # ── cutting ───────────────────────────────────────────────────────────────────────────────
+    # ── selecting sequences and positions ─────────────────────────────────────────────────────
 
     @property
-    def holds_masks(self) -> bool:
-        """Is an input a mask of ours? It says its own sequences and positions, and is not cut along."""
+    def has_mask_input(self) -> bool:
+        """Whether an input is a maskwright mask, which cannot be sliced with the other inputs."""
         return any(isinstance(x, (Mask, BoundMask)) for x in self.inputs.values())
 
-    def sequences(self, rows: list[int]) -> Inputs:
-        """Only these sequences, in this order; whatever runs along the batch is cut along."""
+    def select_sequences(self, rows: list[int]) -> Inputs:
+        """The inputs of these sequences, in this order."""
         index = torch.tensor(rows)
         return {
-            name: x.index_select(0, index.to(x.device)) if self._runs_along_batch(x) else x
+            name: x.index_select(0, index.to(x.device)) if self._has_batch_axis(x) else x
             for name, x in self.inputs.items()
         }
 
-    def _runs_along_batch(self, x: Any) -> bool:
+    def _has_batch_axis(self, x: Any) -> bool:
         return (
             isinstance(x, torch.Tensor)
             and x.dim() > 1
@@ -192,23 +202,23 @@ class Subject:
             and tuple(x.shape) != (self.length(), self.length())
         )
 
-    def positions(self, name: Key, keep: list[int], inputs: Inputs | None = None) -> Inputs:
-        """Only these positions of one input, in this order; masks that run along are cut along."""
+    def select_positions(self, name: Key, keep: list[int], inputs: Inputs | None = None) -> Inputs:
+        """The inputs with these positions of one input; masks over its positions are sliced too."""
         length = self.length(name)
         index = torch.tensor(keep, dtype=torch.long)
         found = dict(self.inputs if inputs is None else inputs)
         for key, x in found.items():
-            for axis in self.axes_along(key, x, name, length):
+            for axis in self.position_axes(key, x, name, length):
                 found[key] = found[key].index_select(axis, index.to(x.device))
         return found
 
-    def axes_along(self, key: Key, x: Any, name: Key, length: int) -> list[int]:
-        """The axes of an input that run along the positions of the one that is named."""
+    def position_axes(self, key: Key, x: Any, name: Key, length: int) -> list[int]:
+        """The axes of input `key` that are the positions of input `name`."""
         if not isinstance(x, torch.Tensor):
             return []
         if key == name:
             return [1]
-        if not self._may_go_with(key, name):
+        if not self._belongs_to(key, name):
             return []
         if x.dim() == 1:
             return [0] if x.shape[0] == length else []
@@ -216,31 +226,33 @@ class Subject:
         last = 2 if x.is_floating_point() and x.dim() == 3 and x.shape[-1] != length else x.dim()
         return [axis for axis in range(first, last) if x.shape[axis] == length]
 
-    def _may_go_with(self, key: Key, name: Key) -> bool:
-        """Of an encoder and a decoder: is this input the one's that is named, by what it is called?
+    def _belongs_to(self, key: Key, name: Key) -> bool:
+        """Whether input `key` may be a mask over input `name`, by its name.
 
-        What is called like neither, such as an attention_mask beside decoder_input_ids, is the
-        encoder's: it is the decoder's inputs that are named for what they are.
+        A name that resembles neither input, such as attention_mask beside decoder_input_ids, belongs
+        to the encoder: the inputs of a decoder are named after it.
         """
-        if key in self.seats:
+        if key in self.embeddings:
             return False
-        if len(self.seats) < 2 or not isinstance(key, str):
+        if len(self.embeddings) < 2 or not isinstance(key, str):
             return True
-        alike = {seat: _alike(key, str(seat)) for seat in self.seats}
-        if max(alike.values()) == min(alike.values()):
+        common = {other: _common_prefix(key, str(other)) for other in self.embeddings}
+        if max(common.values()) == min(common.values()):
             return "decoder" not in str(self.main) or name != self.main
-        return alike[name] == max(alike.values())
+        return common[name] == max(common.values())
 
-    def runs_across(self, name: Key) -> bool:
-        """Is there a mask of queries and keys among the inputs, which can't be made longer?"""
+    def has_square_mask(self, name: Key) -> bool:
+        """Whether an input is a mask over queries and keys, which cannot be extended."""
         length = self.length(name)
-        return any(len(self.axes_along(key, x, name, length)) > 1 for key, x in self.inputs.items())
+        return any(
+            len(self.position_axes(key, x, name, length)) > 1 for key, x in self.inputs.items()
+        )
 
 
-# ── making a subject ──────────────────────────────────────────────────────────────────────────
+# ── construction ──────────────────────────────────────────────────────────────────────────────
 
 
-def make_subject(
+def make_model_under_test(
     model: Any,
     inputs: Any,
     *,
@@ -248,14 +260,14 @@ def make_subject(
     output: Callable[[Any], Any] | None = None,
     pad_id: int | None = None,
     seed: int = 0,
-    asked_by: str = "audit",
-) -> Subject:
-    """A subject of a model and its inputs; `names` are the inputs that have positions to change."""
+    caller: str = "audit",
+) -> ModelUnderTest:
+    """Checks a model and its inputs; `names` are the inputs that have positions to change."""
     if not callable(model):
         raise ArgumentError(
-            f"{asked_by}: the model is {describe_type(model)}. Give a module or a function."
+            f"{caller}: model is {describe_type(model)}. Pass a function or module."
         )
-    given = _read_inputs(inputs, asked_by)
+    given = _read_inputs(inputs, caller)
     found = (
         names
         or tuple(
@@ -266,22 +278,22 @@ def make_subject(
         if name not in given:
             known = ", ".join(map(str, given))
             raise ArgumentError(
-                f"{asked_by}: {name!r} is named, but the inputs are {known}. Name one of these."
+                f"{caller}: there is no input {name!r}; the inputs are {known}. Pass one of these."
             )
     if not found:
         raise ArgumentError(
-            f"{asked_by}: no input is ids (batch, positions) or floats (batch, positions, features). "
-            "Give a tensor, or a dict of the model's arguments."
+            f"{caller}: no input is ids (batch, positions) or floats (batch, positions, features). "
+            "Pass a tensor, or a dict of the model's arguments."
         )
-    main = found[-1]  # of an encoder and a decoder, the decoder's
-    return Subject(
-        model, given, main, output, pad_id, seed, seats=dict.fromkeys(found), asked_by=asked_by
+    main = found[-1]  # of an encoder-decoder model, the decoder's
+    return ModelUnderTest(
+        model, given, main, output, pad_id, seed, embeddings=dict.fromkeys(found), caller=caller
     )
 
 
-def find_seats(subject: Subject) -> None:
-    """Find the embeddings that read the ids, by running the model once."""
-    module = subject.module
+def find_embeddings(tested: ModelUnderTest) -> None:
+    """Finds the embeddings that read the ids, by running the model once."""
+    module = tested.module
     if module is None:
         return
     reads: list[tuple[nn.Embedding, Any]] = []
@@ -291,29 +303,29 @@ def find_seats(subject: Subject) -> None:
         if isinstance(part, nn.Embedding)
     ]
     try:
-        subject.run()
+        tested.run()
     finally:
         for handle in handles:
             handle.remove()
-    for name in subject.seats:
-        ids = subject.inputs[name]
+    for name in tested.embeddings:
+        ids = tested.inputs[name]
         if not ids.is_floating_point():
-            subject.seats[name] = next((m for m, read in reads if same_ids(read, ids)), None)
+            tested.embeddings[name] = next((m for m, read in reads if same_ids(read, ids)), None)
 
 
-def goes_along(subject: Subject, out: torch.Tensor) -> bool:
-    """Are the features of an only output really positions? They are if fewer of these give fewer."""
-    length = subject.length()
+def has_scalar_outputs(tested: ModelUnderTest, out: torch.Tensor) -> bool:
+    """Whether the features of a single output are really positions: fewer inputs give fewer."""
+    length = tested.length()
     if length < 2 or out.shape[1:] != (1, length):
         return False
     try:
-        fewer = subject.run(subject.positions(subject.main, list(range(length - 1))))
+        fewer = tested.run(tested.select_positions(tested.main, list(range(length - 1))))
     except Exception:  # a model of one length only
         return False
     return bool(fewer.shape[1:] == (1, length - 1))
 
 
-def _read_inputs(inputs: Any, asked_by: str) -> Inputs:
+def _read_inputs(inputs: Any, caller: str) -> Inputs:
     if isinstance(inputs, torch.Tensor):
         return {0: inputs}
     if isinstance(inputs, Mapping):
@@ -321,8 +333,8 @@ def _read_inputs(inputs: Any, asked_by: str) -> Inputs:
     if isinstance(inputs, (tuple, list)):
         return dict(enumerate(inputs))
     raise ArgumentError(
-        f"{asked_by}: the inputs are {describe_type(inputs)}. Give a tensor, a tuple of "
-        "arguments, or a dict of keyword arguments."
+        f"{caller}: inputs is {describe_type(inputs)}. Pass a tensor, a tuple of arguments, or a "
+        "dict of keyword arguments."
     )
 
 
@@ -331,7 +343,7 @@ def _has_positions(x: torch.Tensor) -> bool:
 
 
 def same_ids(read: Any, ids: Any) -> bool:
-    """Are these the ids that are meant?"""
+    """Whether what an embedding read is this input."""
     return (
         isinstance(read, torch.Tensor)
         and read.shape == ids.shape
@@ -339,27 +351,27 @@ def same_ids(read: Any, ids: Any) -> bool:
     )
 
 
-def _alike(one: str, other: str) -> int:
-    """How many words two names begin with in common; a name that goes on as another is most alike."""
+def _common_prefix(one: str, other: str) -> int:
+    """Number of words that two names start with in common; most if one continues the other."""
     if one.startswith(other):
         return len(other)
     pairs = zip(one.split("_"), other.split("_"), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _noise(x: torch.Tensor, source: torch.Generator, times: float) -> torch.Tensor:
-    spread = float(x.detach().double().std(unbiased=False)) if x.numel() > 1 else 0.0
-    drawn = torch.randn(x.shape, generator=source, dtype=torch.float64)
-    return (drawn * (spread if spread > 0 else 1.0) * times).to(x.device, x.dtype)
+def _noise(x: torch.Tensor, generator: torch.Generator, scale: float) -> torch.Tensor:
+    std = float(x.detach().double().std(unbiased=False)) if x.numel() > 1 else 0.0
+    drawn = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    return (drawn * (std if std > 0 else 1.0) * scale).to(x.device, x.dtype)
 
 
 def first_tensor(result: Any) -> torch.Tensor | None:
-    """The output among what a model gave: the tensor, the first of a tuple, or one by its name."""
+    """The output in what a model returned: a tensor, the first of a tuple, or one by its name."""
     if isinstance(result, torch.Tensor):
         return result
     if isinstance(result, Mapping) or hasattr(result, "keys"):
         held = dict(result.items())
-        for name in OUTPUTS:
+        for name in OUTPUT_NAMES:
             if isinstance(held.get(name), torch.Tensor):
                 found: torch.Tensor = held[name]
                 return found
@@ -372,34 +384,76 @@ def first_tensor(result: Any) -> torch.Tensor | None:
     return None
 
 
-def recast(subject: Subject, dtype: torch.dtype) -> Subject | None:
-    """A copy of the subject in another dtype; None where it can't be made."""
-    module = subject.module
+def to_dtype(tested: ModelUnderTest, dtype: torch.dtype) -> ModelUnderTest | None:
+    """A copy of the model and its inputs in another dtype; None if it cannot be made."""
+    module = tested.module
     if module is None:
         return None
     try:
         other = copy.deepcopy(module).to(dtype)
-    except Exception:  # whatever a module may hold that can't be copied
+    except Exception:  # a module may hold anything that cannot be copied
         return None
     inputs = {
         name: x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-        for name, x in subject.inputs.items()
+        for name, x in tested.inputs.items()
     }
-    twin = subject.of(model=other, inputs=inputs, seats=dict.fromkeys(subject.seats))
+    twin = tested.copy_with(model=other, inputs=inputs, embeddings=dict.fromkeys(tested.embeddings))
     names = {id(part): name for name, part in module.named_modules()}
-    for name, seat in subject.seats.items():
-        if seat is not None:
-            found = other.get_submodule(names[id(seat)])
+    for name, embedding in tested.embeddings.items():
+        if embedding is not None:
+            found = other.get_submodule(names[id(embedding)])
             assert isinstance(found, nn.Embedding)
-            twin.seats[name] = found
+            twin.embeddings[name] = found
     return twin
 
 
-def takes(model: Any, name: str, *, loosely: bool = False) -> bool:
-    """Does the model's forward have an argument of this name? Loosely, any name may do."""
+def accepts_argument(model: Any, name: str, *, var_keyword: bool = False) -> bool:
+    """Whether the model's forward has an argument of this name; `var_keyword`: or **kwargs."""
     called = model.forward if isinstance(model, nn.Module) else model
     try:
-        taken = inspect.signature(called).parameters
+        parameters = inspect.signature(called).parameters
     except (TypeError, ValueError):
         return False
-    return name in taken or (loosely and any(p.kind is p.VAR_KEYWORD for p in taken.values()))
+    return name in parameters or (
+        var_keyword and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    )
+
+
+# ── determinism ───────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def fixed_seed(seed: int) -> Iterator[None]:
+    """Seeds the random number generators, and restores their state afterwards.
+
+    Devices that are not in use are left alone: torch.manual_seed would initialize them, slowly.
+    """
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield
+
+
+@contextmanager
+def eval_mode(model: Any) -> Iterator[None]:
+    """Turns dropout off, and restores training flags, buffers and gradients afterwards."""
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    flags = [(part, part.training) for part in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    grads = [(weight, weight.grad) for weight in model.parameters()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, flag in flags:
+            part.training = flag
+        with torch.no_grad():
+            for buffer, kept in buffers:
+                if buffer.shape == kept.shape:
+                    buffer.copy_(kept)
+        for weight, grad in grads:
+            weight.grad = grad

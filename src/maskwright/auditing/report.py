@@ -1,23 +1,28 @@
-"""The audit's report: what was asked of a model, what it answered, and what is wrong with it."""
+"""`AuditReport` and `AuditFinding`: the result of an audit, as text, JSON and HTML."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from maskwright.errors import AuditError, TruthError
-from maskwright.linting.codes import meaning_of
+from maskwright.linting.codes import CODES, fix_of, meaning_of
+from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     import numpy.typing as npt
 
-    from maskwright.auditing.probes.answer import Answer
+    from maskwright.auditing.diagnose import Diagnosis
+    from maskwright.auditing.probes import Failure, ProbeResult
     from maskwright.core.validate import BoolArray
     from maskwright.tracing.trace import Trace
 
-VAGUE: Final = (
+# Causes that name a symptom only; another cause in the same report is more likely.
+UNSPECIFIC: Final = (
     *("path-differs", "step-differs", "not-finite", "dtype-differs", "not-through-attention"),
     *("too-narrow", "raises"),
 )
@@ -25,10 +30,21 @@ VAGUE: Final = (
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """One thing that a model does though its mask forbids it, or does not though it should.
+    """One way in which a model does not respect its mask.
 
-    `cause` is one of the codes that the documentation lists, `layer` the module in which it shows
-    first, `used` the mask that this layer really had. `output` and `input` are positions.
+    Args:
+        probe: The probe that failed.
+        message: What it observed.
+        cause: A code of the documentation's table of causes.
+        fix: What to do about it.
+        layer: The module in which the cause appears first.
+        used: The mask that this layer used.
+        batch: The sequence in which the failure was observed.
+        output: Its output position.
+        input: Its input position.
+        size: How far the output moved.
+        reproduce: Python code that shows it again.
+        reasons: The texts of this finding as data, by field; used to render other languages.
 
     >>> import torch, maskwright as mw
     >>> report = mw.audit(lambda x: x.roll(-1, 1), torch.randn(1, 4, 2), expects="causal")
@@ -50,29 +66,84 @@ class AuditFinding:
     input: int | None = None
     size: float = 0.0
     reproduce: str = ""
+    reasons: Mapping[str, Reason] = field(default_factory=dict, repr=False)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The finding as plain data, fit for JSON."""
+    @classmethod
+    def from_failure(cls, failure: Failure, diagnosis: Diagnosis) -> AuditFinding:
+        """The finding of a failure and its diagnosis."""
+        reasons = {"message": failure.message, "fix": CODES[diagnosis.cause].fix}
+        if diagnosis.used is not None:
+            reasons["used"] = diagnosis.used
+        where = failure.where
+        return cls(
+            failure.probe,
+            render(failure.message),
+            diagnosis.cause,
+            fix_of(diagnosis.cause),
+            diagnosis.layer,
+            None if diagnosis.used is None else render(diagnosis.used),
+            where.batch,
+            where.output,
+            where.input,
+            failure.size,
+            failure.reproduce,
+            reasons,
+        )
+
+    def rendered(self, name: str, lang: str = "en") -> Any:
+        """The field `name`, in English ("en") or Chinese ("zh") if it is a text."""
+        return render(self.reasons[name], lang) if name in self.reasons else getattr(self, name)
+
+    def as_dict(self, lang: str = "en") -> dict[str, Any]:
+        """The finding as plain data, for JSON."""
+        names = [one.name for one in fields(self) if one.name != "reasons"]
         return {
-            **self.__dict__,
+            **{name: self.rendered(name, lang) for name in names},
             "size": self.size if abs(self.size) < float("inf") else None,
-            "means": meaning_of(self.cause),
+            "means": meaning_of(self.cause, lang),
         }
 
-    def __str__(self) -> str:
-        parts = [self.message]
+    def text(self, lang: str = "en") -> str:
+        """The finding as text, in English ("en") or Chinese ("zh").
+
+        >>> import torch, maskwright as mw
+        >>> report = mw.audit(lambda x: x.roll(-1, 1), torch.randn(1, 4, 2), expects="causal")
+        >>> print(report.findings[0].text("zh"))  # doctest: +ELLIPSIS
+        ✗ 位置 ... 依赖于位置 ...
+        """
+        parts = [self.rendered("message", lang)]
         if self.layer:
-            parts.append(f"first seen in {self.layer}")
+            parts.append(render(Reason("audit.finding.layer", {"layer": self.layer}), lang))
         if self.used is not None:
-            parts.append(f"its mask there is {self.used}")
-        told = "; ".join(parts)
-        means = meaning_of(self.cause)
-        return f"✗ {told}\n    {self.cause}: {means}. {self.fix}".rstrip()
+            used = self.rendered("used", lang)
+            parts.append(render(Reason("audit.finding.used", {"mask": used}), lang))
+        params = {
+            "what": render(Reason("list.separator"), lang).join(parts),
+            "cause": self.cause,
+            "means": meaning_of(self.cause, lang),
+            "fix": self.rendered("fix", lang),
+        }
+        return render(Reason("audit.finding", params), lang).rstrip()
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """What `audit` found. Ask `.ok` whether the model obeys; `assert_ok()` is for tests.
+    """The result of `audit`. `.ok` says whether the model respects its mask; tests call `assert_ok()`.
+
+    Args:
+        findings: What is wrong.
+        answers: The result of each probe.
+        expected: The expected mask, as text or as data.
+        passes: Number of times that the model was run.
+        seconds: Duration of the audit.
+        subject: Name of the model.
+        trace: The attention calls of one pass.
+        allowed: What each output may depend on, (batch, outputs, inputs).
+        judged: The outputs that were tested, (batch, outputs).
+        measured: How far each output moved when an input was changed, (batch, outputs, inputs).
 
     >>> import torch, maskwright as mw
     >>> report = mw.audit(torch.cumsum, {"input": torch.randn(2, 5, 3), "dim": 1}, expects="causal")
@@ -83,108 +154,140 @@ class AuditReport:
     >>> later.ok, later.cause, later.layer, len(later.by_cause)
     (False, 'future-visible', None, 1)
     >>> later.verdict
-    'model does not obey causal()'
+    'model does not respect causal()'
+    >>> later.text("zh").splitlines()[0].split("（")[0]
+    'model 不遵守 causal()'
     >>> later.as_dict()["ok"], len(later.to_json()) > 100, "<h1>" in later.to_html()
     (False, True, True)
     """
 
     findings: tuple[AuditFinding, ...]
-    answers: tuple[Answer, ...]
-    expects: str
+    answers: tuple[ProbeResult, ...]
+    expected: str | Reason
     passes: int
     seconds: float
     subject: str = "the model"
     trace: Trace | None = None
-    allowed: BoolArray | None = field(default=None, repr=False)  # (batch, outputs, inputs)
-    judged: BoolArray | None = field(default=None, repr=False)  # (batch, outputs)
+    allowed: BoolArray | None = field(default=None, repr=False)
+    judged: BoolArray | None = field(default=None, repr=False)
     measured: npt.NDArray[np.float64] | None = field(default=None, repr=False)
 
     @property
+    def expects(self) -> str:
+        """The expected mask, as text."""
+        return _text(self.expected, "en")
+
+    @property
     def ok(self) -> bool:
-        """Whether the model obeys its mask, as far as it was asked."""
+        """Whether no probe failed."""
         return not self.findings
 
     @property
     def verdict(self) -> str:
-        """The same in words; where no probe had anything to ask, that is said."""
-        asked = not self.answers or any(not answer.skipped for answer in self.answers)
-        said = "does not obey" if self.findings else "obeys" if asked else "was not asked to obey"
-        return f"{self.subject} {said} {self.expects}"
+        """One sentence in English: whether the model respects the mask, or was not tested."""
+        return self.verdict_in("en")
+
+    def verdict_in(self, lang: str) -> str:
+        """The verdict in a language."""
+        tested = not self.answers or any(not result.skipped for result in self.answers)
+        code = "fails" if self.findings else "ok" if tested else "not_tested"
+        params = {"subject": self.subject, "expects": self.expected}
+        return render(Reason(f"audit.verdict.{code}", params), lang)
 
     @property
     def cause(self) -> str | None:
-        """The likeliest cause of all that is wrong."""
+        """The most likely cause of all findings."""
         causes = [finding.cause for finding in self.findings]
-        return next((c for c in causes if c not in VAGUE), causes[0] if causes else None)
+        return next((c for c in causes if c not in UNSPECIFIC), causes[0] if causes else None)
 
     @property
     def layer(self) -> str | None:
-        """The layer in which that shows first."""
+        """The layer in which this cause appears first."""
         own = [f for f in self.findings if f.cause == self.cause and f.layer]
         return own[0].layer if own else None
 
     @property
     def by_cause(self) -> tuple[tuple[AuditFinding, ...], ...]:
-        """The findings, those of one cause in one layer together."""
-        together: dict[tuple[str, str | None], list[AuditFinding]] = {}
+        """The findings, grouped by cause and layer."""
+        groups: dict[tuple[str, str | None], list[AuditFinding]] = {}
         for finding in self.findings:
-            together.setdefault((finding.cause, finding.layer), []).append(finding)
-        return tuple(map(tuple, together.values()))
+            groups.setdefault((finding.cause, finding.layer), []).append(finding)
+        return tuple(map(tuple, groups.values()))
 
     def assert_ok(self) -> None:
-        """Raise if anything is wrong, with the whole report as the message."""
+        """Raises an `AuditError` with the report as its message if there are findings."""
         if not self.ok:
             raise AuditError(str(self))
 
-    def as_dict(self) -> dict[str, Any]:
-        """The report as plain data, fit for JSON."""
+    def text(self, lang: str = "en") -> str:
+        """The report as text.
+
+        Args:
+            lang: "en" or "zh".
+
+        Raises:
+            ArgumentError: If the language is not known.
+        """
+        params = {
+            "verdict": self.verdict_in(lang),
+            "passes": self.passes,
+            "seconds": self.seconds,
+        }
+        lines = [render(Reason("audit.report", params), lang)]
+        for first, *others in self.by_cause:
+            lines.append(first.text(lang))
+            if others:
+                probes = dict.fromkeys(other.probe for other in others)
+                params = {"count": len(others) + 1, "probes": ", ".join(probes)}
+                lines.append(render(Reason("audit.report.also", params), lang))
+        for result in self.answers:
+            sign = "–" if result.skipped else "✗" if result.failures else "✓"
+            lines.append(f"  {sign} {result.probe}: {result.describe(lang)}")
+        return "\n".join(lines)
+
+    def as_dict(self, lang: str = "en") -> dict[str, Any]:
+        """The report as plain data, for JSON."""
         return {
             "ok": self.ok,
             "subject": self.subject,
-            "expects": self.expects,
+            "expects": _text(self.expected, lang),
             "cause": self.cause,
             "layer": self.layer,
             "passes": self.passes,
             "seconds": round(self.seconds, 3),
-            "findings": [finding.as_dict() for finding in self.findings],
+            "findings": [finding.as_dict(lang) for finding in self.findings],
             "probes": [
                 {
-                    "probe": answer.probe,
-                    "tried": answer.tried,
-                    "skipped": answer.skipped,
-                    "ok": not answer.troubles,
-                    "passes": answer.passes,
-                    "worst": answer.worst if answer.worst < float("inf") else None,
-                    "notes": answer.notes,
+                    "probe": result.probe,
+                    "tried": "" if result.tried is None else _text(result.tried, lang),
+                    "skipped": result.skipped,
+                    "ok": not result.failures,
+                    "passes": result.passes,
+                    "worst": result.worst if result.worst < float("inf") else None,
+                    "notes": [_text(note, lang) for note in result.notes],
                 }
-                for answer in self.answers
+                for result in self.answers
             ],
         }
 
-    def to_json(self) -> str:
+    def to_json(self, lang: str = "en") -> str:
         """The report as JSON."""
-        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
+        return json.dumps(self.as_dict(lang), indent=2, ensure_ascii=False)
 
-    def to_html(self) -> str:
-        """The report as a page that needs nothing else: findings, and what was measured."""
-        from maskwright.auditing.report_html import html_of
+    def to_html(self, lang: str = "en") -> str:
+        """The report as a self-contained HTML page."""
+        from maskwright.auditing.report_html import report_page
 
-        return html_of(self)
+        return report_page(self, lang)
 
     def __bool__(self) -> NoReturn:
-        raise TruthError("An audit report is neither true nor false. Ask report.ok.")
+        raise TruthError("An AuditReport has no boolean value. Use report.ok.")
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict} ({self.passes} passes, {self.seconds:.1f} s)"]
-        for first, *others in self.by_cause:
-            lines.append(str(first))
-            if others:
-                also = dict.fromkeys(other.probe for other in others)
-                lines.append(f"    Met {len(others) + 1} times, also by: {', '.join(also)}.")
-        for answer in self.answers:
-            sign = "–" if answer.skipped else "✗" if answer.troubles else "✓"
-            tried = "; ".join(part for part in (answer.tried, *answer.notes) if part)
-            lines.append(f"  {sign} {answer.probe}: {tried}")
-        return "\n".join(lines)
+        return self.text()
 
     __repr__ = __str__
+
+
+def _text(value: str | Reason, lang: str) -> str:
+    return render(value, lang) if isinstance(value, Reason) else str(value)

@@ -1,4 +1,4 @@
-"""Verbs that run a model: does it obey its mask, and which masks did it really have?"""
+"""Commands that run a model: `audit` tests its mask, `trace` lists the masks that it used."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from maskwright.cli.app import app
 from maskwright.cli.front import typer
 from maskwright.cli.options import (
+    Lang,
     Length,
     Model,
     Output,
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 
     maskwright audit mypkg.models:build --expects "causal() & padding(lengths=[5, 9])" -n 9 --pad-id 0
 
-    maskwright audit hf:./my-checkpoint -o report.html"""
+    maskwright audit hf:./my-checkpoint -o report.html --lang zh"""
 )
 def audit(
     target: Model,
     expects: Annotated[
         str,
         typer.Option(
-            help="What one layer may see: a mask, causal, bidirectional, encoder-decoder; or auto, "
-            "which asks the config of a model of transformers."
+            help="The mask of one layer: a mask, causal, bidirectional, encoder-decoder; or auto, "
+            "which reads the config of a model of transformers."
         ),
     ] = "auto",
     length: Length = None,
@@ -49,31 +50,32 @@ def audit(
     vocabulary: Vocabulary = None,
     pad_id: PadId = None,
     layers: Annotated[
-        int | None, typer.Option(help="How many layers of attention; counted if not given.")
+        int | None, typer.Option(help="Number of attention layers; counted by default.")
     ] = None,
     probes: Annotated[
         str | None,
         typer.Option(
-            help="Only these, by commas: leak, reach, gradient, padding, documents, batch, "
-            "steps, numbers, paths, dtype."
+            help="Comma-separated probes to run, by default all: leak, reach, gradient, padding, "
+            "documents, batch, steps, numbers, paths, dtype."
         ),
     ] = None,
     seed: Seed = 0,
+    lang: Lang = "en",
     form: ReportForm = None,
     output: Output = None,
 ) -> None:
-    """Run a model, and say whether it obeys its mask: code 0 if so, 1 if not, 2 for a wrong call.
+    """Test whether a model respects its mask: exit code 0 if so, 1 if not, 2 for a usage error.
 
-    It is run on random ids, unless the target gives its inputs.
+    It runs on random ids, unless the target provides its inputs.
     """
     wanted = chosen_form(form, output)
     if wanted not in ("text", "json", "html"):
-        raise ArgumentError(f"audit gives text, json or html, not {wanted}. Pass --format.")
+        raise ArgumentError(f"audit writes text, json or html, not {wanted}. Pass --format.")
     with model_errors():
         import maskwright
-        from maskwright.cli.loading import load, make_inputs
+        from maskwright.cli.load_model import load_model, make_inputs
 
-        model, inputs = load(target, seed)
+        model, inputs = load_model(target, seed)
         if inputs is None:
             sizes = {"length": length, "batch": batch, "vocabulary": vocabulary, "pad_id": pad_id}
             inputs = make_inputs(model, expects, **sizes, seed=seed)
@@ -87,7 +89,7 @@ def audit(
             probes=chosen,
             seed=seed,
         )
-    emit(_said(report, wanted), output)
+    emit(_rendered(report, wanted, lang), output)
     if not report.ok:
         raise typer.Exit(1)
 
@@ -108,12 +110,12 @@ def trace(
     form: TextForm = None,
     output: Output = None,
 ) -> None:
-    """Run a model once, and list every attention call with the mask that it really had."""
+    """Run a model once, and list every attention call with the mask that it used."""
     wanted = text_or_json("trace", form, output)
     with model_errors():
-        from maskwright.cli.loading import load, make_inputs, run_trace
+        from maskwright.cli.load_model import load_model, make_inputs, run_trace
 
-        model, inputs = load(target, seed)
+        model, inputs = load_model(target, seed)
         if inputs is None:
             sizes = {"length": length, "batch": batch, "vocabulary": vocabulary}
             inputs = make_inputs(model, "auto", **sizes, seed=seed)
@@ -121,9 +123,7 @@ def trace(
     emit(json.dumps(found.as_dict(), indent=2) if wanted == "json" else str(found), output)
 
 
-def _said(report: AuditReport, form: str) -> str:
+def _rendered(report: AuditReport, form: str, lang: str) -> str:
     if form == "html":
-        from maskwright.auditing.report_html import html_of
-
-        return html_of(report)
-    return report.to_json() if form == "json" else str(report)
+        return report.to_html(lang)
+    return report.to_json(lang) if form == "json" else report.text(lang)

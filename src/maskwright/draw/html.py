@@ -43,18 +43,7 @@ def render(scene: Scene) -> str:
         f"style-src {_hash(STYLE)} {_hash(picture.style)}; base-uri 'none'; form-action 'none'"
     )
     keys = "Arrow keys, Home and End go from cell to cell, Page Up and Page Down between grids."
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(scene.title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
+    body = f"""<main>
 <div id="picture" tabindex="0" role="application" aria-label="{escape(scene.title)}. {keys}">
 {picture.text}</div>
 <p id="cell" aria-live="polite">Point at a cell, tap it, or use the arrow keys.</p>
@@ -67,7 +56,36 @@ def render(scene: Scene) -> str:
 </details>
 </main>
 <script type="application/json" id="data">{_as_data(held)}</script>
-<script>{SCRIPT}</script>
+<script>{SCRIPT}</script>"""
+    return page(scene.title, body, style=STYLE, policy=policy)
+
+
+def page(title: str, body: str, *, style: str, policy: str, lang: str = "en") -> str:
+    """A self-contained HTML page.
+
+    Args:
+        title: Its title, as text.
+        body: Its content, as HTML.
+        style: Its style sheet.
+        policy: Its content security policy.
+        lang: The language of its content.
+
+    >>> from maskwright.draw.html import THEME, page
+    >>> "<title>a &amp; b</title>" in page("a & b", "", style=THEME, policy="default-src 'none'")
+    True
+    """
+    return f"""<!doctype html>
+<html lang="{lang}">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
 </body>
 </html>
 """
@@ -138,7 +156,7 @@ def _colours(theme: Theme) -> str:
     )
 
 
-STYLE: Final = (
+THEME: Final = (  # the colours and the font of every page
     f"""
 {_colours(LIGHT)}
 @media (prefers-color-scheme:dark){{{_colours(DARK)}}}
@@ -146,7 +164,11 @@ STYLE: Final = (
     + """
 body{margin:0;background:var(--ground);color:var(--text);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-serif}
-main{max-width:56rem;margin:0 auto;padding:.5rem}
+"""
+)
+STYLE: Final = (
+    THEME
+    + """main{max-width:56rem;margin:0 auto;padding:.5rem}
 #picture{overflow:auto;border-radius:6px;touch-action:pan-x pan-y}
 #picture:focus-visible,button:focus-visible,summary:focus-visible{outline:2px solid var(--mark);
 outline-offset:2px}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LANGUAGES: Final = ("en", "zh")
 # The modules <subject>_<language>, each with a table MESSAGES
-SUBJECTS: Final = ("masks", "findings", "lint", "recognition", "trace")
+SUBJECTS: Final = ("masks", "findings", "lint", "audit", "recognition", "trace")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ ONWARD: Final = Chapter(
         ),
         (
             "maskwright audit mypackage.models:build --expects causal --length 64",
-            Text("Does my model obey its mask?", "我的模型守规矩吗？"),
+            Text("Does my model respect its mask?", "我的模型守规矩吗？"),
         ),
         (
             'maskwright bench "window(back=255)"',

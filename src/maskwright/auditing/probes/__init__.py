@@ -1,6 +1,166 @@
-"""Probes: a model is run again and again, with something changed that must not matter, or must.
+"""Probes: each changes something that must, or must not, affect the outputs, and runs the model again.
 
-What may enter here: a subject (a model and its inputs, as something that can be run, cut and
-changed), and one file for each question that is asked of it. What the answers mean is in
-`diagnosis`; which masks are expected, in `expectations`.
+A probe is a function from a `ProbeContext` to a `ProbeResult`, and one entry in `PROBES`. What its
+failures mean is in `auditing.diagnose`.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from maskwright._registry import Registry
+from maskwright.messages import Reason, render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maskwright.auditing.expectations import Expectation
+    from maskwright.auditing.measure import Meter
+    from maskwright.auditing.model_under_test import Change, Inputs, Key, ModelUnderTest
+
+    Step = Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+class Symptom(Enum):
+    """What a probe observed. The diagnosis has one entry for each."""
+
+    RAISES = auto()
+    NOT_DETERMINISTIC = auto()
+    LEAK = auto()  # an output depends on a masked position
+    NO_DEPENDENCE = auto()  # an output does not depend on a visible position
+    IGNORES_INPUT = auto()  # no output depends on any position
+    PADDING_CONTENT = auto()  # an output depends on the content of padding
+    PADDING_REMOVED = auto()  # an output differs without padding
+    PADDING_ADDED = auto()  # an output differs with more padding
+    PADDING_SIDE = auto()  # left and right padding give different outputs
+    DOCUMENT_ALONE = auto()  # a packed document gives different outputs by itself
+    ACROSS_BATCH = auto()  # an output depends on another sequence
+    SEQUENCE_ALONE = auto()  # a sequence gives different outputs by itself
+    BATCH_ORDER = auto()
+    BATCH_SIZE = auto()
+    CACHE_RAISES = auto()
+    CACHE_MISMATCH = auto()  # decoding with a cache differs from one pass
+    NOT_FINITE = auto()
+    GRADIENT_NOT_FINITE = auto()
+    DTYPE_OVERFLOW = auto()  # a value of the model is out of range of half precision
+    HALF_NOT_FINITE = auto()
+    HALF_DIFFERS = auto()
+    HALF_LEAK = auto()
+    VARIANT_DIFFERS = auto()  # another way to run the model gives different outputs
+    TRAINING_LEAK = auto()  # a leak in training mode only
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a failure was observed: positions, and the input that was changed."""
+
+    batch: int | None = None
+    output: int | None = None
+    input: int | None = None
+    name: Key | None = None  # of the input
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """How to repeat the run in which a failure was observed.
+
+    Args:
+        change: What was changed in the inputs.
+        inputs: Other inputs than those of the audit.
+        run: Another way to run the model.
+        tested: Another model than that of the audit: a copy in half precision.
+        rows: The sequences of the audit that `inputs` consists of.
+        columns: The positions of the audit that `inputs` consists of, if some were removed.
+        order: The same for each sequence, if positions were moved.
+    """
+
+    change: Change | None = None
+    inputs: Inputs | None = None
+    run: Callable[[ModelUnderTest], Any] | None = None
+    tested: ModelUnderTest | None = None
+    rows: list[int] | None = None
+    columns: list[int] | None = None
+    order: list[list[int]] | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A symptom that a probe observed, where, and how to observe it again."""
+
+    probe: str
+    symptom: Symptom
+    message: Reason
+    size: float = 0.0  # how far an output moved
+    where: Location = Location()
+    rerun: Rerun = Rerun()
+    reproduce: str = ""  # Python code for the user
+
+
+@dataclass
+class ProbeResult:
+    """What a probe did, and the failures that it observed."""
+
+    probe: str
+    tried: Reason | None = None
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[Reason] = field(default_factory=list)
+    skipped: bool = False
+    passes: int = 0
+    worst: float = 0.0  # the largest movement where there must be none
+    measured: Any = None  # (batch, outputs, inputs), if each position was changed by itself
+
+    def describe(self, lang: str = "en") -> str:
+        """What the probe did, and its notes, as one line of text."""
+        parts = (self.tried, *self.notes) if self.tried is not None else tuple(self.notes)
+        return render(Reason("audit.tried", {"parts": parts}), lang) if parts else ""
+
+
+@dataclass(frozen=True)
+class ProbeContext:
+    """What a probe tests: a model at its baseline, and the mask expected on one of its inputs."""
+
+    meter: Meter
+    expected: Expectation
+    name: Key  # of the input whose positions are changed
+    has_attention: bool = True  # attention calls were recorded
+    num_heads: int | None = None
+    step: Step | None = None
+    variants: Mapping[str, Callable[..., Any]] | None = None
+    failed: bool = False  # an earlier probe failed
+
+
+Probe = Callable[[ProbeContext], ProbeResult]
+
+PROBES: Final[Registry[Probe]] = Registry(
+    "probe",
+    "maskwright.auditing.probes",
+    {
+        "leak": "leak:leak",
+        "reach": "leak:reach",
+        "gradient": "leak:gradient",
+        "padding": "padding:padding",
+        "documents": "padding:documents",
+        "batch": "splits:batch",
+        "steps": "splits:steps",
+        "numbers": "numerics:numbers",
+        "paths": "variants:paths",
+        "dtype": "numerics:dtype",
+    },
+)
+
+skip = partial(ProbeResult, skipped=True)  # a probe that does not apply; its note says why
+
+
+def per_input(probe: Probe) -> Probe:
+    """Marks a probe that runs once for each input with positions, not only for the main input."""
+    probe.per_input = True  # type: ignore[attr-defined]
+    return probe
+
+
+def brief(error: BaseException) -> str:
+    """The first line of an error."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:160]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import maskwright as mw
-from maskwright.auditing.huggingface import expectation_of, inputs_of
+from maskwright.auditing.huggingface import expected_masks, make_inputs
 from tests.auditing.tiny_architectures import (
     ARCHITECTURES,
     EAGER,
@@ -63,7 +63,7 @@ def test_a_healthy_model_raises_no_alarm(name: str, kind: str) -> None:
     report = mw.audit(model, expects="auto", probes=probes)
     check(report)
     if report.trace is not None and not model.config.is_encoder_decoder:
-        compare(expectation_of(model, inputs_of(model)), report.trace, inputs_of(model))
+        compare(expected_masks(model, make_inputs(model)), report.trace, make_inputs(model))
 
 
 def compare(expects: Any, calls: Sequence[mw.AttentionCall], inputs: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ LEFT = (
 def test_padding_on_the_left_raises_no_alarm(name: str) -> None:
     tiny = ARCHITECTURES[name]
     model = tiny.build(tiny.attention[-1])
-    inputs = {key: x.flip(1) for key, x in inputs_of(model).items()}
+    inputs = {key: x.flip(1) for key, x in make_inputs(model).items()}
     if name != "bloom":  # which counts by the mask
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clip(0)
     check(mw.audit(model, inputs, expects="auto", probes=("padding", "batch", "leak")))
@@ -108,7 +108,7 @@ def test_a_prefix_that_is_told_by_token_types() -> None:
         text_config=reading, vision_config=seeing, image_token_id=99, projection_dim=32
     )
     model = transformers.PaliGemmaForConditionalGeneration(config).eval()
-    inputs = inputs_of(model)
+    inputs = make_inputs(model)
     inputs["token_type_ids"] = (torch.arange(24) >= 10).long().expand(2, -1).clone()
     real = mw.padding(keep=inputs["attention_mask"].bool().numpy())
     check(mw.audit(model, inputs, expects=(mw.causal() | mw.prefix(10)) & real))
@@ -133,7 +133,7 @@ def test_what_hashes_choose_need_not_be_felt(decodes: bool) -> None:
     model = Tiny(kind, "ReformerConfig", sizes, EAGER).build("eager")
     report = mw.audit(model, probes="reach")
     assert not any("does not depend" in finding.message for finding in report.findings), report
-    assert "some of " in report.expects
+    assert "a subset of " in report.expects
 
 
 def test_a_model_that_needs_more_than_ids_is_told_in_a_sentence() -> None:
@@ -152,20 +152,20 @@ def test_a_model_that_needs_more_than_ids_is_told_in_a_sentence() -> None:
             return self.inner(input_ids, attention_mask)
 
     [finding] = mw.audit(Picky(), expects="causal").findings
-    assert "inputs made from its config: ValueError: there is no weather" in finding.message
+    assert "inputs generated from its config: ValueError: there is no weather" in finding.message
     assert "pass inputs=" in finding.message
-    given = inputs_of(Picky()) | {"weather": "fair"}
+    given = make_inputs(Picky()) | {"weather": "fair"}
     assert mw.audit(Picky(), given, probes="leak").ok
 
 
 def test_longer_inputs_need_few_passes() -> None:
     deep = Tiny("LlamaForCausalLM", "LlamaConfig", {**GROUPED, "num_hidden_layers": 4})
     model = deep.build("sdpa")
-    check(mw.audit(model, inputs_of(model, 64), expects="auto"))
+    check(mw.audit(model, make_inputs(model, 64), expects="auto"))
     sizes = {**TINY, "hidden_size": 16, "num_attention_heads": 1, "num_key_value_heads": 1}
     long = Tiny("LlamaForCausalLM", "LlamaConfig", {**sizes, "max_position_embeddings": 1024})
     model = long.build("sdpa")
-    report = mw.audit(model, inputs_of(model, 1024), expects="auto", probes=("leak", "reach"))
+    report = mw.audit(model, make_inputs(model, 1024), expects="auto", probes=("leak", "reach"))
     check(report)
     assert report.passes <= 150
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import maskwright as mw
-from maskwright.auditing.huggingface import inputs_of
-from maskwright.auditing.model_under_test import make_subject
+from maskwright.auditing.huggingface import make_inputs
+from maskwright.auditing.model_under_test import make_model_under_test
 from tests.auditing.tiny_architectures import ARCHITECTURES
 
 DIM, T = 8, 12
@@ -18,7 +18,7 @@ DIM, T = 8, 12
 
 def equal_lengths(model: Any) -> dict[str, torch.Tensor]:
     """A source that is as long as the target, with padding in it."""
-    given = inputs_of(model)
+    given = make_inputs(model)
     more = torch.full((2, 24 - given["decoder_input_ids"].shape[1]), 7)
     given["decoder_input_ids"] = torch.cat((given["decoder_input_ids"], more), 1)
     return given
@@ -27,10 +27,10 @@ def equal_lengths(model: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", ["bart", "t5"])
 def test_a_decoder_is_run_with_its_cache(name: str) -> None:
     model = ARCHITECTURES[name].build("sdpa")
-    for inputs in (inputs_of(model), equal_lengths(model)):
+    for inputs in (make_inputs(model), equal_lengths(model)):
         report = mw.audit(model, inputs, probes="steps")
         assert report.ok, report
-        assert "token by token" in report.answers[0].tried
+        assert "token by token" in str(report.answers[0].tried)
     masked = equal_lengths(model) | {"decoder_attention_mask": torch.ones(2, 24, dtype=torch.long)}
     report = mw.audit(model, masked, probes="steps")
     assert report.ok, report
@@ -102,8 +102,8 @@ def test_whose_a_mask_is_is_told_by_its_name() -> None:
 
     def axes(names: tuple[str, str], *masks: str) -> list[list[bool]]:
         given = dict.fromkeys(names, ids) | dict.fromkeys(masks, keep)
-        subject = make_subject(len, given, names=names)
-        return [[bool(subject.axes_along(m, keep, name, T)) for name in names] for m in masks]
+        subject = make_model_under_test(len, given, names=names)
+        return [[bool(subject.position_axes(m, keep, name, T)) for name in names] for m in masks]
 
     both = ("input_ids", "decoder_input_ids")
     assert axes(both, "attention_mask", "decoder_attention_mask") == [[True, False], [False, True]]

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import maskwright as mw  # noqa: E402
-from maskwright.cli.loading import load, make_inputs, run_trace  # noqa: E402
+from maskwright.cli.load_model import load_model, make_inputs, run_trace  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,32 +86,34 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("name", ["model", "Words", "build", "Inner.model"])
 def test_a_model_or_what_builds_one(name: str) -> None:
-    model, inputs = load(f"toys_here:{name}")
+    model, inputs = load_model(f"toys_here:{name}")
     assert isinstance(model, torch.nn.Module)
     assert inputs is None
 
 
 def test_a_model_may_bring_its_inputs() -> None:
-    assert load("toys_here:pair").inputs.shape == (1, 3)
-    assert load("toys_here:both").inputs["ids"].shape == (2, 5)
+    assert load_model("toys_here:pair").inputs.shape == (1, 3)
+    assert load_model("toys_here:both").inputs["ids"].shape == (2, 5)
 
 
 def test_any_function_may_be_a_model() -> None:
-    assert load("toys_here:function").model(3) == 3
+    assert load_model("toys_here:function").model(3) == 3
 
 
 def test_weights_are_the_same_each_time() -> None:
-    one, other = (load("toys_here:build", seed=3).model for _ in range(2))
+    one, other = (load_model("toys_here:build", seed=3).model for _ in range(2))
     assert torch.equal(one.words.weight, other.words.weight)
-    assert not torch.equal(one.words.weight, load("toys_here:build", seed=4).model.words.weight)
+    assert not torch.equal(
+        one.words.weight, load_model("toys_here:build", seed=4).model.words.weight
+    )
 
 
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("toys_here", "names no model. Write module:attribute, or hf:PATH."),
-        (":model", "names no model"),
-        ("toys_here:", "names no model"),
+        ("toys_here", "is not a model. Expected module:attribute or hf:PATH."),
+        (":model", "is not a model"),
+        ("toys_here:", "is not a model"),
         ("not_there_at_all:model", "There is no module not_there_at_all"),
         ("toys_here.deeper:model", "There is no module|Importing toys_here.deeper raises"),
         ("broken_here:model", "Importing broken_here raises ModuleNotFoundError"),
@@ -120,15 +122,15 @@ def test_weights_are_the_same_each_time() -> None:
         ("toys_here:Inner.zzz", "toys_here.Inner has no zzz."),
         ("toys_here:sized", "toys_here:sized needs vocabulary."),
         ("toys_here:broken", "raises RuntimeError: no weights"),
-        ("toys_here:three", "gives a tuple of 3"),
-        ("toys_here:nothing", "gives None"),
+        ("toys_here:three", "returns a tuple of 3"),
+        ("toys_here:nothing", "returns None"),
         ("toys_here:number", "toys_here:number is"),
-        ("hf:not/there", "There is no not/there. Give a directory with a config.json"),
+        ("hf:not/there", "There is no not/there. Pass a directory with a config.json"),
     ],
 )
 def test_what_names_no_model_is_refused(target: str, says: str) -> None:
     with pytest.raises(mw.ArgumentError, match=says.replace("(", r"\(").replace(")", r"\)")):
-        load(target)
+        load_model(target)
 
 
 # ── transformers ──────────────────────────────────────────────────────────────────────────────
@@ -151,8 +153,8 @@ def small_llama() -> Any:
 
 def test_a_config_alone_gets_random_weights(tmp_path: Path) -> None:
     small_llama().save_pretrained(tmp_path / "config")
-    by_directory = load(f"hf:{tmp_path / 'config'}").model
-    by_file = load("hf:config/config.json").model
+    by_directory = load_model(f"hf:{tmp_path / 'config'}").model
+    by_file = load_model("hf:config/config.json").model
     assert type(by_directory).__name__ == "LlamaForCausalLM"
     assert not by_directory.training
     for one, other in zip(by_directory.parameters(), by_file.parameters(), strict=True):
@@ -164,7 +166,7 @@ def test_a_checkpoint_has_its_own_weights(tmp_path: Path) -> None:
     torch.manual_seed(99)
     model = transformers.LlamaForCausalLM(small_llama())
     model.save_pretrained(tmp_path / "kept")
-    found = load("hf:kept").model
+    found = load_model("hf:kept").model
     assert torch.equal(found.model.embed_tokens.weight, model.model.embed_tokens.weight)
 
 
@@ -173,7 +175,7 @@ def test_the_head_goes_by_the_architecture(tmp_path: Path) -> None:
     config = small_llama()
     config.architectures = None
     config.save_pretrained(tmp_path / "bare")
-    assert type(load("hf:bare").model).__name__ == "LlamaModel"
+    assert type(load_model("hf:bare").model).__name__ == "LlamaModel"
     t5 = transformers.T5Config(
         vocab_size=40,
         d_model=16,
@@ -184,7 +186,7 @@ def test_the_head_goes_by_the_architecture(tmp_path: Path) -> None:
         architectures=["T5ForConditionalGeneration"],
     )
     t5.save_pretrained(tmp_path / "t5")
-    model = load("hf:t5").model
+    model = load_model("hf:t5").model
     assert type(model).__name__ == "T5ForConditionalGeneration"
     assert set(make_inputs(model, "auto", length=9)) >= {"input_ids", "decoder_input_ids"}
 
@@ -192,8 +194,8 @@ def test_the_head_goes_by_the_architecture(tmp_path: Path) -> None:
 def test_what_transformers_can_not_load_is_one_sentence(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     (tmp_path / "odd.json").write_text('{"model_type": "no such kind"}')
-    with pytest.raises(mw.ArgumentError, match=r"transformers can't load odd\.json: "):
-        load("hf:odd.json")
+    with pytest.raises(mw.ArgumentError, match=r"transformers cannot load odd\.json: "):
+        load_model("hf:odd.json")
 
 
 def test_without_transformers_the_extra_is_named(
@@ -202,14 +204,14 @@ def test_without_transformers_the_extra_is_named(
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(mw.MissingError, match=r"pip install 'maskwright\[transformers\]'"):
-        load("hf:config.json")
+        load_model("hf:config.json")
 
 
 # ── inputs ────────────────────────────────────────────────────────────────────────────────────
 
 
 def toy(name: str) -> Any:
-    return load(f"toys_here:{name}").model
+    return load_model(f"toys_here:{name}").model
 
 
 def test_ids_fit_the_embedding() -> None:
@@ -248,19 +250,19 @@ def test_a_model_of_transformers_says_itself_what_it_takes() -> None:
     given = make_inputs(model, "causal() & padding(lengths=[5, 9, 9])", length=9)
     assert given["input_ids"].shape == (3, 9)
     assert given["attention_mask"].sum(1).tolist() == [5, 9, 9]
-    with pytest.raises(mw.ArgumentError, match="batch=4 is for other models"):
+    with pytest.raises(mw.ArgumentError, match="batch=4 cannot be combined"):
         make_inputs(model, "auto", batch=4)
 
 
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("Numbers", {}, "first weight, first.weight, is no nn.Embedding's"),
-        ("function", {}, "has no nn.Embedding to read ids"),
+        ("Numbers", {}, "first weight, first.weight, is not an nn.Embedding's"),
+        ("function", {}, "has no nn.Embedding"),
         ("build", {"vocabulary": 2}, "vocabulary=2 leaves 1 ids to draw from"),
         ("build", {"length": 0}, "length=0 is less than 1"),
         ("build", {"batch": 0}, "batch=0 is less than 1"),
-        ("build", {"expects": "padding(lengths=[1, 24])"}, "would not know of any. Pass pad_id"),
+        ("build", {"expects": "padding(lengths=[1, 24])"}, "has no attention_mask. Pass pad_id"),
     ],
 )
 def test_what_can_not_be_made_is_refused(name: str, given: dict[str, Any], says: str) -> None:

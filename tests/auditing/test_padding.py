@@ -64,7 +64,7 @@ class Told(Reader):
         return self.attend(ids, keep, own if position_ids is None else position_ids)
 
 
-class Deaf(Reader):
+class IgnoresPositions(Reader):
     """Positions from the start of the row, whatever is given."""
 
     def forward(self, ids: torch.Tensor, keep: torch.Tensor, position_ids: Any = None) -> Any:
@@ -116,17 +116,17 @@ def audit(model: Any, keep: torch.Tensor = RIGHT, **more: Any) -> tuple[mw.Audit
 def test_positions_by_the_mask_are_healthy_on_both_sides(keep: torch.Tensor) -> None:
     report, answer = audit(Counting(), keep)
     assert report.ok, report
-    assert "on the other side" in answer.tried
+    assert "other side" in str(answer.tried)
     assert not answer.notes
 
 
 def test_given_positions_that_are_ignored_are_found() -> None:
-    report, _ = audit(Deaf())
+    report, _ = audit(IgnoresPositions())
     assert report.cause == "positions-shifted"
-    assert report.findings[0].message.startswith("padded on the left, position ")
+    assert report.findings[0].message.startswith("padding on the left: position ")
     told, answer = audit(Told())
     assert told.ok, told
-    assert answer.notes == ["padded on the left, it must be given position_ids"]
+    assert [note.code for note in answer.notes] == ["audit.padding.needs_positions"]
 
 
 def test_positions_that_are_given_go_along_with_their_tokens() -> None:
@@ -135,9 +135,9 @@ def test_positions_that_are_given_go_along_with_their_tokens() -> None:
         own = (keep.cumsum(1) - 1).clip(0)
         report, answer = audit(Told(), keep, position_ids=own)
         assert report.ok, report
-        assert "on the other side" in answer.tried
+        assert "other side" in str(answer.tried)
         assert not answer.notes
-    report, _ = audit(Deaf(), RIGHT, position_ids=(RIGHT.cumsum(1) - 1).clip(0))
+    report, _ = audit(IgnoresPositions(), RIGHT, position_ids=(RIGHT.cumsum(1) - 1).clip(0))
     assert report.cause == "positions-shifted"
 
 
@@ -149,25 +149,25 @@ def test_positions_from_the_start_are_a_fault_where_the_left_is_padded() -> None
 def test_a_model_that_can_not_be_told_positions_gets_a_note() -> None:
     report, answer = audit(FromTheStart())
     assert report.ok, report
-    assert "takes no position_ids" in answer.notes[0]
+    assert "accepts no position_ids" in str(answer.notes[0])
 
 
 def test_positions_of_its_own_kind_get_a_note() -> None:
     report, answer = audit(FromTwo())
     assert report.ok, report
-    assert "its position_ids are others" in answer.notes[0]
+    assert answer.notes[0].code == "audit.padding.other_positions"
 
 
 def test_padding_that_is_hidden_on_the_right_only_is_found() -> None:
     report, _ = audit(ByLengths())
-    assert report.findings[0].message.startswith("padded on the left")
+    assert report.findings[0].message.startswith("padding on the left")
     assert report.cause == "padding-visible"
     assert report.findings[0].used is not None
 
 
 def test_padding_that_becomes_nan_on_the_left_is_found() -> None:
     report, _ = audit(Strict())
-    assert report.findings[0].message.startswith("padded on the left")
+    assert report.findings[0].message.startswith("padding on the left")
     assert report.cause == "empty-row-nan"
 
 
@@ -179,7 +179,7 @@ def test_chunks_do_not_move_along() -> None:
     expects = chunked & mw.padding(keep=RIGHT.numpy())
     report = mw.audit(model.eval(), inputs_with(RIGHT), expects=expects, probes="padding")
     assert report.ok, report
-    assert "on the other side" not in report.answers[0].tried
+    assert "other side" not in str(report.answers[0].tried)
 
 
 def test_the_source_of_a_decoder_has_sides_too() -> None:
@@ -187,7 +187,7 @@ def test_the_source_of_a_decoder_has_sides_too() -> None:
     for name in ("t5", "bart"):
         report = mw.audit(ARCHITECTURES[name].build("eager"), probes="padding")
         assert report.ok, report
-        assert "on the other side" in report.answers[0].tried
+        assert "other side" in str(report.answers[0].tried)
         found[name] = report.answers[0].notes
     assert not found["t5"]  # whose positions are distances
-    assert "pad on the right" in found["bart"][0]
+    assert "pad on the right" in str(found["bart"][0])

@@ -47,7 +47,7 @@ def paths_of(model: Any, inputs: Any = None, **given: Any) -> tuple[mw.AuditRepo
 def test_a_compiled_model_gives_the_same() -> None:
     report, answer = paths_of(model_of(False, False), floats(), expects="causal")
     assert report.ok, report
-    assert "compiled" in answer.tried
+    assert "compiled" in str(answer.tried)
 
 
 def test_a_mask_that_is_lost_while_compiling_is_found_in_its_layer() -> None:
@@ -72,13 +72,13 @@ def test_a_model_that_can_not_be_compiled_gets_a_note() -> None:
     for model in (Refusing(), Unread()):
         report, answer = paths_of(model, floats(), expects="causal")
         assert report.ok, report
-        assert "compiled" not in answer.tried
-        assert [note.split(",")[0] for note in answer.notes] == ["compiled: not run"]
+        assert "compiled" not in str(answer.tried)
+        assert [str(note).split(",")[0] for note in answer.notes] == ["compiled: not run"]
 
 
 def test_a_function_is_not_compiled() -> None:
     report, answer = paths_of(lambda x: x.cumsum(1), floats(), expects="causal")
-    assert (report.ok, answer.tried, answer.notes) == (True, "", [])
+    assert (report.ok, answer.tried, answer.notes) == (True, None, [])
 
 
 def test_a_model_that_is_wrong_as_it_is_need_not_be_compiled() -> None:
@@ -91,13 +91,13 @@ def test_a_model_that_is_wrong_as_it_is_need_not_be_compiled() -> None:
         probes=("leak", "paths"),
     )
     assert "leak" in {finding.probe for finding in report.findings}
-    assert any("compiled: not asked" in note for note in report.answers[1].notes)
+    assert any("compiled: not tested" in str(note) for note in report.answers[1].notes)
 
 
 def test_a_compiled_model_is_also_run_as_it_is_written() -> None:
     model = torch.compile(model_of(False), backend="eager")
     _, answer = paths_of(model, floats(), expects="causal")
-    assert "not compiled" in answer.tried
+    assert "not compiled" in str(answer.tried)
     model = torch.compile(model_of(True), backend="eager")
     report, _ = paths_of(model, floats(), expects="bidirectional")
     assert report.findings[0].message.startswith("not compiled: position 0 differs")
@@ -117,7 +117,7 @@ def test_compiling_leaves_nothing_behind() -> None:
         warnings.simplefilter("always")
         report, answer = paths_of(model, floats(), expects="causal")
     assert report.ok, report
-    assert "compiled" in answer.tried
+    assert "compiled" in str(answer.tried)
     assert not said
     counted = torch._dynamo.testing.CompileCounter()
     torch.compile(model_of(False), backend=counted)(floats())
@@ -132,14 +132,14 @@ def test_flex_attention_is_one_of_the_ways() -> None:
     model = ARCHITECTURES["mistral"].build("eager")
     report, answer = paths_of(model)
     assert report.ok, report
-    assert {"sdpa attention", "flex attention"} <= set(answer.tried.split(", "))
+    assert {"sdpa attention", "flex attention"} <= set(str(answer.tried).split("; "))
     assert model.config._attn_implementation == "eager"
 
 
 @pytest.mark.parametrize("name", ["stablelm", "gptj"])
 def test_a_model_that_does_not_offer_it_is_not_asked(name: str) -> None:
     _, answer = paths_of(ARCHITECTURES[name].build("eager"))
-    assert "flex attention" not in answer.tried
+    assert "flex attention" not in str(answer.tried)
     assert not answer.notes
 
 

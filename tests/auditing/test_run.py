@@ -1,4 +1,4 @@
-"""The audit: what it asks, what it leaves as it was, and what it says to models that are odd."""
+"""The audit: expectations, probes, what it restores, and unusual models."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_mask_may_be_an_input_and_is_not_cut() -> None:
     report = mw.audit(model, inputs, expects={"source": real, "target": "causal"})
     assert report.ok, str(report)
     assert "an input is a mask" in str(report)
-    assert "training, without dropout" in str(report)
+    assert "training without dropout" in str(report)
     assert model.config.dropout == 0.25
 
 
@@ -334,15 +334,15 @@ def test_a_model_that_gives_nan_is_a_finding() -> None:
 
 
 REFUSED = {
-    "no model": (lambda: mw.audit(3, floats(), expects="causal"), "Give a module or a function"),
-    "no tensor": (lambda: mw.audit(len, "abc", expects="causal"), "Give a tensor, a tuple"),
+    "no model": (lambda: mw.audit(3, floats(), expects="causal"), "Pass a function or module"),
+    "no tensor": (lambda: mw.audit(len, "abc", expects="causal"), "Pass a tensor, a tuple"),
     "no positions": (lambda: mw.audit(len, torch.ones(3), expects="causal"), "no input is ids"),
     "no output": (lambda: mw.audit(lambda x: 3, floats(), expects="causal"), "Pass output="),
     "other length": (
         lambda: mw.audit(lambda x: x[:, :5], floats(), expects="causal"),
         "5 positions, and the input 12",
     ),
-    "no mask": (lambda: mw.audit(len, floats(), expects=3), "Give a mask, a dict of masks"),
+    "no mask": (lambda: mw.audit(len, floats(), expects=3), "Pass a mask, a dict of masks"),
     "no atom": (lambda: mw.audit(len, floats(), expects="casual()"), "Did you mean causal"),
     "no such input": (
         lambda: mw.audit(len, {"x": floats()}, expects={"y": mw.causal()}),
@@ -350,14 +350,14 @@ REFUSED = {
     ),
     "no such probe": (
         lambda: mw.audit(len, floats(), expects="causal", probes="leek"),
-        "Choose from leak",
+        "Did you mean 'leak'",
     ),
     "one input": (
         lambda: mw.audit(len, (floats(),), expects="encoder-decoder"),
         "needs two inputs",
     ),
-    "not of transformers": (lambda: mw.audit(nn.Linear(2, 2), floats()), "this is none"),
-    "no inputs": (lambda: mw.audit(nn.Linear(2, 2), expects="causal"), "inputs were left out"),
+    "not of transformers": (lambda: mw.audit(nn.Linear(2, 2), floats()), "reads the config"),
+    "no inputs": (lambda: mw.audit(nn.Linear(2, 2), expects="causal"), "inputs may be omitted"),
 }
 
 
@@ -374,9 +374,9 @@ def test_a_wrong_call_is_refused_in_a_sentence(name: str) -> None:
 def test_the_report_is_text_json_and_an_error() -> None:
     good = mw.audit(model_of(mw.causal()), floats(), expects="causal")
     good.assert_ok()
-    assert "obeys causal()" in str(good)
+    assert "respects causal()" in str(good)
     bad = mw.audit(model_of(None), floats(), expects="causal")
-    with pytest.raises(mw.AuditError, match="does not obey"):
+    with pytest.raises(mw.AuditError, match="does not respect"):
         bad.assert_ok()
     with pytest.raises(mw.TruthError, match=r"report\.ok"):
         bool(bad)
@@ -384,7 +384,7 @@ def test_the_report_is_text_json_and_an_error() -> None:
     assert (told["ok"], told["cause"], told["layer"]) == (False, "future-visible", "0")
     assert {probe["probe"] for probe in told["probes"]} >= {"leak", "reach", "gradient"}
     assert "mw.influence" in told["findings"][0]["reproduce"]
-    assert bad.to_html().startswith("<!DOCTYPE html>")
+    assert bad.to_html().startswith("<!doctype html>")
 
 
 def test_the_way_to_reproduce_a_leak_works() -> None:
