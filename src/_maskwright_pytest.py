@@ -96,7 +96,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(config, "workeroutput"):
         config.workeroutput[OUTPUT] = kept
         return
-    from maskwright.core._atomic_write import write_atomic
+    from maskwright._atomic_write import write_atomic
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, _as_page(kept) if path.suffix == ".html" else _as_json(kept))

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from maskwright.engine.api import BackendChoice, attention, explain_backend
     from maskwright.engine.block_selection import top_blocks
     from maskwright.engine.cost import WorkEstimate
-    from maskwright.linting.findings import Finding, LintReport
+    from maskwright.linting.codes import Finding, LintReport
     from maskwright.linting.lint import lint
     from maskwright.recognition.encoding import Convention
     from maskwright.recognition.recognize import Recognized, recognize
@@ -85,9 +85,9 @@ _LATER = {
     "AuditReport": "auditing.report",
     "BackendChoice": "engine.api",
     "Convention": "recognition.encoding",
-    "Finding": "linting.findings",
+    "Finding": "linting.codes",
     "Influence": "auditing.measure",
-    "LintReport": "linting.findings",
+    "LintReport": "linting.codes",
     "Recognized": "recognition.recognize",
     "Target": "targets.base",
     "Trace": "tracing.trace",
@@ -187,7 +187,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module 'maskwright' has no attribute {name!r}")
-    from maskwright.core._optional_deps import require
+    from maskwright._optional_deps import require
 
     with require(name):
         value = getattr(importlib.import_module(f"maskwright.{_LATER[name]}"), name)

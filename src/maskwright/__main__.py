@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from maskwright._optional_deps import missing
 from maskwright.cli import app
-from maskwright.core._optional_deps import missing
 from maskwright.errors import MaskError
 
 

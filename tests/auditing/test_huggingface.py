@@ -73,7 +73,7 @@ def compare(expects: Any, calls: Sequence[mw.AttentionCall], inputs: dict[str, A
     real = inputs.get("attention_mask", torch.ones(batch, length)).bool().numpy()[:, :, None]
     for call, mask in zip(calls, masks[-len(calls) :], strict=True):
         wanted = mask.on(length, batch=batch).dense().any(1)
-        assert np.array_equal(call.seen.any(1) & real, wanted & real), call
+        assert np.array_equal(call.visible.any(1) & real, wanted & real), call
 
 
 LEFT = (

@@ -155,7 +155,7 @@ def test_every_probe_has_a_row() -> None:
 
 def test_the_trace_is_a_table() -> None:
     class Broken:
-        layer, kernel, convention, hidden_share = "layers.1", "softmax", None, 0.5
+        layer, kernel, convention, masked_share = "layers.1", "softmax", None, 0.5
 
         @property
         def mask(self) -> str:
@@ -166,7 +166,7 @@ def test_the_trace_is_a_table() -> None:
             layer="layers.0",
             kernel="sdpa",
             convention="is_causal",
-            hidden_share=0.375,
+            masked_share=0.375,
             mask="causal()",
         ),
         Broken(),
@@ -192,7 +192,7 @@ def hostile_report() -> AuditReport:
         message=HOSTILE, cause=HOSTILE, fix=HOSTILE, layer=HOSTILE, used=HOSTILE, reproduce=HOSTILE
     )
     call = SimpleNamespace(
-        layer=HOSTILE, kernel=HOSTILE, convention=HOSTILE, hidden_share=0.0, mask=HOSTILE
+        layer=HOSTILE, kernel=HOSTILE, convention=HOSTILE, masked_share=0.0, mask=HOSTILE
     )
     return report(
         found,

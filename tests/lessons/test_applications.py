@@ -87,7 +87,7 @@ def test_d4_a_reply_sees_its_prompt_and_its_own_past(tmp_path: Path) -> None:
     rows = pack(examples, 1, 8, begin, end)
     assert rows.ids.tolist() == [[7, 8, begin, 9, 10, 5, begin, 6]]
     for call in mw.trace(task.packed, **rows.inputs(torch.device("cpu"))):
-        assert call.seen[0, 0].astype(int).tolist() == [
+        assert call.visible[0, 0].astype(int).tolist() == [
             [1, 1, 0, 0, 0, 0, 0, 0],
             [1, 1, 0, 0, 0, 0, 0, 0],
             [1, 1, 1, 0, 0, 0, 0, 0],

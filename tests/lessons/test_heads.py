@@ -113,7 +113,7 @@ def test_e3_the_shapes_of_a_real_run_with_one_head() -> None:
     model = BabyGPT(GPTConfig(vocabulary=9, context=BLOCK_SIZE, width=WIDTH, heads=1))
     [call] = mw.trace(model, torch.zeros(BATCH, TOKENS, dtype=torch.long))
     assert call.layer == "attend"
-    assert call.flow == (
+    assert call.shapes == (
         (BATCH, TOKENS, WIDTH),
         (BATCH, 1, TOKENS, WIDTH),  # here the one head is as wide as the model
         (BATCH, 1, TOKENS, TOKENS),
@@ -130,7 +130,7 @@ def test_e3_the_shapes_of_a_real_run_with_three() -> None:
     assert [call.layer for call in calls] == [f"attend.heads.{n}" for n in range(3)]
     assert {call.step for call in calls} == {0}  # side by side, not one after another
     for call in calls:
-        assert call.flow == (
+        assert call.shapes == (
             (BATCH, TOKENS, WIDTH),
             (BATCH, 1, TOKENS, HEAD_SIZE),
             (BATCH, 1, TOKENS, TOKENS),

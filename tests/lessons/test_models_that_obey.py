@@ -132,7 +132,7 @@ def test_e3_the_flow_of_shapes() -> None:
     batch, length = ids.shape
     per_head = (batch, HEADS, length, DIM // HEADS)
     for call in trace:
-        assert call.flow == (
+        assert call.shapes == (
             (batch, length, DIM),
             per_head,
             (batch, HEADS, length, length),

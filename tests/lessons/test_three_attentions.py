@@ -56,7 +56,7 @@ def test_b4_each_of_the_three_attentions_has_a_mask_of_its_own() -> None:
         "decoder.1.attend": mw.causal() & REAL_TARGET,
         "decoder.1.cross": REAL_SOURCE,
     }
-    assert [call.seen.shape[2:] for call in trace if call.cross] == [(4, 5), (4, 5)]
+    assert [call.visible.shape[2:] for call in trace if call.cross] == [(4, 5), (4, 5)]
 
 
 def test_b4_every_output_depends_on_the_real_source_and_on_its_own_past() -> None:
@@ -132,7 +132,7 @@ def test_b5_the_model_makes_its_causal_mask_from_the_length() -> None:
         triangle = torch.ones(length, length).tril().bool().numpy()
         for ids in (first, second):
             for call in mw.trace(model, ids):
-                assert (call.seen[0, 0] == triangle).all()
+                assert (call.visible[0, 0] == triangle).all()
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])

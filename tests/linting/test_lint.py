@@ -12,7 +12,7 @@ import torch
 import maskwright as mw
 from maskwright import Finding, lint
 from maskwright.linting.cells import CELL_CHECKS, CellInput
-from maskwright.linting.findings import make_finding
+from maskwright.linting.codes import make_finding
 from maskwright.messages import Reason
 from tests.linting.masks import (
     BOTH,

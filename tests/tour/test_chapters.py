@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maskwright.core._optional_deps import EXTRAS
+from maskwright._optional_deps import EXTRAS
 from maskwright.tour import run, words
 from maskwright.tour.chapter import NOTHING, Chapter, Text
 from maskwright.tour.chapters import CHAPTERS

@@ -41,9 +41,9 @@ def cells(mask: Mask, q_len: int = T, kv_len: int | None = None, q_start: int | 
 
 
 def assert_visible(call: AttentionCall, mask: Mask, **sizes: Any) -> None:
-    queries, keys = call.seen.shape[2:]
+    queries, keys = call.visible.shape[2:]
     expected = cells(mask, queries, keys, **sizes)
-    whole = np.broadcast_to(call.seen, (B, H, queries, keys))
+    whole = np.broadcast_to(call.visible, (B, H, queries, keys))
     np.testing.assert_array_equal(whole, np.broadcast_to(expected, whole.shape))
 
 

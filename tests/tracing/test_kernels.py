@@ -53,15 +53,17 @@ def test_sdpa_attn_mask(name: str, form: str) -> None:
     [call] = trace(sdpa, *tensors(), attn_mask=mask)
     assert call.kernel == "sdpa"
     assert call.convention == ("bool, True keeps" if form == "bool" else "added")
-    assert torch.equal(call.given, mask)
+    assert torch.equal(call.mask_argument, mask)
     if name == "inverted" and fill:
         # The last row is fully masked, so that a finite value masks nothing in it.
         rows = slice(0, T - 1) if math.isfinite(fill) else slice(0, T)
-        assert (call.seen[:, :, rows] == cells(~CAUSAL)[:, :, rows]).all()
-        assert call.seen[:, :, -1].all() == math.isfinite(fill)
+        assert (call.visible[:, :, rows] == cells(~CAUSAL)[:, :, rows]).all()
+        assert call.visible[:, :, -1].all() == math.isfinite(fill)
     else:
         assert_visible(call, MASKS[name])
-        assert repr(call.mask) == repr(mw.recognize(call.seen, axes="bhqk", polarity="keep").mask)
+        assert repr(call.mask) == repr(
+            mw.recognize(call.visible, axes="bhqk", polarity="keep").mask
+        )
 
 
 @pytest.mark.parametrize("fill", [-1.0, 1.0, -50.0])
@@ -69,7 +71,7 @@ def test_additive_values_that_leave_a_weight_mask_nothing(fill: float) -> None:
     mask = torch.zeros(T, T).masked_fill(FUTURE, fill)
     [call] = trace(sdpa, *tensors(), attn_mask=mask)
     assert call.mask == mw.everything()
-    assert call.hidden_share == 0.0
+    assert call.masked_share == 0.0
     assert call.convention == "added"
 
 
@@ -134,7 +136,7 @@ def test_nested_tensors(layout: Any) -> None:
     x = torch.nested.nested_tensor(each, layout=layout).transpose(1, 2)
     [call] = trace(sdpa, *[x if layout == torch.jagged else x.contiguous()] * 3)
     assert (call.mask, call.convention) == (PADDING, "nested tensor")
-    assert call.flow == ((B, H, T, D), (B, H, T, T), (B, H, T, D))
+    assert call.shapes == ((B, H, T, D), (B, H, T, T), (B, H, T, D))
 
 
 def test_vmap_and_checkpoints() -> None:
@@ -191,7 +193,7 @@ def test_multihead_attention(name: str, batch_first: bool, grad: bool, weights: 
     assert call.kernel == ("mha fast path" if fast else "mha")
     assert_visible(call, mask)
     assert call.q_shape == (B, H, T, D)
-    assert call.flow == (x.shape, (B, H, T, D), (B, H, T, T), (B, H, T, D), x.shape)
+    assert call.shapes == (x.shape, (B, H, T, D), (B, H, T, T), (B, H, T, D), x.shape)
     assert not call.cross
     assert not call.after_softmax
     if name == "hint":
@@ -294,7 +296,7 @@ def test_maskwright_attention() -> None:
     mask = CAUSAL & PADDING
     [call] = trace_unchanged(lambda q: mw.attention(q, k, v, mask), q)
     assert call.kernel == "maskwright"
-    assert call.given is mask
+    assert call.mask_argument is mask
     assert_visible(call, mask)
     for impl in ("blocks", "sdpa", "reference"):
         [call] = trace(mw.attention, q, k, v, mask, impl=impl)
@@ -337,7 +339,7 @@ def test_gradients_and_nested_recordings() -> None:
         found = torch.autograd.grad(out.sum(), (q, k, v))
     for recorder in (outer, inner):
         [call] = recorder.calls
-        assert (call.kernel, call.given) == ("maskwright", mask)
+        assert (call.kernel, call.mask_argument) == ("maskwright", mask)
     assert torch.equal(outer.outputs[0], out)
     for grad, right in zip(found, expected, strict=True):
         torch.testing.assert_close(grad, right)
@@ -352,9 +354,11 @@ def test_other_threads_are_not_recorded() -> None:
         # A copied context carries the observer into the other thread, where it records nothing.
         copied = other.submit(copy_context().run, mw.attention, q, k, v, PADDING).result()
         mw.attention(q, k, v, CAUSAL)
-        assert other.submit(trace, mw.attention, q, k, v, PADDING).result()[0].given is PADDING
+        assert (
+            other.submit(trace, mw.attention, q, k, v, PADDING).result()[0].mask_argument is PADDING
+        )
     [call] = recorder.calls
-    assert call.given is CAUSAL
+    assert call.mask_argument is CAUSAL
     expected = mw.attention(q, k, v, PADDING)
     assert torch.equal(plain, expected)
     assert torch.equal(copied, expected)

@@ -40,8 +40,8 @@ def test_forms_of_manual_attention(name: str, form: str) -> None:
     assert_visible(call, MASKS[name])
     assert call.convention == "bool, True drops"
     assert call.q_shape == call.k_shape == call.v_shape == (B, H, T, D)
-    assert call.flow == ((B, T, C), (B, H, T, D), (B, H, T, T), (B, H, T, D), (B, T, C))
-    assert torch.equal(call.given, ~keep)
+    assert call.shapes == ((B, T, C), (B, H, T, D), (B, H, T, T), (B, H, T, D), (B, T, C))
+    assert torch.equal(call.mask_argument, ~keep)
     assert not call.after_softmax
     assert not call.cross
 
@@ -53,7 +53,7 @@ def test_baddbmm() -> None:
 
     [call] = trace(attend, tensors()[0][0])
     assert (call.mask, call.convention) == (CAUSAL, "added")
-    assert call.given.shape == (1, T, T)
+    assert call.mask_argument.shape == (1, T, T)
 
 
 def test_inference_mode() -> None:

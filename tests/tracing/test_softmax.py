@@ -49,7 +49,7 @@ BEFORE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 def test_masks_before_the_softmax(how: str) -> None:
     [call] = trace_unchanged(ManualAttention(lambda s: BEFORE[how](s, KEEP)).eval(), tokens())
     assert call.mask == CAUSAL
-    assert call.given is not None or how == "index"
+    assert call.mask_argument is not None or how == "index"
     words = {"where": "bool, True keeps", "add": "added", "add_": "added", "sub": "added"}
     if how != "index":
         assert call.convention == words.get(how, "bool, True drops")
@@ -96,7 +96,7 @@ def test_mask_values_after_the_softmax_mask_nothing(how: str) -> None:
     [call] = trace_unchanged(ManualAttention(after=WRONG_AFTER[how]).eval(), tokens())
     assert call.mask == mw.everything()
     assert call.after_softmax
-    assert call.given.shape == (T, T)
+    assert call.mask_argument.shape == (T, T)
 
 
 @pytest.mark.parametrize("form", ["matmul", "bmm", "einsum"])
@@ -124,19 +124,19 @@ def test_fully_masked_rows() -> None:
     [call] = trace(
         ManualAttention(lambda s: s.masked_fill(~keep, -INF), lambda w: w.nan_to_num(0.0)), tokens()
     )
-    assert call.mask == ~CAUSAL or (call.seen == keep.numpy()).all()
+    assert call.mask == ~CAUSAL or (call.visible == keep.numpy()).all()
     assert not call.after_softmax
     [call] = trace(
         ManualAttention(lambda s: s.masked_fill(~keep, -1e9), lambda w: w.masked_fill(~keep, 0.0)),
         tokens(),
     )
-    assert (call.seen == keep.numpy()).all()
+    assert (call.visible == keep.numpy()).all()
     assert not call.after_softmax
     assert call.convention == "bool, True drops"
     [call] = trace(
         ManualAttention(lambda s: s.masked_fill(~keep, -INF)), tokens()
     )  # the row is NaN
-    assert (call.seen == keep.numpy()).all()
+    assert (call.visible == keep.numpy()).all()
 
 
 SOFTMAXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

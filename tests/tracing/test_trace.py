@@ -53,11 +53,11 @@ def test_trace_is_an_immutable_sequence_with_json_data() -> None:
     assert [call.layer for call in found] == ["layers.0", "layers.1"]
     data = json.loads(json.dumps(found.as_dict()))["calls"][0]
     assert data["mask"] == "causal()"
-    assert data["flow"][2] == [B, H, T, T]
+    assert data["shapes"][2] == [B, H, T, T]
     with pytest.raises(AttributeError):
         found[0].layer = "other"  # type: ignore[misc]
     with pytest.raises(ValueError, match="read-only"):
-        found[0].seen[0] = True
+        found[0].visible[0] = True
 
 
 def test_compiled_models_run_eagerly() -> None:

@@ -52,8 +52,8 @@ def test_encoder_fast_path(nested: bool) -> None:
         assert call.kernel == "encoder fast path"
         assert call.mask == PADDING
         assert call.convention == ("nested tensor" if nested else "bool, True drops")
-        assert call.flow[0] == call.flow[-1] == (B, T, C)
-        assert call.flow[1:4] == ((B, H, T, D), (B, H, T, T), (B, H, T, D))
+        assert call.shapes[0] == call.shapes[-1] == (B, T, C)
+        assert call.shapes[1:4] == ((B, H, T, D), (B, H, T, T), (B, H, T, D))
     calls = trace_unchanged(model, tokens(), mask=FUTURE)
     assert {call.mask for call in calls} == {CAUSAL}
     assert {call.kernel for call in calls} == {"encoder fast path"}
@@ -117,7 +117,7 @@ REAL = (IDS != 0).long()
 def assert_visible_without_padding(call: AttentionCall, mask: Mask) -> None:
     """Query rows of padding may attend to any key."""
     rows = np.broadcast_to(~IS_PADDING.numpy()[:, None, :], (B, H, T))
-    whole = np.broadcast_to(call.seen, (B, H, T, T))
+    whole = np.broadcast_to(call.visible, (B, H, T, T))
     np.testing.assert_array_equal(whole[rows], np.broadcast_to(cells(mask), whole.shape)[rows])
 
 

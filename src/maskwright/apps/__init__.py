@@ -4,7 +4,7 @@ What may enter: what is particular to one task. How a model is trained is in `tr
 kept in `checkpoints`.
 """
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 
 with require("maskwright.apps", "apps"):
     import torch  # noqa: F401

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from maskwright._optional_deps import require
 from maskwright.apps.training import seeded
-from maskwright.core._optional_deps import require
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 
 if TYPE_CHECKING:
     from maskwright.apps.cheat import Compared

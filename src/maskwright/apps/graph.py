@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from maskwright._optional_deps import require
 from maskwright.apps.app import version_of
 from maskwright.apps.training import Course, seeded
 from maskwright.auditing.run import audit
-from maskwright.core._optional_deps import require
 from maskwright.core.atoms import everything, graph, window
 from maskwright.core.parser import parse
 from maskwright.draw.picture import picture

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from maskwright._atomic_write import write_atomic
+from maskwright._optional_deps import require
 from maskwright.apps.app import version_of
 from maskwright.apps.training import Course, seeded
 from maskwright.auditing.run import audit
-from maskwright.core._atomic_write import write_atomic
-from maskwright.core._optional_deps import require
 from maskwright.core.atoms import causal, keys, queries, window
 from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from maskwright._optional_deps import require
 from maskwright._registry import Registry
-from maskwright.core._optional_deps import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable

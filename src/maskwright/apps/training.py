@@ -19,7 +19,6 @@ from maskwright.apps.checkpoints import Progress, is_there, read_weights, save_w
 from maskwright.apps.ranks import Ranks
 from maskwright.apps.resuming import load_last, progress_of, save_last
 from maskwright.apps.weights import Weights
-from maskwright.apps.weights import Weights
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

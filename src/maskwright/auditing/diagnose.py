@@ -112,7 +112,7 @@ def _diagnose_masks(failure: Failure, evidence: Evidence) -> Diagnosis:
     if wrong:
         # Of the calls of one layer, the one with the most keys is the most informative.
         layer = wrong[0].call.layer
-        worst = max((w for w in wrong if w.call.layer == layer), key=lambda w: w.seen.shape[2])
+        worst = max((w for w in wrong if w.call.layer == layer), key=lambda w: w.visible.shape[2])
         return _in_call(diagnoser.name(worst, calls), worst.call)
     late = _masked_after_softmax(calls)
     if late is not None:
@@ -159,11 +159,11 @@ def _source_calls(
     showing: list[AttentionCall] = []
     masking: list[AttentionCall] = []
     for call in evidence.calls:
-        if id(call) in decoder or call.seen.shape[-1] != keys:
+        if id(call) in decoder or call.visible.shape[-1] != keys:
             continue
-        if call.seen.shape[0] not in (1, batch):
+        if call.visible.shape[0] not in (1, batch):
             continue
-        seen = np.broadcast_to(call.seen.any(1), (masked.shape[0], *call.seen.shape[2:]))
+        seen = np.broadcast_to(call.visible.any(1), (masked.shape[0], *call.visible.shape[2:]))
         rows = seen if call.cross else seen & ~masked[:, :, None]
         (showing if (rows & masked[:, None, :]).any() else masking).append(call)
     return showing, masking
@@ -239,7 +239,7 @@ def _without_masks(failure: Failure, evidence: Evidence) -> str:
         return "positions-shifted" if left else "attends-across-batch"
     length = evidence.tested.length()
     calls = own_calls(evidence.calls)
-    if calls and all(call.seen.shape[-2:] == (length, length) for call in calls):
+    if calls and all(call.visible.shape[-2:] == (length, length) for call in calls):
         return "not-through-attention"
     return _by_positions(failure, own)
 
@@ -377,7 +377,7 @@ def _mask_of(call: AttentionCall) -> Reason:
     """The mask that a call used, as an expression if one was recognized."""
     mask = call.mask
     if mask is None:
-        return Reason("audit.mask.unrecognized", {"share": float(call.hidden_share)})
+        return Reason("audit.mask.unrecognized", {"share": float(call.masked_share)})
     text = str(mask)
     short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "…"
     return Reason("audit.mask", {"mask": short})
@@ -385,7 +385,7 @@ def _mask_of(call: AttentionCall) -> Reason:
 
 def _empty_row(calls: Sequence[AttentionCall]) -> AttentionCall | None:
     """A call with a fully masked row."""
-    return next((call for call in calls if not call.seen.any(-1).all()), None)
+    return next((call for call in calls if not call.visible.any(-1).all()), None)
 
 
 def _masked_after_softmax(calls: Sequence[AttentionCall]) -> AttentionCall | None:
@@ -394,7 +394,7 @@ def _masked_after_softmax(calls: Sequence[AttentionCall]) -> AttentionCall | Non
 
 def _value_code(call: AttentionCall, among: tuple[str, ...]) -> str | None:
     """A lint code for the values of the mask that was passed."""
-    given: Any = call.given
+    given: Any = call.mask_argument
     if given is None or getattr(given, "dtype", None) is None:
         return None
     dtype = str(given.dtype)
@@ -412,7 +412,7 @@ class MaskMismatch:
     """An attention call whose mask is not the expected one."""
 
     call: AttentionCall
-    seen: BoolArray  # (batch, queries, keys), by any head
+    visible: BoolArray  # (batch, queries, keys), by any head
     allowed: BoolArray
     judged: BoolArray  # (batch, queries)
     start: int  # the position of the first query
@@ -420,19 +420,19 @@ class MaskMismatch:
     @property
     def extra(self) -> BoolArray:
         """The cells that are visible and must be masked."""
-        return self.seen & ~self.allowed & self.judged[:, :, None]
+        return self.visible & ~self.allowed & self.judged[:, :, None]
 
     @property
     def missing(self) -> BoolArray:
         """The cells that are masked and must be visible."""
-        return self.allowed & ~self.seen & self.judged[:, :, None]
+        return self.allowed & ~self.visible & self.judged[:, :, None]
 
     def is_explained_by(self, cells: BoolArray) -> bool:
         """Whether the call saw these cells in all tested rows; fully masked rows may differ."""
         tested = self.judged & cells.any(-1)
         if 2 * tested.sum() < self.judged.sum():
             return False
-        return bool(np.array_equal(cells[tested], self.seen[tested]))
+        return bool(np.array_equal(cells[tested], self.visible[tested]))
 
 
 @dataclass
@@ -474,7 +474,7 @@ class MaskDiagnoser:
 
     def _compare(self, call: AttentionCall, n: int) -> MaskMismatch | None:
         """A call with the cells expected of it; None if their shapes do not match."""
-        seen = call.seen.any(1)
+        seen = call.visible.any(1)
         _, q_len, kv_len = seen.shape
         if seen.shape[0] not in (1, self.batch) or q_len > kv_len or kv_len > self.length:
             return None
@@ -499,32 +499,32 @@ class MaskDiagnoser:
         by_values = _value_code(call, TOO_WEAK)
         if by_values is not None:
             return by_values
-        if call.seen.all():
+        if call.visible.all():
             return self._without_mask(wrong, calls)
         by_axis = self._by_axis(wrong)
         if by_axis is not None:
             return by_axis
         if wrong.start:
-            upper = self.expected.cells[0][:, : wrong.seen.shape[1], : wrong.seen.shape[2]]
+            upper = self.expected.cells[0][:, : wrong.visible.shape[1], : wrong.visible.shape[2]]
             if wrong.is_explained_by(upper):
                 return "aligned-upper-left"
-        rows = slice(wrong.start, wrong.start + wrong.seen.shape[1])
+        rows = slice(wrong.start, wrong.start + wrong.visible.shape[1])
         for code, cells in self._mistakes():
-            if wrong.is_explained_by(cells[:, rows, : wrong.seen.shape[2]]):
+            if wrong.is_explained_by(cells[:, rows, : wrong.visible.shape[2]]):
                 return code
         return self._by_cells(wrong)
 
     def _without_mask(self, wrong: MaskMismatch, calls: Sequence[AttentionCall]) -> str:
         """A call without a mask: only in this layer, or which term of the mask is missing."""
-        masked = {call.layer for call in own_calls(calls) if not call.seen.all()}
+        masked = {call.layer for call in own_calls(calls) if not call.visible.all()}
         if masked and wrong.call.layer not in masked:
             return "missing-in-layer"
-        rows = slice(wrong.start, wrong.start + wrong.seen.shape[1])
+        rows = slice(wrong.start, wrong.start + wrong.visible.shape[1])
         lost = []
         for term in terms_of(self.expected.mask):
             cells = self._dense(term)
             if cells is not None:
-                part = cells[:, rows, : wrong.seen.shape[2]]
+                part = cells[:, rows, : wrong.visible.shape[2]]
                 if not part[np.broadcast_to(wrong.judged, part.shape[:2])].all():
                     lost.append(code_if_missing(term))
         return lost[0] if len(lost) == 1 else "mask-missing"
@@ -548,7 +548,7 @@ class MaskDiagnoser:
 
     def _by_axis(self, wrong: MaskMismatch) -> str | None:
         """The mask of another sequence, or one per head that should be one per sequence."""
-        seen, allowed = wrong.call.seen, wrong.allowed
+        seen, allowed = wrong.call.visible, wrong.allowed
         batch, heads = seen.shape[:2]
         if self.batch == 1:
             return None

@@ -197,12 +197,12 @@ def _results(results: Iterable[ProbeResult], lang: str) -> str:
 def _trace(trace: Any, lang: str) -> str:
     rows = []
     for call in getattr(trace, "calls", ()):
-        masked = _get(call, "hidden_share")
+        masked = _get(call, "masked_share")
         share = f"{masked:.0%}" if isinstance(masked, (int, float)) else "–"
         mask = _get(call, "mask_text") or _get(call, "mask")
         shown = _words("unrecognized", lang) if mask is None else _text(mask)
         late = _words("after_softmax", lang) if _get(call, "after_softmax") else ""
-        flow = " → ".join(map(str, _get(call, "flow") or ()))
+        flow = " → ".join(map(str, _get(call, "shapes") or ()))
         cells = (_get(call, "kernel"), flow, _get(call, "convention"))
         rows.append(
             f'<tr><th scope="row"><code>{_text(_get(call, "layer") or "(model)")}</code></th>'

@@ -283,7 +283,7 @@ class AuditRun:
         """Steps of attention over all positions; else modules with attention over some of them."""
         length = self.tested.length()
         own = own_calls(self.calls)
-        whole = [call for call in own if call.seen.shape[-2:] == (length, length)]
+        whole = [call for call in own if call.visible.shape[-2:] == (length, length)]
         steps = {call.step for call in whole}
         return len(steps) or len({call.layer for call in own if call.layer}) or None
 
@@ -295,11 +295,11 @@ class AuditRun:
             return
         length = self.tested.length()
         shape = (self.tested.batch, length, length)
-        calls = [c for c in own_calls(self.calls) if c.seen.shape[-2:] == shape[-2:]]
-        calls = [c for c in calls if c.seen.shape[0] in (1, shape[0])]
+        calls = [c for c in own_calls(self.calls) if c.visible.shape[-2:] == shape[-2:]]
+        calls = [c for c in calls if c.visible.shape[0] in (1, shape[0])]
         if not calls:
             return
-        seen = np.logical_or.reduce([np.broadcast_to(c.seen.any(1), shape) for c in calls])
+        seen = np.logical_or.reduce([np.broadcast_to(c.visible.any(1), shape) for c in calls])
         lost = own.direct & ~seen & own.judged[:, :, None]
         if lost.any() and not _is_permuted(seen, own.direct):
             b, i, j = (int(x) for x in np.argwhere(lost)[0])

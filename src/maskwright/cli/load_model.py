@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import nn
 
+from maskwright._optional_deps import require
 from maskwright.auditing.expectations import expect, read_expects
 from maskwright.auditing.huggingface import LENGTH, is_transformers_model
 from maskwright.auditing.huggingface import make_inputs as make_transformers_inputs
 from maskwright.auditing.model_under_test import accepts_argument
 from maskwright.auditing.probes import brief
-from maskwright.core._optional_deps import require
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError, MaskError

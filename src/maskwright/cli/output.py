@@ -6,8 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from maskwright._atomic_write import write_atomic
 from maskwright.cli.front import typer
-from maskwright.core._atomic_write import write_atomic
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ def explore(
     ] = True,
 ) -> None:
     """Start the explorer page on this machine: masks, drawn and calculated as you type."""
-    from maskwright.core._optional_deps import require
+    from maskwright._optional_deps import require
 
     with require("explore"):
         from maskwright.explore.server import serve

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -129,13 +129,13 @@ def _write(mask: Mask) -> dict[str, Any]:
     if isinstance(mask, Composite):
         parts = [_write(part) for part in mask._parts()]
         return {mask.operator: parts[0] if mask.operator in _UNARY else parts}
-    assert isinstance(mask, Atom)
-    if not mask.serializable:
+    atom = cast("Atom", mask)
+    if not atom.serializable:
         raise TextError(
             f"to_json: {mask!r:.80} contains a Python function, which JSON cannot represent. "
             "Pass dense(...) instead."
         )
-    name, arguments = mask._call()
+    name, arguments = atom._call()
     return {"atom": name, **{key: _write_value(value) for key, value in arguments.items()}}
 
 

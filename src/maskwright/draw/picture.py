@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from maskwright.core._atomic_write import write_atomic
+from maskwright._atomic_write import write_atomic
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.draw.masks import difference_of, scene_of

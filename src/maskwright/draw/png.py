@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 from maskwright.draw.fonts import drawable
 from maskwright.draw.palette import DARK, LIGHT, dark_on
 from maskwright.draw.png_sheet import MARGIN, SMALL, Sheet

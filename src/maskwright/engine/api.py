@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from maskwright.core._optional_deps import missing
+from maskwright._optional_deps import missing
 from maskwright.core.validate import read_choice
 from maskwright.engine import validate
 from maskwright.engine.cost import WorkEstimate, estimate_work

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 from maskwright.core.atoms import blocks
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type, parse_int

@@ -3,7 +3,7 @@
 What may enter here: adapters. What a mask is, and how attention runs, is decided elsewhere.
 """
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 
 with require("maskwright.integrations"):
     import torch  # noqa: F401

@@ -19,7 +19,7 @@ import numpy as np
 from maskwright.core.atoms import causal, chunks, documents, everything, padding, where, window
 from maskwright.core.atoms.array import Where
 from maskwright.core.evaluate import MAX_CELLS
-from maskwright.core.expr import walk
+from maskwright.core.expr import find
 from maskwright.core.simplify import simplify
 from maskwright.errors import Unsupported
 
@@ -132,7 +132,7 @@ def read_function(function: Callable[..., Any], view: View) -> BoundMask:
     """The mask that the function says, on the view: remembered from earlier, where it is the same."""
     mask = simplify(_read(function, view, _rules()))
     bound = mask.on(view.q_len, view.kv_len, view.batch, 1, view.q_start)
-    if any(isinstance(part, Where) for part in walk(mask)):
+    if find(mask, Where):
         return _same_spans(Asked(bound.frame, _digest(bound), _recorded(bound)))
     return _same_mask(bound)
 

@@ -19,8 +19,7 @@ from maskwright.core.atoms import causal, window
 from maskwright.core.expr import Cell, brief
 from maskwright.core.spans import Spans
 from maskwright.errors import FrameError
-from maskwright.linting.codes import CODES
-from maskwright.linting.findings import Checks, Finding, make_finding
+from maskwright.linting.codes import CODES, Checks, Finding, make_finding
 from maskwright.messages import Reason
 
 if TYPE_CHECKING:

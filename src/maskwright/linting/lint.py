@@ -22,8 +22,7 @@ from maskwright.linting.cells import (
     check_likely_mistakes,
     has_properties,
 )
-from maskwright.linting.codes import CODES
-from maskwright.linting.findings import Finding, LintReport, make_finding
+from maskwright.linting.codes import CODES, Finding, LintReport, make_finding
 from maskwright.linting.shapes import AXES, Sizes, other_axes, place_cells, place_shape
 from maskwright.linting.values import (
     CONVENTIONS,

@@ -10,7 +10,7 @@ import numpy as np
 from maskwright.core.frame import Frame
 from maskwright.core.spans import Spans
 from maskwright.linting.cells import Expected, Interpretation, PlacedMask
-from maskwright.linting.findings import Finding, make_finding
+from maskwright.linting.codes import Finding, make_finding
 from maskwright.messages import Reason
 
 if TYPE_CHECKING:

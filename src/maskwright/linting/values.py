@@ -11,7 +11,7 @@ import numpy as np
 from maskwright.core.expr import Cell
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
-from maskwright.linting.findings import Checks, Finding, make_finding
+from maskwright.linting.codes import Checks, Finding, make_finding
 from maskwright.recognition.encoding import MAX_MASK_VALUE
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ What may enter: plain PyTorch modules with their config beside them. A model mak
 from the length; whoever calls it gives the padding. One mask object goes to every layer.
 """
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 
 with require("maskwright.models"):
     import torch  # noqa: F401

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from maskwright.core._atomic_write import write_atomic
-from maskwright.core._optional_deps import require
+from maskwright._atomic_write import write_atomic
+from maskwright._optional_deps import require
 from maskwright.core.atoms import causal
 from maskwright.core.expr import brief
 from maskwright.errors import ArgumentError

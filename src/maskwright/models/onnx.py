@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from maskwright.core._atomic_write import write_atomic
+from maskwright._atomic_write import write_atomic
 from maskwright.core.atoms import everything
 from maskwright.core.expr import brief
 from maskwright.core.validate import parse_int, read_choice

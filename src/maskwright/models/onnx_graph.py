@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:

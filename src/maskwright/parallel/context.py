@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 
 with require("maskwright.parallel.context"):
     import torch

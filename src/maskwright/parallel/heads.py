@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 
 with require("maskwright.parallel.heads"):
     import torch

@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from maskwright.core._optional_deps import require
+from maskwright._optional_deps import require
 
 with require("maskwright.parallel.share"):
     import torch

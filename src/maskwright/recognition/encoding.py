@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Form = Literal["bool", "integer", "float", "additive"]
 
 MAX_MASK_VALUE: Final = -1000.0  # a higher value, added to a score, does not mask it
-LEAST_FILL: Final = MAX_MASK_VALUE
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from maskwright.core.atoms.array import Dense
 from maskwright.core.atoms.position import Nothing
-from maskwright.core.expr import Atom, brief, walk
+from maskwright.core.expr import brief, data_size
 from maskwright.core.frame import MAX_SIZE, Frame
 from maskwright.core.validate import FrozenArray, describe_type, parse_int, read_choice
 from maskwright.errors import ArgumentError, FrameError
@@ -289,12 +288,5 @@ def _row_reasons(cells: BoolArray) -> list[Reason]:
 
 def _abbreviate(mask: Mask) -> str:
     """The expression, without its data if it is long."""
-    data = sum(
-        math.prod(value.data.shape)
-        for part in walk(mask)
-        if isinstance(part, Atom)
-        for value in part._call()[1].values()
-        if isinstance(value, FrozenArray)
-    )
-    text = "" if data > MAX_TEXT else repr(mask)
+    text = "" if data_size(mask) > MAX_TEXT else repr(mask)
     return text if text and len(text) <= MAX_TEXT else brief(mask)

@@ -11,7 +11,7 @@ import numpy as np
 
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
-from maskwright.recognition.encoding import LEAST_FILL
+from maskwright.recognition.encoding import MAX_MASK_VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,10 +106,10 @@ def mask_value(fill: object, dtype_min: float, dtype: str) -> float:
     if math.isnan(value):
         given = repr(fill) if isinstance(fill, (str, float)) else describe_type(fill)
         raise ArgumentError(f"lower: fill is {given}. Expected '-inf', 'min' or a number.")
-    if value > LEAST_FILL:
+    if value > MAX_MASK_VALUE:
         raise ArgumentError(
             f"lower: fill={value:g} is too high to mask a key reliably. "
-            f"Pass {LEAST_FILL:g} or less, 'min' or '-inf'."
+            f"Pass {MAX_MASK_VALUE:g} or less, 'min' or '-inf'."
         )
     if dtype_min > value and not (value == -math.inf == fill):
         raise ArgumentError(

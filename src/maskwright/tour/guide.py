@@ -11,7 +11,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from maskwright.core._atomic_write import write_atomic
+from maskwright._atomic_write import write_atomic
 from maskwright.errors import ArgumentError
 from maskwright.tour import words
 from maskwright.tour.page import page_of

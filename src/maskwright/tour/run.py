@@ -8,7 +8,7 @@ import io
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from maskwright.core._optional_deps import EXTRAS
+from maskwright._optional_deps import EXTRAS
 from maskwright.core.bound import BoundMask
 from maskwright.draw.picture import scene_from
 from maskwright.draw.scene import Scene

@@ -44,9 +44,9 @@ class AttentionCall:
             "softmax" for a manual implementation.
         q_shape: Shape of the queries, (batch, heads, length, head_dim), or () if not known.
             Likewise `k_shape`, `v_shape` and `out_shape`.
-        flow: Shapes of the module's input, the queries, the weights, the attention output and the
+        shapes: Shapes of the module's input, the queries, the weights, the attention output and the
             module's output, without those that are not known.
-        seen: True where the key is visible to the query: (batch or 1, heads or 1, queries, keys).
+        visible: True where the key is visible to the query: (batch or 1, heads or 1, queries, keys).
         masks: Mask arguments as they were passed, by name.
         convention: How the kernel interprets the mask arguments.
         after_softmax: Whether weights were removed after the softmax, so that the remaining ones
@@ -58,11 +58,11 @@ class AttentionCall:
     >>> import torch, maskwright as mw
     >>> x = torch.ones(1, 2, 4, 8)
     >>> [call] = mw.trace(torch.nn.functional.scaled_dot_product_attention, x, x, x, is_causal=True)
-    >>> call.kernel, call.mask, call.convention, call.hidden_share
+    >>> call.kernel, call.mask, call.convention, call.masked_share
     ('sdpa', causal(), 'is_causal', 0.375)
-    >>> call.seen.shape
+    >>> call.visible.shape
     (1, 1, 4, 4)
-    >>> call.given, call.mask_text, call.recognized.frame.q_start, call.as_dict()["hidden_share"]
+    >>> call.mask_argument, call.mask_text, call.recognized.frame.q_start, call.as_dict()["masked_share"]
     (None, 'causal()', 0, 0.375)
     """
 
@@ -73,8 +73,8 @@ class AttentionCall:
     k_shape: Shape
     v_shape: Shape
     out_shape: Shape
-    flow: tuple[Shape, ...]
-    seen: BoolArray
+    shapes: tuple[Shape, ...]
+    visible: BoolArray
     masks: Mapping[str, Any]
     convention: str
     after_softmax: bool
@@ -82,20 +82,20 @@ class AttentionCall:
     step: int
 
     @property
-    def given(self) -> Any:
+    def mask_argument(self) -> Any:
         """The first mask argument as it was passed, or None."""
         return next(iter(self.masks.values()), None)
 
     @property
-    def hidden_share(self) -> float:
+    def masked_share(self) -> float:
         """Fraction of the cells that are masked."""
-        return 1.0 - float(self.seen.mean()) if self.seen.size else 0.0
+        return 1.0 - float(self.visible.mean()) if self.visible.size else 0.0
 
     @cached_property
     def recognized(self) -> Recognized | None:
         """The visible cells as an expression with its frame, or None if recognition failed."""
         try:
-            return recognize(self.seen, polarity="keep", axes="bhqk")
+            return recognize(self.visible, polarity="keep", axes="bhqk")
         except Exception:  # a trace is complete also if one of its masks is not recognized
             return None
 
@@ -128,13 +128,13 @@ class AttentionCall:
             "k_shape": list(self.k_shape),
             "v_shape": list(self.v_shape),
             "out_shape": list(self.out_shape),
-            "flow": [list(shape) for shape in self.flow],
+            "shapes": [list(shape) for shape in self.shapes],
             "mask": self.mask_text,
             "convention": self.convention,
             "after_softmax": self.after_softmax,
             "cross": self.cross,
             "step": self.step,
-            "hidden_share": self.hidden_share,
+            "masked_share": self.masked_share,
         }
 
     def __str__(self) -> str:
@@ -216,8 +216,8 @@ class PendingCall:
             k_shape=k,
             v_shape=v,
             out_shape=out,
-            flow=tuple(shape for shape in shapes if shape),
-            seen=self.visible,
+            shapes=tuple(shape for shape in shapes if shape),
+            visible=self.visible,
             masks=self.masks,
             convention=self.convention,
             after_softmax=self.after_softmax,

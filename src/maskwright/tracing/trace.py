@@ -168,7 +168,7 @@ class Trace:
         num_calls: Counter[str] = Counter()
         for call in self.calls:
             pattern = re.sub(r"\d+", "#", call.layer)
-            key = (pattern, num_calls[call.layer], call.cross, call.seen.shape[2:])
+            key = (pattern, num_calls[call.layer], call.cross, call.visible.shape[2:])
             groups.setdefault(key, []).append(call)
             num_calls[call.layer] += 1
         return tuple(reason for calls in groups.values() for reason in _differences(calls))
@@ -200,17 +200,17 @@ def _table_row(call: AttentionCall) -> tuple[str, ...]:
     return (
         call.layer or "(model)",
         call.kernel,
-        " → ".join(map(str, call.flow)),
+        " → ".join(map(str, call.shapes)),
         call.mask_text,
         call.convention,
-        f"{call.hidden_share:.0%}".replace("%", " %"),
+        f"{call.masked_share:.0%}".replace("%", " %"),
     )
 
 
 def _differences(calls: list[AttentionCall]) -> Iterator[Reason]:
     by_mask: dict[object, list[AttentionCall]] = {}
     for call in calls:
-        by_mask.setdefault((call.seen.shape, call.seen.tobytes()), []).append(call)
+        by_mask.setdefault((call.visible.shape, call.visible.tobytes()), []).append(call)
     (first, *_), *others = by_mask.values()
     for other in others:
         names = list(dict.fromkeys(call.layer or "(model)" for call in other))

@@ -134,7 +134,7 @@ def _same_masks(tested: ModelUnderTest, variant: Variant) -> bool:
         tested.run_variant(variant)
     pairs = list(zip(baseline.calls, other.calls, strict=False))
     same = len(baseline.calls) == len(other.calls) > 0
-    return same and all(np.array_equal(one.seen, two.seen) for one, two in pairs)
+    return same and all(np.array_equal(one.visible, two.visible) for one, two in pairs)
 
 
 # ── a leak in training mode ───────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from maskwright.core._optional_deps import EXTRAS, PACKAGES, require
+from maskwright._optional_deps import EXTRAS, PACKAGES, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""What is not installed, in one sentence: who needs it, and the line that installs it.
-
-What may enter: names of packages that maskwright can do without, and of the extra that brings each.
-"""
+"""Optional dependencies: which extra installs a package, and the error if it is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from maskwright.errors import MissingError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EXTRAS: Final = {  # how a package is imported, and the extra of pyproject.toml that brings it
+EXTRAS: Final = {  # import name -> the extra of pyproject.toml that installs it
     "babel": "apps",
     "chatterbot_corpus": "apps",
     "jax": "jax",
@@ -36,7 +33,7 @@ EXTRAS: Final = {  # how a package is imported, and the extra of pyproject.toml 
     "xformers": "xformers",
     "yaml": "apps",
 }
-PACKAGES: Final = {  # that are not called as they are imported
+PACKAGES: Final = {  # import name -> distribution name, where they differ
     "chatterbot_corpus": "chatterbot-corpus",
     "rouge_score": "rouge-score",
     "sklearn": "scikit-learn",
@@ -46,13 +43,16 @@ PACKAGES: Final = {  # that are not called as they are imported
 
 @contextmanager
 def require(what: str, extra: str | None = None) -> Iterator[None]:
-    """Imports within it that fail for want of a package say so in one sentence.
+    """A context in which a missing package raises MissingError with the command to install it.
 
     Args:
-        what: Who needs it.
-        extra: What to install, where it is another than the one that brings the package.
+        what: What needs the package, for the message.
+        extra: The extra to install. Default: the one that installs the package.
 
-    >>> from maskwright.core._optional_deps import require
+    Raises:
+        MissingError: If an import in the context fails for want of an optional package.
+
+    >>> from maskwright._optional_deps import require
     >>> with require("audit"):
     ...     raise ModuleNotFoundError(name="torch.nn")
     Traceback (most recent call last):
@@ -62,16 +62,16 @@ Run: pip install 'maskwright[torch]'
     try:
         yield
     except ModuleNotFoundError as error:
-        told = missing(what, error, extra)
-        if told is None:
+        found = missing(what, error, extra)
+        if found is None:
             raise
-        raise told from error
+        raise found from error
 
 
 def missing(what: str, error: ModuleNotFoundError, extra: str | None = None) -> MissingError | None:
-    """The error as a person wants it; None, if it is no extra that is missing.
+    """The MissingError for a failed import; None if no extra installs that package.
 
-    >>> from maskwright.core._optional_deps import missing
+    >>> from maskwright._optional_deps import missing
     >>> missing("here", ModuleNotFoundError(name="nowhere")) is None
     True
     """

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maskwright.core._atomic_write import write_atomic
+from maskwright._atomic_write import write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path
