@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Take = Callable[[str], None]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SOURCE = Path(mw.__file__).parent
 STOOD_IN_FOR = {"typer", "wcwidth"}  # there is something plainer without them
 

@@ -112,7 +112,7 @@ def test_the_report_tells_figures_and_ends_with_the_audit(
     losses, shares, audit = APP.report(task)
     assert f"{image.counted_loss(task.digits):.3f}" in losses
     assert "of 20 drawn digits" in shares
-    assert audit.startswith("GPT obeys")
+    assert audit.startswith("GPT respects")
 
 
 def test_the_judge_knows_real_digits(

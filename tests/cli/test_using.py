@@ -41,7 +41,7 @@ def test_train_tells_its_losses_and_the_audit_and_generate_uses_what_is_kept(
     assert first.startswith("language v3: ")
     assert first.endswith("weights under causal()")
     assert "step 2: loss" in ran.out
-    assert report.startswith("BabyGPT obeys causal()")
+    assert report.startswith("BabyGPT respects causal()")
     assert kept == "kept in runs/language-v3"
     assert (tmp_path / "runs/language-v3/best").is_dir()
     words = ("generate", "language", "The c", "--version", "v3", "--count", "12", "--seed", "1")
@@ -67,7 +67,7 @@ def test_a_training_goes_on_where_it_stopped(here: Here, tmp_path: Path) -> None
 def test_another_mask_is_trained_and_told(here: Here) -> None:
     ran = here("train", *SMALL, "--steps", "1", "--mask", "everything", "--to", "cheat")
     assert "weights under everything()" in ran.out
-    assert "BabyGPT obeys everything()" in ran.out
+    assert "BabyGPT respects everything()" in ran.out
 
 
 def test_trace_shows_the_shapes_of_a_real_batch(here: Here) -> None:

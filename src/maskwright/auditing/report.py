@@ -51,8 +51,8 @@ class AuditFinding:
     >>> finding = report.findings[0]
     >>> finding.probe, finding.input - finding.output
     ('leak', 1)
-    >>> finding.as_dict()["cause"]
-    'future-visible'
+    >>> finding.as_dict()["cause"], finding.rendered("fix", "zh")
+    ('future-visible', '将掩码与 causal() 取交集（&）。')
     """
 
     probe: str
@@ -153,8 +153,10 @@ class AuditReport:
     >>> later = mw.audit(lambda x: x.flip(1), torch.randn(1, 4, 2), expects="causal")
     >>> later.ok, later.cause, later.layer, len(later.by_cause)
     (False, 'future-visible', None, 1)
-    >>> later.verdict
-    'model does not respect causal()'
+    >>> later.verdict, later.expects
+    ('model does not respect causal()', 'causal()')
+    >>> later.verdict_in("zh")
+    'model 不遵守 causal()'
     >>> later.text("zh").splitlines()[0].split("（")[0]
     'model 不遵守 causal()'
     >>> later.as_dict()["ok"], len(later.to_json()) > 100, "<h1>" in later.to_html()

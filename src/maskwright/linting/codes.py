@@ -234,7 +234,7 @@ class Finding:
 class LintReport:
     """The findings of `lint`, a sequence; root causes come first. `.ok` is True if it is empty.
 
-    A report has no truth value, because `if lint(mask)` could be read both ways.
+    A report has no boolean value, because `if lint(mask)` could be read both ways.
 
     >>> import maskwright as mw
     >>> report = mw.lint([[0, 1], [0, 0]], causal=True)
@@ -303,7 +303,7 @@ class LintReport:
         return self.findings[index]
 
     def __bool__(self) -> NoReturn:
-        raise TruthError("The truth value of a lint report is ambiguous. Use report.ok.")
+        raise TruthError("A lint report has no boolean value. Use report.ok.")
 
     def __str__(self) -> str:
         return self.text()

@@ -142,8 +142,8 @@ class Trace:
     layer    kernel         shapes    mask      convention        masked
     (model)  mha fast path  (1, 4, 8) → (1, 2, 4, 4) → (1, 2, 4, 4) → (1, 2, 4, 4) → (1, 4, 8)
                                       causal()  bool, True drops  38 %
-    >>> found.differences, found.as_dict()["calls"][0]["mask"]
-    ((), 'causal()')
+    >>> found.differences, found.difference_reasons, found.as_dict()["calls"][0]["mask"]
+    ((), (), 'causal()')
     """
 
     calls: tuple[AttentionCall, ...]
