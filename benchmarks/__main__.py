@@ -1,6 +1,7 @@
 """`make bench`: all measurements, one after the other; `python -m benchmarks attention` for one.
 
-`python -m benchmarks compare --base COMMIT` compares the working tree with an earlier commit.
+`python -m benchmarks compare --base COMMIT` compares attention in the working tree with an earlier
+commit, `python -m benchmarks compare_core --base-tree DIR` the core with an earlier checkout.
 `python -m benchmarks report` measures nothing: it writes docs/performance.md and its picture.
 """
 
@@ -11,8 +12,8 @@ from importlib import import_module
 from itertools import takewhile
 
 MEASURED = ("core", "targets", "attention", "variants", "prefill", "training", "explore")
-ON_REQUEST = ("compare", "report")  # run only where they are named
-WITH_OPTIONS = ("attention", "variants", "prefill", "training", "compare")
+ON_REQUEST = ("compare", "compare_core", "report")  # run only where they are named
+WITH_OPTIONS = ("attention", "variants", "prefill", "training", "compare", "compare_core")
 
 
 def main(given: list[str]) -> int:

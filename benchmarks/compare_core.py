@@ -114,11 +114,11 @@ def run(given: Sequence[str]) -> int:
         worker.wait()
     ratios = {cell: times["base"] / times["new"] for cell, times in best.items()}
     rows = [
-        (cell, f"{1e6 * best[cell]['base']:.1f}", f"{1e6 * best[cell]['new']:.1f}", f"{ratio:.3f}")
+        [cell, f"{1e6 * best[cell]['base']:.1f}", f"{1e6 * best[cell]['new']:.1f}", f"{ratio:.3f}"]
         for cell, ratio in ratios.items()
     ]
     mean = statistics.geometric_mean(ratios.values())
-    print(table(("cell", "base µs", "new µs", "base / new"), rows))
+    print(table(["cell", "base µs", "new µs", "base / new"], rows))
     print(f"geometric mean {mean:.3f} of {len(rows)} cells")
     save("compare_core", {"geometric_mean": mean, "seconds": best, "ratios": ratios})
     return 0
