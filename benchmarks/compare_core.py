@@ -110,8 +110,7 @@ def run(given: Sequence[str]) -> int:
                 worker.stdin.flush()
                 best[cell][name] = min(best[cell][name], json.loads(worker.stdout.readline()))
     for worker in workers.values():
-        worker.stdin.close()
-        worker.wait()
+        worker.communicate()
     ratios = {cell: times["base"] / times["new"] for cell, times in best.items()}
     rows = [
         [cell, f"{1e6 * best[cell]['base']:.1f}", f"{1e6 * best[cell]['new']:.1f}", f"{ratio:.3f}"]

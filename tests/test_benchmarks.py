@@ -333,6 +333,14 @@ def test_compare_writes_a_table_and_json(
     assert found["summary"]["minimum"] == min(cell["ratio"] for cell in found["cells"])
 
 
+def test_compare_core_measures_both_trees(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare_core", "--base-tree", str(compare.ROOT), "--rounds", "1"]) == 0
+    found = json.loads((results / "compare_core.json").read_text())
+    assert found["ratios"].keys() == found["seconds"].keys()
+    assert all(0 < seconds for times in found["seconds"].values() for seconds in times.values())
+    assert f"{len(found['ratios'])} cells" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("cell", compare.shapes(), ids=lambda cell: f"{cell.pattern} {cell.length}")
 def test_every_compared_mask_has_visible_keys(cell: compare.Cell) -> None:
     mask = eval(cell.mask, dict(vars(mw)))
