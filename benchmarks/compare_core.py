@@ -30,9 +30,9 @@ WORKER = r"""
 import json, sys, time
 import numpy as np
 import maskwright as mw
-million = 2**20
-cuts = np.sort(np.random.default_rng(0).choice(np.arange(1, million), 499, replace=False))
-lengths = np.diff(np.concatenate([[0], cuts, [million]])).tolist()
+tokens = int(sys.argv[1])
+cuts = np.sort(np.random.default_rng(0).choice(np.arange(1, tokens), 499, replace=False))
+lengths = np.diff(np.concatenate([[0], cuts, [tokens]])).tolist()
 padded = np.random.default_rng(0).random((4, 4096)) < 0.9
 masks = {
     "causal": mw.causal,
@@ -54,17 +54,17 @@ small = {
 }
 size = {"keep flags": 4096, "tree": 8}
 def spans(make):
-    return lambda: make().on(million).spans
+    return lambda: make().on(tokens).spans
 def tiles(make):
-    bound = make().on(million)
+    bound = make().on(tokens)
     bound.spans
     return lambda: bound.tiles(128)
 def bind(name, make):
     return lambda: make().on(size.get(name, 64)).spans
 def dense(name, make):
     return lambda: make().on(size.get(name, 64)).dense()
-cells = {f"spans at 1 M: {name}": spans(make) for name, make in masks.items()}
-cells |= {f"tiles at 1 M: {name}": tiles(make) for name, make in masks.items()}
+cells = {f"spans: {name}": spans(make) for name, make in masks.items()}
+cells |= {f"tiles: {name}": tiles(make) for name, make in masks.items()}
 cells |= {f"bind small: {name}": bind(name, make) for name, make in small.items()}
 cells |= {f"dense small: {name}": dense(name, make) for name, make in small.items() if name != "keep flags"}
 cells["construct: causal & padding"] = small["causal, padding"]
@@ -95,9 +95,10 @@ def run(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks compare_core")
     parser.add_argument("--base-tree", required=True, help="a checkout of the earlier commit")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--tokens", type=int, default=2**20, help="of the large masks")
     options = parser.parse_args(given)
     trees = {"base": Path(options.base_tree), "new": ROOT}
-    workers = {name: _start(tree) for name, tree in trees.items()}
+    workers = {name: _start(tree, options.tokens) for name, tree in trees.items()}
     names = [json.loads(worker.stdout.readline()) for worker in workers.values()]
     cells = [cell for cell in names[0] if cell in names[1]]
     best = {cell: dict.fromkeys(workers, math.inf) for cell in cells}
@@ -119,13 +120,16 @@ def run(given: Sequence[str]) -> int:
     mean = statistics.geometric_mean(ratios.values())
     print(table(["cell", "base µs", "new µs", "base / new"], rows))
     print(f"geometric mean {mean:.3f} of {len(rows)} cells")
-    save("compare_core", {"geometric_mean": mean, "seconds": best, "ratios": ratios})
+    save(
+        "compare_core",
+        {"tokens": options.tokens, "geometric_mean": mean, "seconds": best, "ratios": ratios},
+    )
     return 0
 
 
-def _start(tree: Path) -> subprocess.Popen[str]:
+def _start(tree: Path, tokens: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", WORKER],
+        [sys.executable, "-c", WORKER, str(tokens)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -333,8 +333,13 @@ def test_compare_writes_a_table_and_json(
     assert found["summary"]["minimum"] == min(cell["ratio"] for cell in found["cells"])
 
 
-def test_compare_core_measures_both_trees(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare_core", "--base-tree", str(compare.ROOT), "--rounds", "1"]) == 0
+def test_compare_core_measures_both_trees(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["compare_core", "--base-tree", str(compare.ROOT), "--rounds", "1", "--tokens", "512"])
+        == 0
+    )
     found = json.loads((results / "compare_core.json").read_text())
     assert found["ratios"].keys() == found["seconds"].keys()
     assert all(0 < seconds for times in found["seconds"].values() for seconds in times.values())
