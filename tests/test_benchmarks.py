@@ -342,7 +342,7 @@ def test_compare_core_measures_both_trees(
     )
     found = json.loads((results / "compare_core.json").read_text())
     assert found["ratios"].keys() == found["seconds"].keys()
-    assert all(0 < seconds for times in found["seconds"].values() for seconds in times.values())
+    assert all(seconds > 0 for times in found["seconds"].values() for seconds in times.values())
     assert f"{len(found['ratios'])} cells" in capsys.readouterr().out
 
 
