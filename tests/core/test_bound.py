@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.core import evaluate, expr
 
 
 def test_a_value_is_computed_once() -> None:
@@ -99,3 +100,13 @@ def test_a_part_takes_the_spans_that_are_known() -> None:
     part = whole.rows(2, 5, kv_len=6)
     assert part.has_cached("spans")
     assert np.array_equal(part.dense(), whole.dense()[:, :, 2:5, :6])
+
+
+def test_rows_that_are_evaluated_in_pieces_keep_all_planes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "MAX_INTERVALS", 1)
+    monkeypatch.setattr(evaluate, "MIN_KEYS", 1)
+    monkeypatch.setattr(expr, "MAX_CHEAP", 0)
+    mask = mw.by_head([mw.stride(2), ~mw.stride(2)])
+    bound = (mask | ~mask).on(3)
+    assert bound.spans.shape == (1, 2, 3)
+    assert bound.count() == bound.dense().sum() == 18

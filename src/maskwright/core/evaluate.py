@@ -184,7 +184,7 @@ class RowReader(NamedTuple):
                         f"{brief(self.mask):.80}: the spans of {spans.shape[2]} rows would need "
                         f"more than {MAX_BYTES / 1e9:.1f} GB. Use .count(), or bind fewer keys."
                     )
-            yield first if len(parts) == 1 else union(parts)
+            yield first if len(parts) == 1 else self._expand(union(parts))
 
     def pieces(
         self, block: int = 1, step: int | None = None, keys: int | None = None
