@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import maskwright as mw
@@ -52,6 +53,9 @@ TEXTS = {
     "long digits": f"window(back={'9' * 4_000})",
     "1 MB of spaces": " " * MB,
     "long string": f"image(1, 1, 1, border='{'a' * 190_000}')",
+    "f-string": "f'" + "{a}" * 60_000 + "'",
+    "hexadecimal": "0x" + "f" * 5_000,
+    "long strings": f"padding(ids=['{'x' * 9_000}', {', '.join(['1'] * 40_000)}], pad_id='a')",
     "documents": f"documents(lengths=[[{', '.join(['1'] * 60_000)}]])",
 }
 DOCUMENTS = {
@@ -72,6 +76,20 @@ DOCUMENTS = {
     "lengths": atom(atom="documents", lengths=[[1] * 1_000] * 300),
     "rows": atom(atom="padding", lengths=[1] * 300_000),
     "a million brackets": "[" * MB,
+    "lengths by runs": atom(
+        atom="documents", lengths={"runs": [[1, 16_000_000]], "shape": [16_000_000, 1]}
+    ),
+    "parents by runs": atom(
+        atom="tree", parents={"runs": [[0, 16_000_000]], "shape": [16_000_000]}
+    ),
+    "padding lengths by runs": atom(
+        atom="padding", lengths={"runs": [[1, 16_000_000]], "shape": [16_000_000]}
+    ),
+    "edges by runs": atom(atom="graph", edges={"runs": [[1, 16_000_000]], "shape": [8_000_000, 2]}),
+    "one long string": atom(atom="padding", keep=["x" * 4000, *["a"] * 200_000]),
+    "many dimensions": atom(atom="dense", array={"runs": [[1, 1]], "shape": [9] * 300_000}),
+    "dimensions of nothing": atom(atom="dense", array=[], shape=[9] * 300_000),
+    "100 dimensions": atom(atom="padding", keep={"runs": [[1, 1]], "shape": [1] * 100}),
     "strings": atom(atom="padding", ids=[["a" * 500_000, "b"]], pad_id="b"),
 }
 
@@ -117,6 +135,37 @@ def test_random_texts_are_parsed_or_refused(seed: int) -> None:
         text = " ".join(random.choices(tokens, k=random.randint(1, 40)))
         with contextlib.suppress(mw.MaskError):
             mw.parse(text).on(3)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        mw.documents(ids=np.repeat(np.arange(1200), 1000)),
+        mw.dense(np.tri(5000, dtype=bool)),
+        mw.padding(keep=np.ones((20, 10**6), bool)),
+        mw.keys(range(0, 4_000_000, 2)),
+        mw.keys(range(0, 40_000_000, 3)),
+        mw.padding(lengths=np.ones(5 * 10**6, int)),
+        mw.documents(lengths=[[1] * 200_000]),
+    ],
+    ids=lambda mask: brief(mask),
+)
+def test_to_json_writes_what_from_json_reads(mask: mw.Mask) -> None:
+    try:
+        text = mw.to_json(mask)
+    except mw.TextError:
+        return
+    assert mw.from_json(text) == mask
+
+
+@pytest.mark.parametrize(
+    "where", [range(-(10**30), 5), [range(-(10**30), 5), range(7, 9)], range(-(2**62), 2**62, 3)]
+)
+def test_huge_ranges_are_refused(where: object) -> None:
+    with pytest.raises(mw.ArgumentError):
+        mw.keys(where)
+    with pytest.raises(mw.ArgumentError):
+        mw.padding(lengths=where)
 
 
 def test_index_sets_are_not_expanded() -> None:

@@ -85,6 +85,9 @@ CLOSED = {
     "padding": (mw.padding(lengths=[1, 3]) & mw.causal(), N + 3 * N - 3),
     "documents": (mw.documents(lengths=[[N - 2, 2]]), (N - 2) ** 2 + 4),
     "heads": (mw.by_head([mw.causal(), mw.stride(N)]), N * (N + 1) // 2 + N),
+    "transposed": (mw.prefix(2).T | mw.causal(), N * (N + 1) // 2 + 2 * N - 3),
+    "padding of both": (mw.padding(lengths=[N - 1]) & mw.padding(lengths=[N - 1]).T, (N - 1) ** 2),
+    "chunks of documents": (mw.documents(lengths=[[5] * 1000]) & mw.chunks(2), 9000),
     "no member": (mw.stride(2**61, 2**40), 0),
 }
 

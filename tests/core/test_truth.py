@@ -46,7 +46,9 @@ def read_in_small_parts(patch: pytest.MonkeyPatch, data: st.DataObject) -> None:
         patch.setattr(evaluate, "MAX_INTERVALS", data.draw(st.integers(1, 300)))
         patch.setattr(evaluate, "MAX_CELLS", cells)
         patch.setattr(evaluate, "MIN_KEYS", data.draw(st.integers(1, 8)))
-        patch.setattr(evaluate, "MIN_COUNTED", data.draw(st.sampled_from([0, 2**12])))
+        if data.draw(st.booleans()):  # count by formula
+            patch.setattr(evaluate, "MIN_COUNTED", 0)
+            patch.setattr(evaluate, "INTERVALS_PER_REGION", -(2**20))
         patch.setattr(expr, "MAX_TRANSPOSED", data.draw(st.integers(1, 20)))
         patch.setattr(atoms_array, "MAX_CELLS", cells)
         patch.setattr(expr, "MAX_CHEAP", data.draw(st.sampled_from([0, 1, 8])))

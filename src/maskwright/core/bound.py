@@ -364,7 +364,7 @@ class BoundMask:
         view = View(self._home, top + first, top + last, 0, keys)
         part = BoundMask(self.mask, self._home, view, self._planes)
         if self.has_cached("spans"):
-            part.cached("spans", lambda: self.spans.rows(first, last).clip(keys))
+            part.cached("spans", lambda: self.spans.rows(first, last).clip(keys).freeze())
         return part
 
     def step(self, position: int, kv_len: int | None = None) -> BoundMask:

@@ -23,8 +23,8 @@ from typing import (
 
 import numpy as np
 
-from maskwright.core import regions as closed
-from maskwright.core import spans as sets
+from maskwright.core import regions
+from maskwright.core import spans as span_ops
 from maskwright.core.cache import Cache, mask_property
 from maskwright.core.frame import BroadcastDims, Frame, make_frame, merge_dims
 from maskwright.core.interval_ops import CSR
@@ -424,7 +424,7 @@ class Mask(ABC):
             part = view.narrow(key, min(key + MAX_TRANSPOSED, view.key_stop))
             spans = self._spans(part.transposed).transpose(view.row, view.row_stop)
             parts.append(spans.shift(part.key, view.frame.kv_len))
-        return parts[0] if len(parts) == 1 else sets.union(parts)
+        return parts[0] if len(parts) == 1 else span_ops.union(parts)
 
     def _width_transposed(self, keys: int) -> int:
         """Estimate of the intervals per row of `self.T` among `keys` keys."""
@@ -509,7 +509,7 @@ class KeyOnly(Atom):
         offsets, starts, stops = spans.flat  # unlike a band, it has no empty intervals to shift
         flat = CSR(offsets, starts - view.row, stops - view.row)
         visible = np.zeros((*spans.shape, view.rows), np.bool_)
-        sets.Spans(spans.shape, view.rows, flat=flat).write_dense(visible)
+        span_ops.Spans(spans.shape, view.rows, flat=flat).write_dense(visible)
         return view.band(view.first, np.where(visible[:, :, 0], view.last + 1, view.first))
 
     def _width_transposed(self, keys: int) -> int:  # noqa: ARG002 - all keys or none
@@ -538,8 +538,8 @@ class Composite(Mask):
             )
         if len(parts) > self._max_parts:
             raise ArgumentError(
-                f"An & or | has {len(parts)} terms, more than {self._max_parts}. "
-                "Write it with fewer, such as one keys([...])."
+                f"{self.operator} has {len(parts)} terms, more than {self._max_parts}. "
+                "Combine fewer, such as one keys([...]) for many."
             )
         if nodes > MAX_NODES:
             raise ArgumentError(
@@ -641,14 +641,14 @@ class And(Chain):
     def _spans(self, view: View) -> Spans:
         keys = view.key_stop - view.key
         cheap: list[Spans] = []
-        dear: list[Mask] = []
+        expensive: list[Mask] = []
         for term in self.terms:
             if term._width(keys) <= MAX_CHEAP:
                 cheap.append(term._spans(view))
             else:
-                dear.append(term)
-        spans = sets.intersection(cheap) if cheap else None
-        for term in dear:
+                expensive.append(term)
+        spans = span_ops.intersection(cheap) if cheap else None
+        for term in expensive:
             if spans is None:
                 spans = term._spans(view)
                 continue
@@ -656,7 +656,9 @@ class And(Chain):
             if not views:
                 return spans
             parts = [term._spans(part) for part in views]
-            spans = sets.intersection([spans, sets.union(parts) if len(parts) > 1 else parts[0]])
+            spans = span_ops.intersection(
+                [spans, span_ops.union(parts) if len(parts) > 1 else parts[0]]
+            )
         return view.everything() if spans is None else spans
 
     def _width(self, keys: int) -> int:
@@ -673,7 +675,7 @@ class And(Chain):
         return _chain_formula(self, writer, row, col)
 
     def _regions(self, batch: int, head: int) -> SignedRegions | None:
-        return closed.intersection([term._regions(batch, head) for term in self.terms])
+        return regions.intersection([term._regions(batch, head) for term in self.terms])
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -687,15 +689,15 @@ class Or(Chain):
     def _spans(self, view: View) -> Spans:
         if not self.terms:
             return view.nothing()
-        return sets.union([term._spans(view) for term in self.terms])
+        return span_ops.union([term._spans(view) for term in self.terms])
 
     def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
         return _chain_formula(self, writer, row, col)
 
     def _regions(self, batch: int, head: int) -> SignedRegions | None:
         # De Morgan: the complement of the intersection of the complements.
-        terms = [closed.complement(term._regions(batch, head)) for term in self.terms]
-        return closed.complement(closed.intersection(terms))
+        terms = [regions.complement(term._regions(batch, head)) for term in self.terms]
+        return regions.complement(regions.intersection(terms))
 
 
 @dataclass(frozen=True, repr=False)
@@ -729,7 +731,7 @@ class Not(Composite):
         return None if term is None else f"~{term}"
 
     def _regions(self, batch: int, head: int) -> SignedRegions | None:
-        return closed.complement(self.term._regions(batch, head))
+        return regions.complement(self.term._regions(batch, head))
 
 
 @dataclass(frozen=True, repr=False)
@@ -787,7 +789,7 @@ class Transpose(Composite):
         return self.term._formula(writer, col, row)
 
     def _regions(self, batch: int, head: int) -> SignedRegions | None:
-        return None if self._closed is None else self._closed._regions(batch, head)
+        return regions.transpose(self.term._regions(batch, head))
 
 
 @dataclass(frozen=True, repr=False)
@@ -819,7 +821,7 @@ class PerAxis(Composite):
         spans = {mask: mask._spans(view) for mask in set(self.masks)}  # equal masks once
         axis = 1 if self.axis == "head" else 0
         parts = [spans[mask].plane(axis, index) for index, mask in enumerate(self.masks)]
-        return sets.Spans.stack(parts, axis)
+        return span_ops.Spans.stack(parts, axis)
 
     def _width(self, keys: int) -> int:
         return max(mask._width(keys) for mask in self.masks)

@@ -137,8 +137,8 @@ def make_frame(
         size: Any = default if given is None else given
         plain = type(size) is int and 0 <= size <= MAX_SIZE
         sizes.append(size if plain else _size(size, name))
-    queries, keys, rows, columns = sizes
-    for name, size, own in (("batch", rows, planes[0]), ("heads", columns, planes[1])):
+    queries, keys, batch_size, num_heads = sizes
+    for name, size, own in (("batch", batch_size, planes[0]), ("heads", num_heads, planes[1])):
         if own != 1 and own != size:
             raise FrameError(
                 f"on: {name}={size} but the mask's data has {own}. Pass {name}={own} or omit it."
@@ -146,7 +146,7 @@ def make_frame(
     start = keys - queries if q_start is None else parse_int(q_start, "on: q_start")
     if abs(start) > MAX_SIZE:
         raise FrameError(f"on: q_start={start} is beyond {MAX_SIZE}. Pass a smaller position.")
-    return Frame(queries, keys, rows, columns, start)
+    return Frame(queries, keys, batch_size, num_heads, start)
 
 
 def merge_dims(dims: tuple[BroadcastDims, ...]) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import inspect
 import re
 import warnings
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.core.atoms import ATOMS
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 MAX_CHARACTERS: Final = 200_000
 MAX_OPERATORS: Final = 1_000
 MAX_VALUES: Final = 100_000  # in one list
-MAX_DATA: Final = 2**24  # bytes of all arrays of one expression
+MAX_DATA: Final = 2**25  # bytes of all arrays of one expression
+MAX_SHOWN: Final = 50  # nodes of a syntax tree that a message shows
 _UNEXPANDED: Final = ("keys", "queries")  # atoms that store a range of step 1 as two numbers
 _BY: Final = {"by_head": by_head, "by_batch": by_batch}
 
@@ -35,7 +37,7 @@ class DataBudget:
 
     >>> DataBudget().spend(2**40)
     Traceback (most recent call last):
-    maskwright.errors.TextError: The data of the expression is larger than 16.8 MB. \
+    maskwright.errors.TextError: The arrays of the expression need more than 33.6 MB. \
 Build the mask in Python.
     """
 
@@ -47,19 +49,26 @@ Build the mask in Python.
         self.left -= size
         if self.left < 0:
             raise TextError(
-                f"The data of the expression is larger than {MAX_DATA / 1e6:.1f} MB. "
+                f"The arrays of the expression need more than {MAX_DATA / 1e6:.1f} MB. "
                 "Build the mask in Python."
             )
 
-    def spend_range(self, values: range, atom: str) -> range:
-        """Takes the size of a range as an argument of `atom` from the budget."""
+    def spend_range(self, values: range, argument: str) -> range:
+        """Takes the size of a range from the budget; `argument` is "atom.argument"."""
         # len() of a huge range overflows.
         count = max(0, -((values.start - values.stop) // values.step))
         if values.step < 0:
             count = max(0, -((values.stop - values.start) // -values.step))
-        # Expanded integers are counted twice: validating them needs copies.
-        self.spend(16 if atom in _UNEXPANDED and values.step == 1 else 16 * count)
+        if argument.partition(".")[0] in _UNEXPANDED:
+            self.spend(16 if values.step == 1 else 16 * count)
+        else:
+            self.spend_integers(count, argument)
         return values
+
+    def spend_integers(self, count: int, argument: str) -> None:
+        """Takes `count` integers from the budget."""
+        # Lengths of documents are stored as tuples, and parents of a tree are checked for cycles.
+        self.spend(count * {"documents.lengths": 256, "tree.parents": 32}.get(argument, 8))
 
 
 def parse(text: str) -> Mask:
@@ -110,8 +119,9 @@ def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Mask:
     signature = _signature(atom)
     for key in named:
         if key not in signature.parameters:
-            known = ", ".join(signature.parameters) or "none"
-            raise TextError(f"{name} has no argument {key:.50}. Expected one of {known}.")
+            known = ", ".join(signature.parameters)
+            fix = f"Expected one of {known}." if known else f"Write {name}()."
+            raise TextError(f"{name} has no argument {key:.50}. {fix}")
     try:
         signature.bind(*arguments, **named)
     except TypeError as error:
@@ -236,34 +246,38 @@ class _Parser:
             return _BY[name]([self.mask(member) for member in node.args[0].elts])
         if name not in ATOMS:
             raise _located(TextError(_unknown(name)), node.func)
-        arguments = [self._argument(argument, name) for argument in node.args]
+        names = list(_signature(ATOMS[name]).parameters)
+        arguments = [
+            self._argument(argument, f"{name}.{names[index] if index < len(names) else index}")
+            for index, argument in enumerate(node.args)
+        ]
         named: dict[str, Any] = {}
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise TextError(f"{name}: ** is not supported. Write out the arguments.")
             if keyword.arg in named:
                 raise TextError(f"{name}: {keyword.arg:.50} is passed twice. Pass it once.")
-            named[keyword.arg] = self._argument(keyword.value, name)
+            named[keyword.arg] = self._argument(keyword.value, f"{name}.{keyword.arg}")
         return call(name, arguments, named)
 
-    def _argument(self, node: ast.expr, atom: str) -> Any:
+    def _argument(self, node: ast.expr, argument: str) -> Any:
         """A value, a range, or a list of ranges."""
         try:
             if _is_range(node):
-                return self._range(node, atom)
+                return self._range(node, argument)
             if isinstance(node, ast.List) and node.elts and all(map(_is_range, node.elts)):
-                return [self._range(part, atom) for part in node.elts]
+                return [self._range(part, argument) for part in node.elts]
             return _value(node)
         except MaskError as error:
             raise _located(error, node) from None
 
-    def _range(self, node: ast.expr, atom: str) -> range:
+    def _range(self, node: ast.expr, argument: str) -> range:
         assert isinstance(node, ast.Call)
         ends = [_value(argument) for argument in node.args]
         integers = all(isinstance(end, int) and not isinstance(end, bool) for end in ends)
         if node.keywords or not 1 <= len(ends) <= 3 or not integers or ends[2:] == [0]:
             raise TextError("range takes one to three integers. Write range(4) or range(0, 64, 8).")
-        return self.budget.spend_range(range(*ends), atom)
+        return self.budget.spend_range(range(*ends), argument)
 
 
 def _located(error: MaskError, node: ast.expr) -> MaskError:
@@ -313,11 +327,14 @@ def _refusal(node: ast.AST) -> TextError:
     if isinstance(node, ast.Attribute):
         shown = f"The attribute .{node.attr:.50}"
     elif isinstance(node, ast.Constant):
-        shown = f"The value {node.value!r:.50}"
+        huge = isinstance(node.value, int) and node.value > MAX_INT  # repr() has a limit of digits
+        shown = "A number beyond 2**62" if huge else f"The value {node.value!r:.50}"
     elif isinstance(node, ast.Name):
         shown = f"The name {node.id:.50}"
-    else:
+    elif sum(1 for _ in islice(ast.walk(node), MAX_SHOWN + 1)) <= MAX_SHOWN:
         shown = f"The part {ast.unparse(node):.50}"
+    else:
+        shown = f"A {type(node).__name__} expression"
     return TextError(
         f"{shown} is not allowed here. Use atoms, &, |, ~, -, .T, integers, lists and range()."
     )

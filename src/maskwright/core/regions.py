@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 MAX_REGIONS: Final = 64  # of one mask; inclusion and exclusion double their number with each term
 MAX_RECTANGLES: Final = 2**18
-MAX_CHUNKED: Final = 1024  # rectangles that are combined with chunks
 FAR: Final = 2**40  # beyond every position of a frame
 
 
@@ -36,6 +35,11 @@ class Region(NamedTuple):
     phase: int = 0
     chunk: int = 0  # q // chunk == k // chunk; 0 for any
     rectangles: IntArray | None = None  # (n, 4), disjoint: q start, q stop, k start, k stop
+
+    @property
+    def size(self) -> int:
+        """Number of rectangles."""
+        return 0 if self.rectangles is None else len(self.rectangles)
 
 
 SignedRegions = Sequence[tuple[int, Region]]  # the mask is the sum of sign × region
@@ -63,6 +67,13 @@ def complement(regions: SignedRegions | None) -> SignedRegions | None:
     return (*ALL, *((-sign, region) for sign, region in regions))
 
 
+def transpose(regions: SignedRegions | None) -> SignedRegions | None:
+    """The same cells with queries and keys exchanged."""
+    if regions is None:
+        return None
+    return tuple((sign, _transpose(region)) for sign, region in regions)
+
+
 def intersection(masks: Sequence[SignedRegions | None]) -> SignedRegions | None:
     """The cells of all masks; None if a mask has no closed form, or there are too many regions."""
     result: SignedRegions = ALL
@@ -87,9 +98,10 @@ def count(region: Region, q_len: int, kv_len: int, q_start: int = 0) -> int:
     rectangles = frame
     if region.rectangles is not None:
         rectangles = _clip(region.rectangles, frame)
-    if region.chunk:
-        return sum(_count_chunks(region, *row) for row in rectangles.tolist())
-    return int(_count_rectangles(region, rectangles).sum()) if len(rectangles) else 0
+    if not len(rectangles):
+        return 0
+    counts = _count_chunks if region.chunk else _count_rectangles
+    return int(counts(region, rectangles).sum())
 
 
 def _intersect(one: Region, other: Region) -> Region | None:
@@ -110,14 +122,23 @@ def _intersect(one: Region, other: Region) -> Region | None:
             return None
         pairs = _clip(one.rectangles[:, None], other.rectangles[None])
         rectangles = pairs
-    if chunk and rectangles is not None and len(rectangles) > MAX_CHUNKED:
-        return None
     return _normal(Region(low, high, *progression, chunk, rectangles))
+
+
+def _transpose(region: Region) -> Region:
+    rectangles = None if region.rectangles is None else region.rectangles[:, [2, 3, 0, 1]]
+    return region._replace(
+        low=-region.high,
+        high=-region.low,
+        phase=-region.phase % region.step,
+        rectangles=rectangles,
+    )
 
 
 def _normal(region: Region) -> Region:
     """The same region, with numbers that int64 can compute with."""
     low, high = max(region.low, -FAR), min(region.high, FAR)
+    region = region._replace(chunk=min(region.chunk, FAR))  # beyond it, all positions are in one
     if region.step <= 2 * FAR:
         return region._replace(low=low, high=high)
     # At most one member of the progression is not beyond every frame.
@@ -148,27 +169,26 @@ def _clip(one: IntArray, other: IntArray) -> IntArray:
     return np.stack([start, stop], axis=-1).reshape(*start.shape[:-1], 4)[kept]
 
 
-def _count_chunks(region: Region, q: int, q_stop: int, k: int, k_stop: int) -> int:
-    """Cells of one rectangle in which query and key are in one chunk."""
+def _count_chunks(region: Region, rectangles: IntArray) -> IntArray:
+    """Cells of each rectangle in which query and key are in one chunk."""
     size = region.chunk
-    first, last = max(q, k) // size, (min(q_stop, k_stop) - 1) // size
+    q, q_stop, k, k_stop = rectangles.T
+    first, last = np.maximum(q, k) // size, (np.minimum(q_stop, k_stop) - 1) // size
     # Chunks that contain an end of the rectangle are counted one by one. The others lie inside
     # it, and are all the same, since the remaining conditions depend on q - k only.
-    edges = {end // size for end in (q, q_stop - 1, k, k_stop - 1)}
-    edges = {chunk for chunk in edges if first <= chunk <= last}
-    parts = [
-        (
-            max(q, c * size),
-            min(q_stop, c * size + size),
-            max(k, c * size),
-            min(k_stop, c * size + size),
-        )
-        for c in sorted(edges)
-    ]
-    inside = max(0, last - first + 1 - len(edges))
-    total = int(_count_rectangles(region, np.array(parts)).sum()) if parts else 0
-    if inside:
-        total += inside * int(_count_rectangles(region, np.array([[0, size, 0, size]]))[0])
+    edges = np.sort(np.stack([q, q_stop - 1, k, k_stop - 1], axis=1) // size, axis=1)
+    counted = (edges >= first[:, None]) & (edges <= last[:, None])
+    counted[:, 1:] &= edges[:, 1:] != edges[:, :-1]
+    owner, column = np.nonzero(counted)
+    start = edges[owner, column] * size
+    chunks = np.stack([start, start + size, start, start + size], axis=1)
+    clipped = np.maximum(chunks, rectangles[owner])
+    clipped[:, 1::2] = np.minimum(chunks[:, 1::2], rectangles[owner, 1::2])
+    total = np.zeros(len(rectangles), np.int64)
+    np.add.at(total, owner, _count_rectangles(region, clipped))
+    inside = np.maximum(last - first + 1 - counted.sum(axis=1), 0)
+    if inside.any():
+        total += inside * _count_rectangles(region, np.array([[0, size, 0, size]]))[0]
     return total
 
 

@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 MAX_CHARACTERS: Final = 4_000_000
 MIN_RUNS: Final = 64  # values from which an array may be written as runs
+MAX_DIMS: Final = 4
+_BOOLEAN: Final = {  # arguments that store one byte per value
+    "dense.array",
+    "blocks.map",
+    "padding.keep",
+    "keys.where",
+    "queries.where",
+}
 
 _UNARY: Final[dict[str, Callable[[Mask], Mask]]] = {
     "not": lambda mask: ~mask,
@@ -61,7 +69,7 @@ def to_json(mask: Mask) -> str:
         The text, which `from_json` reads.
 
     Raises:
-        TextError: If the mask contains `where(...)`, or the text would be too long to be read.
+        TextError: If the mask contains `where(...)`, or more data than `from_json` reads.
 
     >>> import maskwright as mw
     >>> mw.to_json(mw.causal() & ~mw.keys([1]))
@@ -71,7 +79,7 @@ def to_json(mask: Mask) -> str:
         raise TextError(
             f"to_json: expected a mask, got {type(mask).__name__}. Pass an unbound mask."
         )
-    text = json.dumps({"maskwright": VERSION, "mask": _write(mask)})
+    text = json.dumps({"maskwright": VERSION, "mask": _Writer().write(mask)})
     if len(text) > MAX_CHARACTERS:
         raise TextError(
             f"to_json: the JSON would have {len(text)} characters, from_json reads at most "
@@ -125,33 +133,47 @@ def from_json(text: str) -> Mask:
     return _Reader().read(document["mask"], 1)
 
 
-def _write(mask: Mask) -> dict[str, Any]:
-    if isinstance(mask, Composite):
-        parts = [_write(part) for part in mask._parts()]
-        return {mask.operator: parts[0] if mask.operator in _UNARY else parts}
-    atom = cast("Atom", mask)
-    if not atom.serializable:
-        raise TextError(
-            f"to_json: {mask!r:.80} contains a Python function, which JSON cannot represent. "
-            "Pass dense(...) instead."
-        )
-    name, arguments = atom._call()
-    return {"atom": name, **{key: _write_value(value) for key, value in arguments.items()}}
+class _Writer:
+    """Writes a mask as a JSON document, within the limits of reading it."""
 
+    def __init__(self) -> None:
+        self.budget = DataBudget()
 
-def _write_value(value: Any) -> Any:
-    if isinstance(value, range):
-        return {"range": [value.start, value.stop, value.step]}
-    if isinstance(value, tuple) and value and isinstance(value[0], range):
-        return [_write_value(part) for part in value]
-    if isinstance(value, FrozenArray) and value.data.size > MIN_RUNS:
-        flat = value.data.ravel().astype(np.int64)
-        begins = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
-        if 4 * begins.size < flat.size:
-            counts = np.diff(begins, append=flat.size)
-            runs = np.stack([flat[begins], counts], axis=1).tolist()
-            return {"runs": runs, "shape": list(value.data.shape)}
-    return plain(value)
+    def write(self, mask: Mask) -> dict[str, Any]:
+        """The object of a mask."""
+        if isinstance(mask, Composite):
+            parts = [self.write(part) for part in mask._parts()]
+            return {mask.operator: parts[0] if mask.operator in _UNARY else parts}
+        atom = cast("Atom", mask)
+        if not atom.serializable:
+            raise TextError(
+                f"to_json: {mask!r:.80} contains a Python function, which JSON cannot represent. "
+                "Pass dense(...) instead."
+            )
+        name, arguments = atom._call()
+        return {
+            "atom": name,
+            **{key: self._value(x, f"{name}.{key}") for key, x in arguments.items()},
+        }
+
+    def _value(self, value: Any, argument: str) -> Any:
+        if isinstance(value, range):
+            self.budget.spend_range(value, argument)
+            return {"range": [value.start, value.stop, value.step]}
+        if isinstance(value, tuple) and value and isinstance(value[0], range):
+            return [self._value(part, argument) for part in value]
+        if isinstance(value, FrozenArray) and value.data.size > MIN_RUNS:
+            flat = value.data.ravel().astype(np.int64)
+            begins = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
+            if 4 * begins.size < flat.size:
+                if value.data.dtype == np.bool_:
+                    self.budget.spend(flat.size)
+                else:
+                    self.budget.spend_integers(flat.size, argument)
+                counts = np.diff(begins, append=flat.size)
+                runs = np.stack([flat[begins], counts], axis=1).tolist()
+                return {"runs": runs, "shape": list(value.data.shape)}
+        return plain(value)
 
 
 def _chain(kind: type[And | Or], parts: list[Mask]) -> Mask:
@@ -197,39 +219,47 @@ class _Reader:
             raise TextError(
                 f"from_json: there is no atom {name!r:.50}. Pass what to_json returned."
             )
-        return call(name, [], {key: self._value(value, name) for key, value in node.items()})
+        return call(
+            name, [], {key: self._value(value, f"{name}.{key}") for key, value in node.items()}
+        )
 
-    def _value(self, value: Any, atom: str) -> Any:
+    def _value(self, value: Any, argument: str) -> Any:
         """An argument, with ranges and runs expanded."""
         if isinstance(value, list) and value and all(_is_range(part) for part in value):
-            return [self._range(part, atom) for part in value]
+            return [self._range(part, argument) for part in value]
         if not isinstance(value, dict):
             return value
         if _is_range(value):
-            return self._range(value, atom)
+            return self._range(value, argument)
         if set(value) == {"runs", "shape"} and _are_integers(value["shape"], None):
             runs, shape = value["runs"], value["shape"]
-            if isinstance(runs, list) and all(_are_integers(run, 2) and run[1] > 0 for run in runs):
+            if (
+                len(shape) <= MAX_DIMS
+                and isinstance(runs, list)
+                and all(_are_integers(run, 2) and run[1] > 0 for run in runs)
+            ):
                 total = sum(count for _, count in runs)
                 if total == math.prod(shape) and min(shape, default=0) > 0:
-                    return self._repeat(runs, shape, total)
+                    return self._repeat(runs, shape, total, argument)
         raise TextError(
             'from_json: an argument is neither {"range": [start, stop, step]} nor {"runs": '
             '[[value, count], …], "shape": […]}. Pass what to_json returned.'
         )
 
-    def _repeat(self, runs: list[list[int]], shape: list[int], total: int) -> Any:
+    def _repeat(self, runs: list[list[int]], shape: list[int], total: int, argument: str) -> Any:
         values = np.array([value for value, _ in runs], np.int64)
-        boolean = bool(((values == 0) | (values == 1)).all())
-        self.budget.spend(total if boolean else 16 * total)
-        values = values.astype(np.uint8 if boolean else np.int64)
+        if argument in _BOOLEAN and bool(((values == 0) | (values == 1)).all()):
+            self.budget.spend(total)
+            values = values.astype(np.uint8)
+        else:
+            self.budget.spend_integers(total, argument)
         return np.repeat(values, [count for _, count in runs]).reshape(shape)
 
-    def _range(self, value: dict[str, list[int]], atom: str) -> range:
+    def _range(self, value: dict[str, list[int]], argument: str) -> range:
         start, stop, step = value["range"]
         if step < 1:
             raise TextError(f"from_json: a range has step {step}. Expected 1 or more.")
-        return self.budget.spend_range(range(start, stop, step), atom)
+        return self.budget.spend_range(range(start, stop, step), argument)
 
 
 def _is_range(value: Any) -> bool:

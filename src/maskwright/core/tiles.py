@@ -134,16 +134,22 @@ def _cut_band(spans: Spans, q_block: int, kv_block: int) -> tuple[Spans, Spans] 
     if bool((high == low).any()):
         return None
     broad = math.ceil(spans.kv_len / kv_block)
-    heads = np.arange(0, rows, q_block)
+    block_starts = np.arange(0, rows, q_block)
     apart = (low[..., 1:] > high[..., :-1]) | (low[..., :-1] > high[..., 1:])
-    apart[..., heads[1:] - 1] = False  # the last row of a block and the first of the next
+    apart[..., block_starts[1:] - 1] = False  # the last row of a block and the first of the next
     if bool(apart.any()):
         return None
-    first, last = np.minimum.reduceat(low, heads, axis=2), np.maximum.reduceat(low, heads, axis=2)
-    least, most = np.minimum.reduceat(high, heads, axis=2), np.maximum.reduceat(high, heads, axis=2)
-    touched = Spans.from_band(first // kv_block, -(-most // kv_block), broad, heads.size)
+    first, last = (
+        np.minimum.reduceat(low, block_starts, axis=2),
+        np.maximum.reduceat(low, block_starts, axis=2),
+    )
+    least, most = (
+        np.minimum.reduceat(high, block_starts, axis=2),
+        np.maximum.reduceat(high, block_starts, axis=2),
+    )
+    touched = Spans.from_band(first // kv_block, -(-most // kv_block), broad, block_starts.size)
     whole = np.where(least == spans.kv_len, broad, least // kv_block)
-    return touched, Spans.from_band(-(-last // kv_block), whole, broad, heads.size)
+    return touched, Spans.from_band(-(-last // kv_block), whole, broad, block_starts.size)
 
 
 def _touched(spans: Spans, q_block: int, kv_block: int) -> Spans:

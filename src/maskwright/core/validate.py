@@ -19,6 +19,7 @@ IntArray = npt.NDArray[np.int64]
 
 MAX_INT: Final = 2**62  # sums of two such positions still fit int64
 MAX_VALUES: Final = 2**24  # of one range
+MAX_CHARACTERS: Final = 2**24  # of an array of strings
 
 
 class FrozenArray:
@@ -77,8 +78,9 @@ def read_array(value: object, what: str) -> npt.NDArray[Any]:
     if isinstance(value, range):
         if not all(abs(end) <= MAX_INT for end in (value.start, value.stop)):
             raise ArgumentError(f"{what} goes beyond 2**62. Pass smaller numbers.")
-        if len(value) > MAX_VALUES:
-            raise ArgumentError(f"{what} has {len(value)} numbers. Pass at most {MAX_VALUES}.")
+        count = max(0, -((value.start - value.stop) // value.step))  # len() may overflow
+        if count > MAX_VALUES:
+            raise ArgumentError(f"{what} has {count} numbers. Pass at most {MAX_VALUES}.")
         return np.arange(value.start, value.stop, value.step)
     if isinstance(value, (set, frozenset)) and all(isinstance(item, int) for item in value):
         value = sorted(value)
@@ -87,6 +89,8 @@ def read_array(value: object, what: str) -> npt.NDArray[Any]:
         raise ArgumentError(
             f"{what} is {describe_type(value)}. Pass a list or an array of numbers."
         )
+    if isinstance(value, (list, tuple)):
+        _check_strings(value, what)
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(f"{what} is a masked array. Fill it first, with .filled(...).")
     try:
@@ -129,8 +133,8 @@ def read_bools(value: object, what: str, *, instead: str) -> BoolArray:
     if array.size == 0:
         return array.astype(np.bool_)
     if array.dtype.kind in "iu":
-        odd = array[(array != 0) & (array != 1)]
-        if odd.size:
+        if int(array.min()) < 0 or int(array.max()) > 1:
+            odd = array[(array != 0) & (array != 1)]
             raise ArgumentError(f"{what} contains {odd.flat[0]}. {instead}")
         return array.astype(np.bool_)
     raise ArgumentError(f"{what} has dtype {array.dtype}. {instead}")
@@ -175,6 +179,20 @@ def read_choice(value: object, what: str, allowed: tuple[str, ...]) -> str:
 def describe_type(value: object) -> str:
     """The type of a value, for a message."""
     return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _check_strings(values: list[Any] | tuple[Any, ...], what: str) -> None:
+    """Raises ArgumentError for strings of which one is very long: an array is as wide as that."""
+    rows = values if values and isinstance(values[0], (list, tuple)) else [values]
+    count = longest = 0
+    for row in rows:
+        if isinstance(row, (list, tuple)):
+            lengths = [len(item) for item in row if type(item) is str]
+            count, longest = count + len(row), max(longest, max(lengths, default=0))
+    if count * longest > MAX_CHARACTERS:
+        raise ArgumentError(
+            f"{what} has {count} strings of up to {longest} characters. Pass shorter ones, or integers."
+        )
 
 
 def _by_dlpack(value: object, what: str, error: Exception) -> npt.NDArray[Any]:

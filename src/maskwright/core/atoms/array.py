@@ -302,7 +302,8 @@ def _read_cells(array: Any, shape: Sequence[int] | None, what: str) -> BoolArray
     )
     if shape is not None:
         sizes = tuple(read_ints(shape, f"{what}'s shape").reshape(-1).tolist())
-        if math.prod(sizes) != cells.size or not all(0 <= size < 2**31 for size in sizes):
+        fits = len(sizes) <= 4 and all(0 <= size < 2**31 for size in sizes)
+        if not fits or math.prod(sizes) != cells.size:
             raise ArgumentError(
                 f"{what} has {cells.size} values, which do not make shape {sizes!s:.80}. "
                 "Omit shape, or pass the array's own."

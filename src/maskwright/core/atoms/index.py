@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from maskwright.core.validate import BoolArray, IntArray
 
 MAX_LISTED: Final = 64  # positions that text always lists one by one
+MAX_MERGED: Final = 2**20  # positions beyond 2**60 that are merged one by one
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,6 +45,9 @@ class IndexSet:
     def of_flags(cls, flags: BoolArray) -> IndexSet:
         """The positions that are True, in each row of (batch, tokens)."""
         return cls(None, FrozenArray(flags))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"runs": self.runs, "flags": self.flags}  # without cached properties
 
     @property
     def batch(self) -> int:
@@ -116,8 +120,11 @@ class IndexSet:
         if self.runs is None or other.runs is None:
             return None
         both = np.concatenate([self.runs.data, other.runs.data])
-        if int(both.max(initial=0)) > MAX_INT // 4:  # beyond every frame, and what sweep can sort
-            return None
+        if int(both.max(initial=0)) > MAX_INT // 4:  # more than sweep can sort
+            if self.size + other.size > MAX_MERGED:
+                return None
+            merge = np.intersect1d if level == 2 else np.union1d
+            return IndexSet.of_positions(merge(self.positions(), other.positions()))
         starts, stops = sweep(both[:, 0], both[:, 1], lambda covering: covering >= level)
         return IndexSet(FrozenArray(np.stack([starts, stops], axis=1)), None)
 
@@ -321,8 +328,12 @@ def max_runs(flags: BoolArray) -> int:
 def _read_index_set(where: Any, atom: str) -> IndexSet:
     name = f"{atom}: where"
     ranges = [where] if isinstance(where, range) else where
-    if isinstance(ranges, list) and ranges and all(isinstance(part, range) for part in ranges):
-        return _read_ranges(ranges, name)
+    if (
+        isinstance(ranges, (list, tuple))
+        and ranges
+        and all(isinstance(part, range) for part in ranges)
+    ):
+        return _read_ranges(list(ranges), name)
     array = read_array(where, name)
     if array.dtype == np.bool_ or array.ndim > 1:
         flags = read_bools(array, name, instead="Pass positions in one dimension, or booleans.")
@@ -355,7 +366,7 @@ def _read_ranges(ranges: list[range], name: str) -> IndexSet:
     whole = [part for part in ranges if part.step == 1 and part.start < part.stop]
     others = [read_array(part, name) for part in ranges if part.step != 1]
     runs = np.array([(part.start, part.stop) for part in whole], np.object_).reshape(-1, 2)
-    if runs.size and int(runs.max()) > MAX_INT:
+    if runs.size and max(int(runs.max()), -int(runs.min())) > MAX_INT:
         raise ArgumentError(f"{name} goes beyond 2**62. Pass smaller numbers.")
     if others:
         single = np.sort(np.concatenate(others))
@@ -367,7 +378,8 @@ def _read_ranges(ranges: list[range], name: str) -> IndexSet:
     overlap = np.flatnonzero(runs[1:, 0] < runs[:-1, 1])
     if overlap.size:
         raise ArgumentError(
-            f"{name} contains position {int(runs[overlap[0] + 1, 0])} twice. Pass each once."
+            f"{name}: ranges overlap at position {int(runs[overlap[0] + 1, 0])}, which is contained "
+            "twice. Pass ranges that do not overlap."
         )
     begins = np.append(True, runs[1:, 0] > runs[:-1, 1])[: len(runs)]  # touching runs are one
     ends = np.append(begins[1:], True)[: len(runs)]

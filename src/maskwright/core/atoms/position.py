@@ -231,9 +231,9 @@ class Stride(Atom):
         return Stride(self.every, -self.phase % self.every)
 
     def _intersection(self, other: Any) -> Mask | None:
-        coarse, fine = sorted((self, other), key=lambda mask: mask.every)
-        fits = fine.every % coarse.every == 0 and fine.phase % coarse.every == coarse.phase
-        return fine if fits else None
+        small, large = sorted((self, other), key=lambda mask: mask.every)
+        fits = large.every % small.every == 0 and large.phase % small.every == small.phase
+        return large if fits else None
 
     def _simpler(self) -> Mask | None:
         return Everything() if self.every == 1 else None

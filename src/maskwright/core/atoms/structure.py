@@ -32,7 +32,7 @@ class Tree(Atom):
     parents: FrozenArray  # (batch, tokens), -1 at a root
 
     @mask_property
-    def _heads(self) -> IntArray:
+    def _chain_starts(self) -> IntArray:
         """For each token p the first of the chain p, p - 1, … in which each is the next's parent."""
         parents = self.parents.data
         own = np.arange(parents.shape[1])
@@ -42,8 +42,8 @@ class Tree(Atom):
     @mask_property
     def _chains(self) -> int:
         """Maximum number of chains between a token and its root."""
-        batch = np.arange(self._heads.shape[0])[:, None]
-        above = np.take_along_axis(self.parents.data, self._heads, axis=1)
+        batch = np.arange(self._chain_starts.shape[0])[:, None]
+        above = np.take_along_axis(self.parents.data, self._chain_starts, axis=1)
         chains = np.ones_like(above)
         while bool((above >= 0).any()):  # doubles the chains with each pass
             chains += np.where(above >= 0, chains[batch, above], 0)
@@ -56,7 +56,7 @@ class Tree(Atom):
         return bool((self.parents.data < np.arange(self.parents.data.shape[1])).all())
 
     def _spans(self, view: View) -> Spans:
-        parents, heads = self.parents.data, self._heads
+        parents, heads = self.parents.data, self._chain_starts
         batch, tokens = parents.shape
         row = np.arange(batch * view.rows)
         place = np.tile(view.queries, batch)
