@@ -123,8 +123,8 @@ def test_floats_are_of_the_dtype(dtype: Any, fill: str) -> None:
     ("options", "says"),
     [
         ({"fill": -1e9, "dtype": "float16"}, "does not fit float16"),
-        ({"fill": -1e9}, "fill is for floats"),
-        ({"dtype": "int32"}, "Give a floating-point dtype"),
+        ({"fill": -1e9}, "fill applies to float masks"),
+        ({"dtype": "int32"}, "floating-point dtype"),
         ({"dtype": "float31"}, "dtype"),
         ({"colour": "red"}, "has no option colour"),
         ({"device": "disc"}, "device"),
