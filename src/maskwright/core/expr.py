@@ -506,11 +506,16 @@ class KeyOnly(Atom):
         # Transposed, a row attends to all keys or to none, as the one distinct row says.
         one = view.transposed._replace(row=0, row_stop=1)
         spans = self._spans(one)
-        offsets, starts, stops = spans.flat  # unlike a band, it has no empty intervals to shift
-        flat = CSR(offsets, starts - view.row, stops - view.row)
-        visible = np.zeros((*spans.shape, view.rows), np.bool_)
-        span_ops.Spans(spans.shape, view.rows, flat=flat).write_dense(visible)
-        return view.band(view.first, np.where(visible[:, :, 0], view.last + 1, view.first))
+        if spans.band is not None:
+            rows = np.arange(view.row, view.row_stop)
+            visible = (rows >= spans.band.low) & (rows < spans.band.high)
+        else:
+            offsets, starts, stops = spans.flat
+            flat = CSR(offsets, starts - view.row, stops - view.row)
+            cells = np.zeros((*spans.shape, view.rows), np.bool_)
+            span_ops.Spans(spans.shape, view.rows, flat=flat).write_dense(cells)
+            visible = cells[:, :, 0]
+        return view.band(view.first, np.where(visible, view.last + 1, view.first))
 
     def _width_transposed(self, keys: int) -> int:  # noqa: ARG002 - all keys or none
         return 1
