@@ -144,6 +144,7 @@ def _check_limits(text: str) -> None:
         depth += 1 if bracket in "([" else -1
         deepest = max(deepest, depth)
     operators = len(re.findall(r"[&|~+*/%^@<>.]|-(?!\d)|\b(?:not|and|or|if|lambda)\b", bare))
+    operators += text.count("{")  # of f-strings, which are slow to parse
     if deepest > MAX_DEPTH or operators > MAX_OPERATORS:
         raise TextError(
             f"The text has more than {MAX_DEPTH} nested brackets or {MAX_OPERATORS} operators. "
