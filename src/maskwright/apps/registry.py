@@ -41,7 +41,7 @@ def find_app(name: str) -> App:
     >>> find_app("language").versions
     ('gpt', 'v4', 'v3')
     """
-    known = APPS.resolve(name, "find_app")
+    known = APPS.resolve(name, "apps")
     with require(known, "apps"):
         make = APPS[known]
     return make()
