@@ -1,7 +1,7 @@
 """The part of the build that pyproject.toml cannot express: the optional C kernel.
 
-MASKWRIGHT_BUILD=required fails if the kernel cannot be built, MASKWRIGHT_BUILD=none does not build
-it, and MASKWRIGHT_CFLAGS adds compiler flags.
+MASKWRIGHT_BUILD=required fails if the kernel is not built, MASKWRIGHT_BUILD=none does not build it,
+and MASKWRIGHT_CFLAGS adds compiler flags.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("src/maskwright/engine/native/src")
-REQUIRED = os.environ.get("MASKWRIGHT_BUILD") == "required"
+BUILD = os.environ.get("MASKWRIGHT_BUILD", "")
+if BUILD not in ("", "none", "required"):
+    sys.exit(f"MASKWRIGHT_BUILD={BUILD!r}, expected 'required', 'none' or ''.")
+REQUIRED = BUILD == "required"
 ADVICE = (
     "Install GCC 12 or Clang 12, or newer, and run the same pip command again with "
     "--force-reinstall --no-deps --no-cache-dir."
@@ -43,16 +46,25 @@ def compiler_problem(compiler: Any) -> str | None:
     if shutil.which(command) is None:
         return f"the C compiler {command!r} was not found"
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "test.c")
+        source, made = Path(folder, "test.c"), Path(folder, "test.o")
         for text, problem in (
             ("int zero(void) { return 0; }\n", "does not compile a C program"),
             (TEST_PROGRAM, "is too old: it does not know __builtin_shufflevector"),
         ):
             source.write_text(text)
-            made = [*compiler.compiler_so, "-c", str(source), "-o", str(Path(folder, "test.o"))]
-            if subprocess.run(made, capture_output=True, check=False).returncode:
+            made.unlink(missing_ok=True)
+            call = [*compiler.compiler_so, "-c", str(source), "-o", str(made)]
+            failed = subprocess.run(call, capture_output=True, check=False).returncode
+            if failed or not made.exists():  # an exit code of 0 alone proves nothing
                 return f"the C compiler {version_of(command)} {problem}"
     return None
+
+
+def remove_rpath(compiler: Any) -> None:
+    """Do not link with the library folders of this machine's Python, which others do not have."""
+    compiler.linker_so = [
+        flag for flag in compiler.linker_so if not flag.startswith(("-Wl,-rpath", "-Wl,-R"))
+    ]
 
 
 def version_of(command: str) -> str:
@@ -98,7 +110,7 @@ class BuildKernel(build_ext):
         # Determined here, since editable installs build in a temporary folder and copy the result.
         self.native_dir = Path(self.get_ext_fullpath(self.extensions[0].name)).parent
         (self.native_dir / "build_failure.txt").unlink(missing_ok=True)
-        if os.environ.get("MASKWRIGHT_BUILD") == "none":
+        if BUILD == "none":
             write_reason("MASKWRIGHT_BUILD was set to none", self.native_dir)
             self.extensions = []
             return
@@ -108,9 +120,12 @@ class BuildKernel(build_ext):
         """Build, or report why not; with MASKWRIGHT_BUILD=required, fail."""
         reason = compiler_problem(self.compiler)
         if reason is None:
+            remove_rpath(self.compiler)
             try:
                 super().build_extension(ext)
-                return
+                if Path(self.get_ext_fullpath(ext.name)).exists():
+                    return
+                reason = "the linker created no library"
             except Exception as error:
                 if REQUIRED:
                     raise
@@ -120,8 +135,8 @@ class BuildKernel(build_ext):
         report_missing_kernel(reason, self.native_dir)
 
     def get_outputs(self) -> list[str]:
-        """The files that exist: the kernel may be missing."""
-        return [name for name in super().get_outputs() if Path(name).exists()]
+        """The files that exist: the kernel may be missing, unless it is required."""
+        return [name for name in super().get_outputs() if REQUIRED or Path(name).exists()]
 
 
 class Wheel(bdist_wheel):

@@ -1,1 +1,1 @@
-"""Measurements beside peers; `make bench` runs them all."""
+"""Benchmarks against peers; `make bench` runs them all."""

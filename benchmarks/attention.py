@@ -1,4 +1,4 @@
-"""Attention under many masks: maskwright beside everything PyTorch has for it, in the same run.
+"""Attention under many masks: maskwright and the alternatives in PyTorch, in the same run.
 
 A cell is one pattern at one length, in one dtype, forward alone or with its backward. In every
 cell all runners compute the same thing from the same tensors, which is checked, and take turns.
@@ -85,7 +85,7 @@ class Pace:
     most: int = 30
     seconds: float = 0.5  # after which `least` rounds are enough
     once: float = 4.0  # a run longer than this is not repeated
-    behind: float = 3.0  # nor is a peer so many times slower than the fastest
+    behind: float = 3.0  # nor is a peer more times slower than the fastest
     close: float = 1.1  # where we and the fastest peer are so near, both are run
     more: int = 40  # times more, or
     seconds_more: float = 2.0  # for so long
@@ -98,7 +98,7 @@ class Runner:
 
     name: str
     run: Callable[[], Tensors]
-    prepares: bool = False  # the first call also plans or compiles, and is told apart
+    prepares: bool = False  # the first call also plans or compiles, and is timed separately
     first: float = math.nan
     best: float = math.inf
     rounds: int = 0
@@ -308,7 +308,7 @@ def runners_of(found: dict[str, Attention], given: Tensors, mode: str) -> list[R
             return mode == FORWARD  # it has no backward on a CPU
         if mode == BOTH and name + IN_FLOAT32 in found and cells > MOST_CELLS[BOTH]:
             return False  # many times slower than the same in float32, and minutes long
-        # SDPA makes a mask of floats of it in every call, so it is never the faster one.
+        # SDPA converts it to a float mask per call, so it is never faster.
         return name != "sdpa bool mask" or cells <= MOST_CELLS[mode]
 
     def forward(way: Attention) -> Tensors:

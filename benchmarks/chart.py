@@ -1,4 +1,4 @@
-"""One picture of the measurement: maskwright beside the fastest peer, mask by mask, as SVG."""
+"""An SVG chart: maskwright relative to the fastest peer, per mask."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chart(result: Result) -> str:
         and ratio(cell) is not None
     ]
     height = TOP + ROW * len(cells) + 34
-    title = f"Attention forward, {int(GROUP):,} tokens, {DTYPE}: time beside the fastest peer"
+    title = f"Attention forward, {int(GROUP):,} tokens, {DTYPE}: time relative to the fastest peer"
     said = "; ".join(f"{SAID[c['pattern']]}: {times(ratio(c))} as fast" for c in cells)
     dark = "".join(f".{name}{{fill:{ink}}}" for name, ink in zip(CLASSES, DARK, strict=True))
     light = "".join(f".{name}{{fill:{ink}}}" for name, ink in zip(CLASSES, INK, strict=True))

@@ -66,7 +66,7 @@ def attention_call(cell: dict[str, Any]) -> Callable[[], Tensors]:
 
 
 def timed(call: Callable[[], Tensors], calls: int = 1) -> float:
-    """Returns the seconds per call of `calls` calls in a row."""
+    """Returns the seconds per call of `calls` consecutive calls."""
     start = time.perf_counter()
     for _ in range(calls):
         call()

@@ -1,6 +1,6 @@
-"""The core beside its peers: spans and tiles against create_block_mask, dense against numpy.
+"""The core and its peers: spans and tiles against create_block_mask, dense against numpy.
 
-Each claim is a row: ours, the peer's, the ratio, and what was hoped for.
+One table row per claim: ours, the peer's, the ratio, and the goal.
 """
 
 from __future__ import annotations
@@ -133,14 +133,14 @@ def run() -> None:
             [
                 [
                     f"spans + tiles, {TOKENS} tokens, causal & window {WINDOW} & "
-                    f"{DOCUMENTS} documents, beside create_block_mask",
+                    f"{DOCUMENTS} documents, compared with create_block_mask",
                     f"{blocks['ours'] * 1e3:.2f} ms",
                     f"{blocks['theirs'] * 1e3:.0f} ms",
                     f"{blocks['theirs'] / blocks['ours']:.0f} times faster",
                     "1000 times",
                 ],
                 [
-                    "bind causal & padding, B = 32, T = 128, dense(), beside numpy by hand",
+                    "bind causal & padding, B = 32, T = 128, dense(), compared with numpy",
                     f"{dense['ours'] * 1e6:.0f} µs",
                     f"{dense['theirs'] * 1e6:.0f} µs",
                     f"{dense['ours'] / dense['theirs']:.2f} times the time",
@@ -153,7 +153,7 @@ def run() -> None:
     print("\ncausal & window 4096 & documents of 2,097 tokens on average:\n")
     print(
         table(
-            ["tokens", "spans", "tiles", "memory above the start", "time a token, 65,536 = 1"],
+            ["tokens", "spans", "tiles", "memory above the start", "time per token, 65,536 = 1"],
             [
                 [
                     f"{tokens:,}",

@@ -58,7 +58,7 @@ def run() -> int:
 
 
 def expressions() -> Iterator[str]:
-    """What the box holds after each keystroke; also what is no mask yet is answered."""
+    """The text after each keystroke; incomplete masks get a response, too."""
     for stop in range(1, len(TYPED) + 1):
         yield TYPED[:stop]
 

@@ -61,7 +61,7 @@ def ratio(cell: Cell) -> float | None:
 
 
 def share(cell: Cell, gemm: float) -> float | None:
-    """Useful work a second, as a share of a large float32 matmul's."""
+    """Useful FLOP/s, as a fraction of a large float32 matmul."""
     ours = cell["seconds"].get(OURS)
     return None if ours is None or not gemm else cell["flops"] / ours / gemm
 
@@ -148,8 +148,8 @@ def goals(result: Result) -> list[tuple[str, str]]:
             f"cells below {LOST} of the fastest peer",
             f"{len(lost(result))} of {sum(ratio(cell) is not None for cell in cells)}",
         ),
-        ("forward, beside the fastest peer", mean(lambda c: c["mode"] == FORWARD)),
-        ("forward + backward, beside the fastest peer", mean(lambda c: c["mode"] == BOTH)),
+        ("forward, relative to the fastest peer", mean(lambda c: c["mode"] == FORWARD)),
+        ("forward + backward, relative to the fastest peer", mean(lambda c: c["mode"] == BOTH)),
         (
             f"forward + backward, {LONG:,} tokens and more, density at most {SPARSE:.0%}".replace(
                 "%", " %"
@@ -170,9 +170,14 @@ def goals(result: Result) -> list[tuple[str, str]]:
             f"share of the matmul peak, interval masks, {LONG:,} tokens and more, float32, {mode}"
         )
         rows.append((name, counted(shares, percent)))
-    rows.append(("small shapes, beside the fastest peer", mean(lambda c: c["group"] == "small")))
     rows.append(
-        ("one step of decoding, beside the fastest peer", mean(lambda c: c["group"] == "decode"))
+        ("small shapes, relative to the fastest peer", mean(lambda c: c["group"] == "small"))
+    )
+    rows.append(
+        (
+            "one step of decoding, relative to the fastest peer",
+            mean(lambda c: c["group"] == "decode"),
+        )
     )
     if "memory" in result:
         used = result["memory"]
@@ -260,7 +265,7 @@ def said_group(group: str) -> str:
 
 
 def variants_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """The kernel by instruction set: shares of the matmul, and the best one's ratio beside SDPA."""
+    """The kernel by instruction set: shares of the matmul, and the best one relative to SDPA."""
     names = list(cells[0]["shares"])
     rows = [
         [
@@ -272,7 +277,7 @@ def variants_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
         ]
         for cell in cells
     ]
-    return ["mask", "mode", "threads", *names, f"{names[0]} beside sdpa"], rows
+    return ["mask", "mode", "threads", *names, f"{names[0]} relative to sdpa"], rows
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────

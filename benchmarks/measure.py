@@ -1,4 +1,4 @@
-"""How things are measured: interleaved, best of n, beside a peer in the same run."""
+"""Timing: interleaved with the peers in the same run, best of n."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maskwright.engine.native.bindings import loaded
+from maskwright.engine.native import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def best_of(rounds: int, runners: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """The best seconds of each runner; they take turns, so that noise hits all of them alike."""
+    """The best time of each runner in seconds; runs are interleaved, so that noise affects all equally."""
     best = dict.fromkeys(runners, float("inf"))
     for _ in range(rounds):
         for name, run in runners.items():
@@ -59,7 +59,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def save(name: str, result: Mapping[str, object]) -> Path:
-    """The result as JSON, written beside the old one and then put in its place."""
+    """The result as JSON, written to a temporary file and renamed."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     fresh = path.with_suffix(".json.new")

@@ -1,6 +1,6 @@
 """The masks that attention is measured under, each said twice: for maskwright, and for flex.
 
-A pattern is made for a length. What it is at 1,024 tokens and more is told beside it; on fewer
+A pattern is made for a length. Its description holds for 1,024 tokens and more; with fewer
 tokens its sizes shrink along.
 """
 
@@ -206,7 +206,7 @@ def image(f: Frame) -> tuple[mw.Mask, Mod]:
 
 
 def random_blocks(f: Frame) -> tuple[mw.Mask, Mod]:
-    """A tenth of the blocks of 64, at least one in every row."""
+    """A tenth of the blocks of 64, at least one per row."""
     size = f.size(64, 16)
     rng = np.random.default_rng(SEED)
     count = f.length // size

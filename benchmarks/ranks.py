@@ -1,7 +1,8 @@
-"""How evenly masks are shared out over ranks, and how much is moved: python -m benchmarks.ranks."""
+"""Balance and communication of masks over ranks: python -m benchmarks.ranks [MASK ...]."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -11,13 +12,13 @@ import numpy as np
 
 import maskwright as mw
 from benchmarks.core import document_lengths
-from maskwright.parallel.balance import balance
+from maskwright.parallel.layout import STRATEGIES, balance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RANKS = (8, 64, 256)
-SHOWN = 64  # of which more is told
+SHOWN = ["causal", "window", "documents", "prefix-lm", "longformer", "bigbird"]
 DRAFTS = 256
 BLOCK = 64
 
@@ -45,7 +46,7 @@ def _image(tokens: int) -> mw.Mask:
 
 
 def _random_blocks(tokens: int) -> mw.Mask:
-    """A tenth of the blocks, at least one in every row."""
+    """A tenth of the blocks, at least one per row."""
     rng, count = np.random.default_rng(0), tokens // BLOCK
     lit = np.stack([rng.random(count, np.float32) < 0.1 for _ in range(count)])
     lit[np.arange(count), rng.integers(0, count, count)] |= ~lit.any(1)
@@ -72,26 +73,24 @@ MASKS: dict[str, Callable[[int], mw.Mask]] = {
 }
 
 
-def main(tokens: int) -> None:
-    """Print the table of docs/parallel.md, and to stderr how long it took."""
-    chosen = " | ".join(f'`"auto"`, {ranks}' for ranks in RANKS)
-    print(f"| mask | contiguous, {SHOWN} | zig-zag, {SHOWN} | {chosen} | is | rows | moved |")
-    print("|---|---|---|" + "---|" * (len(RANKS) + 3))
-    for name, make in MASKS.items():
-        bound = make(tokens).on(tokens)
-        began = time.perf_counter()
-        found = {ranks: balance(bound, ranks) for ranks in RANKS}
-        took = (time.perf_counter() - began) / len(RANKS)
-        plain = [balance(bound, SHOWN, how=how).balance for how in ("contiguous", "zig-zag")]
-        even = " | ".join(f"{shards.balance:.3f}" for shards in found.values())
-        one = found[SHOWN]
-        print(
-            f"| {name} | {plain[0]:.2f} | {plain[1]:.2f} | {even} | {one.how} | "
-            f"{one.evenness:.2f} | {one.ring_share:.1%} |",
-            flush=True,
-        )
-        print(f"{name}: {took:.1f} s", file=sys.stderr)
+def main(names: list[str], sizes: tuple[int, ...]) -> None:
+    """Print the table of docs/parallel.md, and the planning times to stderr."""
+    print(f'| mask | tokens | ranks | {" | ".join(STRATEGIES)} | `"auto"` |')
+    print("|---|---|---|" + "---|" * (len(STRATEGIES) + 1))
+    for name, tokens in itertools.product(names, sizes):
+        bound = MASKS[name](tokens).on(tokens)
+        for ranks in RANKS:
+            began = time.perf_counter()
+            chosen = balance(bound, ranks).strategy
+            took = time.perf_counter() - began
+            layouts = [balance(bound, ranks, strategy=strategy) for strategy in STRATEGIES]
+            cells = [
+                f"{one.cost_imbalance:.2f}, {one.row_imbalance:.2f}, {one.comm_fraction:.2%}"
+                for one in layouts
+            ]
+            print(f"| {name} | {tokens:,} | {ranks} | {' | '.join(cells)} | {chosen} |", flush=True)
+            print(f"{name}, {tokens:,} tokens, {ranks} ranks: {took:.2f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2**20)
+    main(sys.argv[1:] or SHOWN, (2**16, 2**20))

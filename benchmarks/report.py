@@ -52,7 +52,7 @@ def _kernel_line(kernel: str | None) -> str:
         return (
             "Attention was computed by the `blocks` backend: the C kernel was missing in that run."
         )
-    return f"Attention was computed by the kernel in C, with {kernel}, where that serves."
+    return f"Attention was computed by the C kernel, with {kernel}, where that serves."
 
 
 def page(
@@ -68,15 +68,15 @@ def page(
     parts = [
         "# How fast it is",
         "Written by `python -m benchmarks report` from the last measurement; no number is typed in. To "
-        "measure anew:",
+        "measure again:",
         f"```bash\n{result['command']}\n"
         "python -m benchmarks variants prefill training\npython -m benchmarks report\n```",
         f"Measured on {machine['cpu']}, {result['threads']} threads, Python {machine['python']}, PyTorch "
         f"{machine['torch']}, NumPy {machine['numpy']}, maskwright {machine['maskwright']}, in "
         f"{result['seconds'] / 60:.0f} minutes. A 2048³ matmul in float32, measured in between, reached "
-        f"{result['gemm'] / 1e9:.0f} Gflop/s: that is the peak of which shares are told below.",
+        f"{result['gemm'] / 1e9:.0f} Gflop/s: the fractions below refer to this peak.",
         _kernel_line(machine.get("kernel")),
-        "![Time of maskwright beside the fastest peer, mask by mask](images/performance.svg)",
+        "![Time of maskwright relative to the fastest peer, mask by mask](images/performance.svg)",
         "## In short",
         table(["what", "measured"], [list(row) for row in goals(result)]),
         "## What is compared",
@@ -121,7 +121,7 @@ laid out as projections give them. The peers:
 - `sdpa`, `sdpa is_causal`: `scaled_dot_product_attention` without a mask, or with its flag, where that is
   exactly the same;
 - `sdpa float mask`, `sdpa bool mask`: with a dense mask that was made before. SDPA makes the first of the
-  second in every call, so the second is left out where it would take long: at 16,384 tokens, and with
+  second per call, so the second is left out where it would take long: at 16,384 tokens, and with
   the backward from 4,096 tokens on;
 - `flex`: compiled `flex_attention`, its BlockMask made before, with the mask_mod that one would write
   by hand, and the block size that suits the mask. It has no backward on a CPU;
@@ -184,9 +184,9 @@ def _bfloat16_line(of: dict[tuple[str, ...], Cell]) -> str:
     if not said or _upcast({"cells": list(of.values())}):
         return ""
     return (
-        "Not every CPU is quick in bfloat16. Here it takes so many times as long as float32, in the "
+        "Not every CPU is fast in bfloat16. Time relative to float32, in the "
         f"geometric mean over the fastest ways of all cells: {'; '.join(said)}. Ratios in bfloat16 stand "
-        "beside PyTorch's bfloat16, which is easily beaten where it is slower than its float32."
+        "compared with PyTorch's bfloat16, which is easily beaten where it is slower than its float32."
     )
 
 
@@ -280,7 +280,7 @@ def _prefill(found: Result) -> str:
         f"{config['num_attention_heads']} heads and {config['num_key_value_heads']} key heads, a window of "
         f"{config['sliding_window']}, float32."
     )
-    return f"{note}\n\n{table(['attention', 'seconds', 'beside sdpa'], rows)}"
+    return f"{note}\n\n{table(['attention', 'seconds', 'relative to sdpa'], rows)}"
 
 
 def _training(found: Result) -> str:
@@ -297,7 +297,8 @@ def _training(found: Result) -> str:
     size = found["size"]
     note = (
         f"Forward, loss, backward and a step of AdamW of the library's GPT ({size['layers']} layers of "
-        f"{size['width']}, {size['heads']} heads), beside the same GPT on SDPA: by `is_causal` where that "
+        f"{size['width']}, {size['heads']} heads), compared with the same GPT on SDPA: by "
+        "`is_causal` where that "
         "is the mask, and else with a dense mask that was made before."
     )
     head = ["batch × tokens", "mask", "a step", "tokens/s", "tokens/s on sdpa", "times"]

@@ -1,4 +1,4 @@
-"""Handing a mask over: the BlockMask of torch.flex beside torch's own create_block_mask."""
+"""Lowering: the BlockMask of torch.flex compared with create_block_mask."""
 
 from __future__ import annotations
 

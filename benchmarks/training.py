@@ -37,11 +37,11 @@ class SdpaAttention(MultiHeadAttention):
 
     def forward(self, x: torch.Tensor, mask: Any, **_: Any) -> torch.Tensor:  # type: ignore[override]
         """`mask` is "causal" or a dense mask."""
-        q, k, v = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
+        q, k, v = (self._split_heads(proj(x)) for proj in (self.q_proj, self.k_proj, self.v_proj))
         given = {"is_causal": True} if isinstance(mask, str) else {"attn_mask": mask}
         found = scaled_dot_product_attention(q, k, v, **given)
-        mixed: torch.Tensor = self.mix(found.transpose(1, 2).flatten(2))
-        return mixed
+        projected: torch.Tensor = self.out_proj(found.transpose(1, 2).flatten(2))
+        return projected
 
 
 class SdpaGPT(GPT):
@@ -50,16 +50,17 @@ class SdpaGPT(GPT):
     def __init__(self, config: GPTConfig, mask: mw.Mask) -> None:
         super().__init__(config, mask)
         for block in self.blocks:
-            block.attend.__class__ = SdpaAttention
-        dense = torch.from_numpy(mask.on(config.context).dense())
+            block.attn.__class__ = SdpaAttention
+        dense = torch.from_numpy(mask.on(config.block_size).dense())
         self.given: Any = "causal" if mask == mw.causal() else dense
 
     def forward(self, ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """As the GPT does, with one mask for all layers."""
-        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        positions = torch.arange(ids.shape[1])
+        x = self.token_embedding(ids) + self.position_embedding(positions)
         for block in self.blocks:
             x = block(x, self.given)
-        logits: torch.Tensor = self.norm(x) @ self.words.weight.T
+        logits: torch.Tensor = self.lm_head(self.ln_f(x))
         return logits
 
 
@@ -67,7 +68,7 @@ def measure(
     batch: int, tokens: int, mask: str, pace: Pace | None = None, width: int = WIDTH
 ) -> dict[str, Any]:
     """The best seconds of one step of each, once their gradients are seen to be the same."""
-    config = GPTConfig(VOCABULARY, context=tokens, width=width, heads=HEADS, layers=LAYERS)
+    config = GPTConfig(VOCABULARY, block_size=tokens, n_embd=width, n_head=HEADS, n_layer=LAYERS)
     source = torch.Generator().manual_seed(0)
     ids = torch.randint(VOCABULARY, (batch, tokens + 1), generator=source)
 
@@ -81,7 +82,7 @@ def measure(
             loss = cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
             loss.backward()
             optimizer.step()
-            first = model.blocks[0].attend.query.weight.grad
+            first = model.blocks[0].attn.q_proj.weight.grad
             return loss.detach(), first.detach().clone()
 
         return Runner(name, step, prepares=True)

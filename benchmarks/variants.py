@@ -1,7 +1,7 @@
-"""The kernel in C by every instruction set that this processor has, beside the blocks backend and SDPA.
+"""The C kernel with every instruction set of this processor, compared with the blocks backend and SDPA.
 
 Who has another processor learns from it what to expect. All take turns in one process, and so does
-a matmul of 2048³, of whose speed shares are told.
+a matmul of 2048³, to which the fractions refer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import maskwright as mw
 from benchmarks.attention import FLOPS, Pace, Runner, difference, race
 from benchmarks.figures import BOTH, FORWARD, variants_rows
 from benchmarks.measure import machine, save, table
-from maskwright.engine.native.bindings import loaded, use_isa
+from maskwright.engine.native import loaded, use_isa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +86,7 @@ def run(given: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks variants", description=__doc__)
     parser.parse_args(given)
     if not loaded().isas:
-        print(f"There is no kernel in C to measure: {loaded().reason}.")
+        print(f"There is no C kernel to measure: {loaded().reason}.")
         return 1
     used, most = loaded().isa, torch.get_num_threads()
     try:

@@ -1,7 +1,6 @@
-"""Write the parts of docs/ that come from the code: `python -m docs.generate`.
+"""Generates the parts of docs/ and README that come from the code: `python -m docs.generate`.
 
-A page says by two comments where such a part begins and ends. What stands between them is made
-here, and a test compares.
+Two comments mark where a generated part begins and ends. A test compares the pages with the code.
 """
 
 from __future__ import annotations
@@ -14,27 +13,30 @@ from docs import commands, lint_codes, packages, probes, tables
 HERE = Path(__file__).parent
 PARTS = {
     "masks.md": {"atoms": tables.atoms, "recipes": tables.recipes},
-    "targets.md": {"targets": tables.targets},
+    "targets.md": {"overview": tables.target_overview, "targets": tables.target_sections},
+    "../README.md": {"api": tables.api, "performance": tables.performance},
+    "../README.zh-CN.md": {"performance": tables.performance_zh},
     "lint-codes.md": {"codes": lint_codes.sections},
     "probes.md": {"probes": probes.sections, "causes": probes.causes},
+    "apps.md": {"training": tables.training},
     "design.md": {"packages": packages.table},
     "reference/command-line.md": {"verbs": commands.sections},
 }
 
 
 def pages() -> dict[Path, str]:
-    """Every file with a generated part, as it should read."""
+    """The current contents of all files with generated parts."""
     made = {HERE / "images" / "packages.svg": packages.picture()}
     for name, parts in PARTS.items():
         text = (HERE / name).read_text()
         for part, make in parts.items():
             text = filled(text, part, make())
-        made[HERE / name] = text
+        made[(HERE / name).resolve()] = text
     return made
 
 
 def filled(text: str, name: str, content: str, by: str = "docs") -> str:
-    """The text with the part between its two markers replaced; `by` is the target that makes it."""
+    """The text with the part between its markers replaced; `by` is the make target."""
     begin, end = f"<!-- {name}: made by `make {by}` -->", f"<!-- end of {name} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     assert pattern.search(text), f"the markers of {name} are missing"

@@ -110,7 +110,7 @@ def _imported(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "maskwright":
-            found |= {alias.name for alias in node.names}
+            found |= {alias.name for alias in node.names} - {"__version__"}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("maskwright."):
             found.add((node.module or "").split(".")[1])
         elif isinstance(node, ast.Import):

@@ -6,6 +6,7 @@ Masks are drawn by the library itself; the explorer is photographed in Chromium,
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import maskwright as mw
 
 IMAGES = Path(__file__).parent / "images"
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium-headless-shell") or "/usr/bin/chromium"
 TOKENS = ["The", "cat", "sat", "on", "the", "mat"]
 
 

@@ -1,49 +1,168 @@
-"""Tables of atoms, recipes and targets, from their signatures, docstrings and capabilities."""
+"""Tables of atoms, recipes, targets and functions, and the measured figures of the README."""
 
 from __future__ import annotations
 
 import inspect
+import json
 
 import maskwright as mw
+from benchmarks import figures
+from benchmarks.measure import RESULTS
 from maskwright.core.atoms import ATOMS
 from maskwright.recipes.registry import RECIPES
 
+API = {
+    "Compute": ("attention", "explain_backend", "top_blocks"),
+    "Convert": ("lower", "explain_lowering", "capabilities", "recognize"),
+    "Check": ("lint", "trace", "influence", "audit"),
+    "Batches": ("pad", "pack"),
+    "Show": ("picture", "walkthrough"),
+    "Expressions": ("by_head", "by_batch", "simplify", "parse", "to_json", "from_json"),
+}
+PERFORMANCE = """
+Measured with maskwright {version} on {machine}, {threads} threads, for 15 masks, five sizes and two
+dtypes. Each is compared with the fastest of SDPA, compiled FlexAttention and a textbook implementation
+in the same run: forward is {forward} faster (geometric mean of {forward_count} configurations), forward
++ backward {both} ({both_count} configurations). For sparse masks (at most 15 % visible, 4,096 tokens or
+more) forward + backward is {sparse} faster than SDPA with a dense mask, which is the only baseline
+there: FlexAttention has no backward pass on the CPU. A Mistral-like model with a window of 256 prefills
+4,096 tokens {prefill} faster than with SDPA. `python -m benchmarks attention` repeats the measurement
+on your machine; [docs/performance.md](docs/performance.md) lists every configuration.
+"""
+PERFORMANCE_ZH = """
+以 maskwright {version} 在 {machine}（{threads} 个线程）上测得，涵盖 15 种掩码、五种规模和两种数据类型，
+每组都与同一次运行中 SDPA、编译后的 FlexAttention 和教科书实现三者中最快的一个比较：
+前向快 {forward}（{forward_count} 组配置的几何平均），前向加反向快 {both}（{both_count} 组）。
+对于稀疏掩码（可见比例不超过 15 %，长度不小于 4,096），前向加反向比使用稠密掩码的 SDPA 快 {sparse}；
+FlexAttention 在 CPU 上没有反向传播，因此 SDPA 是这里唯一的对比对象。
+窗口为 256 的类 Mistral 模型预填充 4,096 个词元比使用 SDPA 快 {prefill}。
+`python -m benchmarks attention` 可在本机重新测量；
+[docs/performance.md](docs/performance.md) 列出全部配置（英文）。
+"""
+TARGET_FIELDS = {
+    "returns": "Returns",
+    "polarity": "Polarity",
+    "shape": "Shape",
+    "alignment": "Alignment",
+    "empty_rows": "Fully masked row",
+    "tested": "Tested",
+}
+
 
 def atoms() -> str:
-    """A row for each atom."""
+    """One row per atom."""
     names = [*ATOMS, "where", "by_head", "by_batch"]
-    return _calls({name: getattr(mw, name) for name in names})
+    return _calls({name: getattr(mw, name) for name in names}, "atom")
 
 
 def recipes() -> str:
-    """A row for each recipe."""
-    return _calls({f"recipes.{name}": recipe for name, recipe in sorted(RECIPES.items())})
+    """One row per recipe."""
+    return _calls({f"recipes.{name}": RECIPES[name] for name in sorted(RECIPES)}, "recipe")
 
 
-def targets() -> str:
-    """A row for each target: which masks it supports, and in which format."""
-    head = ["to", "returns", "supports", "polarity", "shape", "alignment", "a fully masked row"]
-    rows = [f"| {' | '.join([*head, 'tested'])} |", "|---" * (len(head) + 1) + "|"]
-    for name, it in mw.capabilities().items():
-        cells = [f"`{name}`", it.returns, it.supports, it.polarity, it.shape, it.alignment]
-        rows.append(f"| {' | '.join([*cells, it.empty_rows, it.tested])} |")
+def api() -> str:
+    """One row per public function, grouped by task; atoms and recipes have their own page."""
+    rows = ["| task | function | |", "|---|---|---|"]
+    for task, names in API.items():
+        for name in names:
+            rows.append(f"| {task} | `{name}` | {_summary(getattr(mw, name))} |")
+            task = ""
     return "\n".join(rows)
 
 
-def _calls(functions: dict[str, object]) -> str:
-    """A row for each function: how it is called, and the first line of its docstring."""
-    rows = ["| say | a query sees |", "|---|---|"]
+def target_overview() -> str:
+    """One row per target: what it supports, and the format."""
+    rows = ["| target | supports | returns |", "|---|---|---|"]
+    for name, target in mw.capabilities().items():
+        rows.append(
+            f"| [`{name}`](#target-{name.replace('.', '')}) | {target.supports} | {target.returns} |"
+        )
+    return "\n".join(rows)
+
+
+def target_sections() -> str:
+    """One section per target with its conventions."""
+    parts = []
+    for name, target in mw.capabilities().items():
+        lines = [f"### Target `{name}`", "", f"Supports {target.supports}.", ""]
+        lines += [f"- {title}: {getattr(target, field)}" for field, title in TARGET_FIELDS.items()]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def performance() -> str:
+    """The measured figures of the README, in English."""
+    return " ".join(PERFORMANCE.split()).format_map(_figures())
+
+
+def performance_zh() -> str:
+    """The measured figures of the README, in Chinese."""
+    return "".join(PERFORMANCE_ZH.split("\n")).format_map(_figures())
+
+
+def training() -> str:
+    """One row per measured training step of the GPT."""
+    result = json.loads((RESULTS / "training.json").read_text())
+    rows = [
+        "| batch × tokens | mask | tokens/s | tokens/s with SDPA | ratio |",
+        "|---|---|---|---|---|",
+    ]
+    for cell in result["cells"]:
+        ours, sdpa = (cell["tokens a second"][name] for name in (figures.OURS, "sdpa"))
+        shape = f"{cell['batch']} × {cell['tokens']:,}"
+        rows.append(
+            f"| {shape} | `{cell['mask']}` | {ours:,.0f} | {sdpa:,.0f} | {cell['ratio']:.2f} |"
+        )
+    return "\n".join(rows)
+
+
+def _figures() -> dict[str, str]:
+    """Ratios from the last measurement, as text."""
+    result = json.loads((RESULTS / "attention.json").read_text())
+    prefill = json.loads((RESULTS / "prefill.json").read_text())
+    cells, machine = result["cells"], result["machine"]
+    modes = {
+        mode: [r for cell in cells if cell["mode"] == mode and (r := figures.ratio(cell))]
+        for mode in (figures.FORWARD, figures.BOTH)
+    }
+    sparse = [
+        figures.ratio(cell)
+        for cell in cells
+        if cell["mode"] == figures.BOTH
+        and figures.is_long(cell)
+        and cell["density"] <= figures.SPARSE
+    ]
+    return {
+        "version": machine["maskwright"],
+        "machine": machine["cpu"],
+        "threads": str(result["threads"]),
+        "forward": f"{figures.geomean(modes[figures.FORWARD]):.1f}×",
+        "forward_count": str(len(modes[figures.FORWARD])),
+        "both": f"{figures.geomean(modes[figures.BOTH]):.1f}×",
+        "both_count": str(len(modes[figures.BOTH])),
+        "sparse": f"{figures.geomean(sparse):.0f}×",
+        "prefill": f"{prefill['ratio']['sdpa']:.1f}×",
+    }
+
+
+def _calls(functions: dict[str, object], title: str) -> str:
+    """One row per function: its signature, and the first line of its docstring."""
+    rows = [f"| {title} | meaning |", "|---|---|"]
     for name, function in functions.items():
         assert callable(function)
-        given = ", ".join(
+        arguments = ", ".join(
             name if kind.default is inspect.Parameter.empty else f"{name}={_default(kind)}"
             for name, kind in inspect.signature(function).parameters.items()
         )
-        first = (inspect.getdoc(function) or "").splitlines()[0]
-        rows.append(f"| `{name}({given})` | {first} |")
+        rows.append(f"| `{name}({arguments})` | {_summary(function)} |")
     return "\n".join(rows)
 
 
+def _summary(function: object) -> str:
+    """The first line of a docstring, fit for a table."""
+    return (inspect.getdoc(function) or "").splitlines()[0].replace("|", "\\|")
+
+
 def _default(parameter: inspect.Parameter) -> str:
-    """What stands for an argument that is left out."""
+    """A default value; None is shown as an ellipsis."""
     return "…" if parameter.default is None else repr(parameter.default)

@@ -1,4 +1,4 @@
-"""Runs every notebook, and keeps what it shows: `make notebooks`."""
+"""Runs all notebooks and stores their outputs: `make notebooks`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from traitlets.config import Config
 
 HERE = Path(__file__).parent
 NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
-SECONDS = 120  # for one cell
+SECONDS = 120  # timeout per cell
 
 
 def run(path: Path) -> Any:
-    """The notebook with fresh outputs, from a kernel of its own."""
-    os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")  # or Jupyter warns that it will ask for it
+    """Returns the notebook with new outputs, run in a kernel of its own."""
+    os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")  # otherwise Jupyter warns
     notebook = nbformat.read(path, as_version=4)
     with TemporaryDirectory() as folder:
         client = NotebookClient(
@@ -29,7 +29,7 @@ def run(path: Path) -> Any:
             record_timing=False,
             coalesce_streams=True,
             resources={"metadata": {"path": str(HERE)}},
-            # By files, so that no port is opened.
+            # IPC, which opens no port.
             config=Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"}),
         )
         client.execute()
@@ -40,7 +40,7 @@ def run(path: Path) -> Any:
 
 
 def main() -> None:
-    """Run them all, and write each anew."""
+    """Runs all notebooks and writes them with their outputs."""
     for path in NOTEBOOKS:
         print(path.name, file=sys.stderr, flush=True)
         nbformat.write(run(path), path)

@@ -1,9 +1,9 @@
-"""pip install with one line that tells what it is at, and how long it has been at it.
+"""pip install with a one-line progress display.
 
-    python scripts/install.py ARGUMENTS OF PIP ...
+    python scripts/install.py PIP_ARGUMENTS ...
 
-On a terminal the line is written anew all the time; elsewhere it is told once, in the end. What pip
-says is shown only if it fails.
+On a terminal the line shows the current step and the elapsed time; elsewhere only the total time is
+printed. The output of pip is shown only if pip fails.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COLUMNS = 76
-# Python compiles what it imports by itself, and of PyTorch that is a small part.
-QUICKLY = ("--disable-pip-version-check", "--no-compile")
-TOLD = ("Collecting", "Downloading", "Processing", "Preparing", "Building", "Installing")
+# Python compiles modules on import; compiling all of PyTorch beforehand would take longer.
+OPTIONS = ("--disable-pip-version-check", "--no-compile")
+STEPS = ("Collecting", "Downloading", "Processing", "Preparing", "Building", "Installing")
 
 
 def install(arguments: Sequence[str]) -> int:
-    """Run pip, and give its exit code."""
-    command = [sys.executable, "-m", "pip", "install", *QUICKLY, *arguments]
-    started, said = time.monotonic(), [""]
+    """Run pip and return its exit code."""
+    command = [sys.executable, "-m", "pip", "install", *OPTIONS, *arguments]
+    started, lines = time.monotonic(), [""]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as pip:
-        listener = threading.Thread(target=said.extend, args=(pip.stdout,))
-        listener.start()
-        while listener.is_alive():
-            listener.join(0.25)
-            show(time.monotonic() - started, said)
-    clear()
+        reader = threading.Thread(target=lines.extend, args=(pip.stdout,))
+        reader.start()
+        while reader.is_alive():
+            reader.join(0.25)
+            show_progress(time.monotonic() - started, lines)
+    clear_line()
     if pip.returncode:
-        print("".join(said), end="", file=sys.stderr)
+        print("".join(lines), end="", file=sys.stderr)
     else:
         print(f"  done in {time.monotonic() - started:.0f} s", flush=True)
     return pip.returncode
 
 
-def show(seconds: float, said: Sequence[str]) -> None:
-    """The last thing worth telling, where somebody looks."""
+def show_progress(seconds: float, lines: Sequence[str]) -> None:
+    """Print the elapsed time and the current step, on a terminal."""
     if sys.stdout.isatty():
-        doing = next((line for line in reversed(said) if line.lstrip().startswith(TOLD)), "")
-        line = f"{seconds:4.0f} s  {' '.join(doing.split())}"
+        step = next((line for line in reversed(lines) if line.lstrip().startswith(STEPS)), "")
+        line = f"{seconds:4.0f} s  {' '.join(step.split())}"
         print(f"\r\x1b[K{line:.{COLUMNS}}", end="", flush=True)
 
 
-def clear() -> None:
-    """Remove the line."""
+def clear_line() -> None:
+    """Erase the progress line."""
     if sys.stdout.isatty():
         print("\r\x1b[K", end="")
 

@@ -1,12 +1,13 @@
 """Number of Hypothesis examples, the backend of Keras, and the limit on skipped tests.
 
-`make fuzz` sets MASKWRIGHT_FUZZ and MASKWRIGHT_TARGET_CASES; `make test` sets
-MASKWRIGHT_MAX_SKIPPED, the number of skipped tests above which a run fails.
+`make fuzz` sets MASKWRIGHT_FUZZ and MASKWRIGHT_TARGET_CASES, `make test-fast` MASKWRIGHT_FAST;
+`make test` sets MASKWRIGHT_MAX_SKIPPED, the number of skipped tests above which a run fails.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
@@ -17,18 +18,33 @@ if TYPE_CHECKING:
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 FUZZ = int(os.environ.get("MASKWRIGHT_FUZZ", "0"))
-CASES = FUZZ or 200  # of the one test that compares everything with the oracle
-TARGET_CASES = int(os.environ.get("MASKWRIGHT_TARGET_CASES", "350"))  # mask × target
-SHARES = 2  # it runs in so many parts, side by side
+FAST = bool(os.environ.get("MASKWRIGHT_FAST"))
+CASES = FUZZ or (40 if FAST else 200)  # of the test that compares masks with the oracle
+TARGET_CASES = int(os.environ.get("MASKWRIGHT_TARGET_CASES", "60" if FAST else "350"))
+SHARES = 2  # parts of these tests, which run in parallel
+MAX_FAST_CASES = 4  # of each parametrised test in fast mode
 
 settings.register_profile(
     "maskwright",
-    max_examples=max(FUZZ // 10, 32),
+    max_examples=max(FUZZ // 10, 8 if FAST else 32),
     deadline=None,
     database=None if FUZZ else settings.default.database,
     suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("maskwright")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In fast mode, drop slow tests and all but a few cases of each parametrised test."""
+    if not FAST:
+        return
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    kept = {item for own in cases.values() for item in own[:: -(-len(own) // MAX_FAST_CASES)]}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

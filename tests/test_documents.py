@@ -14,7 +14,7 @@ import pytest
 from docs import generate, pictures
 from maskwright.__main__ import main
 from maskwright.apps import graph, image, language
-from tests.page_names import names_for
+from tests._helpers.doc_namespaces import namespace_for
 
 if TYPE_CHECKING:
     from _maskwright_pytest import MaskAudit
@@ -45,7 +45,7 @@ def test_pages_that_teach_show_something() -> None:
 
 
 @pytest.mark.parametrize("path", pages_with("pycon"), ids=shown)
-def test_prompts_show_what_they_give(path: Path) -> None:
+def test_doctests_of_pages(path: Path) -> None:
     examples = "\n".join(blocks(path, "pycon"))
     test = doctest.DocTestParser().get_doctest(examples, {}, path.name, str(path), 0)
     report: list[str] = []
@@ -56,7 +56,7 @@ def test_prompts_show_what_they_give(path: Path) -> None:
 @pytest.mark.parametrize("path", pages_with("python"), ids=shown)
 def test_scripts_run(path: Path, mask_audit: MaskAudit, capsys: pytest.CaptureFixture[str]) -> None:
     """All of a page in turn, as one; a test among them is run as well."""
-    with names_for(path.name) as names:
+    with namespace_for(path.name) as names:
         for script in blocks(path, "python"):
             exec(compile(script, shown(path), "exec"), names)
         for test in [value for name, value in names.items() if name.startswith("test_")]:
@@ -79,16 +79,16 @@ def new_commands() -> dict[Path, list[list[str]]]:
 
 @pytest.mark.parametrize("path", new_commands(), ids=shown)
 def test_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each in turn, in a folder of its own; trainings are cut to a step, reports to a few samples."""
+    """Each in turn, in its own folder; training runs for one step, reports use a few samples."""
     monkeypatch.chdir(tmp_path)
-    for place, few in ((graph, "SEEDS"), (image, "OF_EACH"), (language, "JUDGED")):
+    for place, few in ((graph, "NUM_SEEDS"), (image, "NUM_SCORED"), (language, "NUM_SCORED")):
         monkeypatch.setattr(place, few, 2)
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for command, *words in new_commands()[path]:
         if command == "make":
             assert set(words) <= targets, words
         elif command == "maskwright":
-            short = ["--steps", "1"] if words[0] in ("train", "compare-masks") else []
+            short = ["--max-steps", "1"] if words[0] in ("train", "compare-masks") else []
             monkeypatch.setattr(sys, "argv", ["maskwright", *words, *short])
             with pytest.raises(SystemExit) as stop:
                 main()
@@ -108,6 +108,6 @@ def test_drawings_are_current() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=shown)
-def test_pictures_and_links_are_there(path: Path) -> None:
+def test_pictures_and_links_exist(path: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         assert "://" in link or (path.parent / link).exists(), link

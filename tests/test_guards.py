@@ -43,7 +43,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_framework_is_imported_in_modules_named_after_it(path: Path) -> None:
+def test_framework_is_imported_in_modules_named_after_it(path: Path) -> None:
     if path.parent.name == "targets":
         found = {name.split(".")[0] for name in imports_of(path)} & FRAMEWORKS
         assert found <= {path.stem.strip("_").split("_")[0]}
@@ -67,12 +67,11 @@ WRITES_DICT = re.compile(
 )
 OWN_DICT = {
     *("core/expr.py", "core/bound.py"),
-    "apps/ranks.py",  # of a torch module
 }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_derived_values_are_kept_in_the_cache(path: Path) -> None:
+def test_derived_values_are_kept_in_cache(path: Path) -> None:
     if str(path.relative_to(SOURCE)) not in OWN_DICT:
         assert WRITES_DICT.findall(path.read_text()) == []
 
@@ -110,7 +109,7 @@ def test_importing_maskwright_loads_no_framework() -> None:
     assert not loaded & (FRAMEWORKS | {"typer", "rich", "hypothesis", "matplotlib", "wcwidth"})
 
 
-def test_the_pytest_plugin_loads_nothing_until_it_is_used() -> None:
+def test_pytest_plugin_loads_nothing_until_it_is_used() -> None:
     code = "import sys, pytest, _maskwright_pytest; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
@@ -120,12 +119,12 @@ def test_the_pytest_plugin_loads_nothing_until_it_is_used() -> None:
 @pytest.mark.parametrize("module", [maskwright, maskwright.recipes, maskwright.errors])
 def test_exports_are_sorted_and_complete(module: Any) -> None:
     assert list(module.__all__) == sorted(module.__all__)
-    rooms = {path.stem for path in SOURCE.iterdir()}
+    modules = {path.stem for path in SOURCE.iterdir()}
     visible = {
         name
         for name in dir(module)
         if not name.startswith(("_", "@"))
-        and not (inspect.ismodule(getattr(module, name)) and name in rooms)
+        and not (inspect.ismodule(getattr(module, name)) and name in modules)
     }
     visible -= {"TYPE_CHECKING", "annotations", "importlib"}
     visible -= {"models", "registry", "sparse", "speculative", "vision"}
@@ -136,7 +135,7 @@ def subclasses(kind: type) -> list[type]:
     return [k for child in kind.__subclasses__() for k in (child, *subclasses(child))]
 
 
-def test_every_atom_has_a_rule_in_the_oracle() -> None:
+def test_every_atom_has_rule_in_oracle() -> None:
     from maskwright.core.expr import Atom
     from maskwright.core.oracle import rule
 

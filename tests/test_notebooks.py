@@ -34,7 +34,7 @@ def code_cells(notebook: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_shows_what_was_kept(path: Path) -> None:
+def test_notebook_outputs_are_current(path: Path) -> None:
     kept = nbformat.read(path, as_version=4)
     nbformat.validate(kept)
     for old, new in zip(code_cells(kept), code_cells(run(path)), strict=True):
@@ -45,7 +45,7 @@ def test_a_notebook_runs_and_shows_what_was_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_written_in_small_steps_and_links_to_what_is_there(path: Path) -> None:
+def test_notebook_cells_are_short_and_links_exist(path: Path) -> None:
     cells = nbformat.read(path, as_version=4).cells
     assert cells[0].source.startswith("# ")
     assert all(len(cell.source.splitlines()) <= 24 for cell in cells)

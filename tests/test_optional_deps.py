@@ -1,4 +1,4 @@
-"""What is not installed is told in one sentence, with the line that installs it."""
+"""A missing package is reported in one sentence with the pip command."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 
 import maskwright as mw
 from maskwright._optional_deps import EXTRAS, PACKAGES, require
+from maskwright.models.bert import Bert, BertConfig
+from maskwright.models.onnx import onnx_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(mw.__file__).parent
-STOOD_IN_FOR = {"typer", "wcwidth"}  # there is something plainer without them
 
 
 def later(name: str) -> Callable[[], Any]:
@@ -36,34 +37,34 @@ def call(module: str, name: str, *given: Any) -> Callable[[], Any]:
     return lambda: getattr(importlib.import_module(module), name)(*given)
 
 
-# What is asked for, the package that is not there, and what must be imported anew.
+# The import, the missing package, and the module that must be imported again.
 # Frameworks that a mask is lowered to are tried in tests/targets/test_options.py.
 DOORS: list[tuple[Callable[[], Any], str, str]] = [
-    (later("audit"), "torch", "maskwright.auditing.run"),
-    (later("trace"), "torch", "maskwright.tracing.trace"),
+    (later("audit"), "torch", "maskwright.auditing"),
+    (later("trace"), "torch", "maskwright.tracing"),
     (later("influence"), "torch", "maskwright.auditing.measure"),
     (lambda: mw.attention(None, None, None), "torch", "maskwright.engine.autograd"),
     (lambda: mw.top_blocks(None, None, size=2, keep=1), "torch", ""),
-    (lambda: mw.picture(mw.causal().on(2), form="png"), "matplotlib", ""),
+    (lambda: mw.picture(mw.causal().on(2), form="png"), "resvg_py", ""),
+    (lambda: mw.picture(mw.causal().on(2), form="text"), "wcwidth", ""),
     (imported("maskwright.models"), "torch", "maskwright.models"),
     (imported("maskwright.integrations"), "torch", "maskwright.integrations"),
-    (imported("maskwright.parallel.context"), "torch", "maskwright.parallel.context"),
-    (imported("maskwright.parallel.heads"), "torch", "maskwright.parallel.heads"),
-    (imported("maskwright.parallel.share"), "torch", "maskwright.parallel.share"),
-    (call("maskwright.integrations.transformers", "register"), "transformers", ""),
-    (call("maskwright.models.gpt2_form", "read_folder", Path()), "safetensors", ""),
-    (call("maskwright.models.gpt2_form", "write_folder", Path(), {}, {}), "safetensors", ""),
     (
-        call("maskwright.apps.registry", "find_app", "language"),
-        "tokenizers",
-        "maskwright.apps.language",
+        imported("maskwright.parallel.context_parallel"),
+        "torch",
+        "maskwright.parallel.context_parallel",
     ),
+    (imported("maskwright.parallel.ulysses"), "torch", "maskwright.parallel.ulysses"),
+    (imported("maskwright.parallel.train_loop"), "torch", "maskwright.parallel.train_loop"),
+    (call("maskwright.integrations.transformers", "register"), "transformers", ""),
+    (call("maskwright.models.huggingface", "load_gpt2", Path()), "safetensors", ""),
+    (lambda: onnx_bytes(Bert(BertConfig(9, n_layer=1))), "onnxscript", ""),
+    (imported("maskwright.apps.data.text"), "tokenizers", "maskwright.apps.data.text"),
     (call("maskwright.apps.image", "load_digits"), "sklearn", ""),
-    (call("maskwright.apps.image", "sheet", np.zeros((1, 1, 8, 8))), "matplotlib", ""),
+    (call("maskwright.apps.image", "png", np.zeros((1, 1, 8, 8))), "matplotlib", ""),
     (call("maskwright.apps.graph", "karate_club"), "networkx", ""),
-    (call("maskwright.apps.curves", "curves", None, "svg"), "matplotlib", ""),
-    (call("maskwright.apps.conversations", "corpus", "english"), "chatterbot_corpus", ""),
-    (call("maskwright.apps.pairs", "needed", "translation", "sacrebleu"), "sacrebleu", ""),
+    (call("maskwright.apps.data.corpora", "chatterbot_pairs", "english"), "chatterbot_corpus", ""),
+    (call("maskwright.apps.translation", "number_pairs", "en", "de"), "num2words", ""),
 ]
 
 
@@ -81,31 +82,31 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Take:
 
 
 @pytest.mark.parametrize(
-    ("door", "package", "anew"),
+    ("entry_point", "package", "reimported"),
     DOORS,
     ids=[f"{package} {n}" for n, (_, package, _) in enumerate(DOORS)],
 )
-def test_a_package_that_is_not_there_is_named_with_its_extra(
-    door: Callable[[], Any],
+def test_package_missing_is_named_with_extra(
+    entry_point: Callable[[], Any],
     package: str,
-    anew: str,
+    reimported: str,
     take: Take,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("torch")  # so that what is taken away is all that is not there
-    if anew in sys.modules:
-        monkeypatch.delitem(sys.modules, anew)
-        parent, _, name = anew.rpartition(".")
+    if reimported in sys.modules:
+        monkeypatch.delitem(sys.modules, reimported)
+        parent, _, name = reimported.rpartition(".")
         monkeypatch.delattr(sys.modules[parent], name, raising=False)
     take(package)
     with pytest.raises(mw.MissingError) as caught:
-        door()
+        entry_point()
     called = re.escape(PACKAGES.get(package, package))
     line = rf"pip install (-U )?'maskwright\[{EXTRAS[package]}\]'"
     assert re.fullmatch(rf"[\w. -]+: {called} is not installed\. Run: {line}", str(caught.value))
 
 
-def test_what_is_no_extra_is_left_as_it_is() -> None:
+def test_unknown_packages_raise_import_error() -> None:
     with pytest.raises(ModuleNotFoundError, match="nowhere"), require("here"):
         importlib.import_module("nowhere")
 
@@ -120,13 +121,13 @@ def imported_packages() -> set[str]:
     return found - sys.stdlib_module_names - {"maskwright"}
 
 
-def test_every_package_that_is_imported_has_its_extra() -> None:
+def test_every_package_that_is_imported_has_extra() -> None:
     found = imported_packages()
     assert found >= {"numpy", "torch", "matplotlib", "jax", "starlette"}
-    assert found - STOOD_IN_FOR - {"numpy"} <= set(EXTRAS)
+    assert found - {"numpy"} <= set(EXTRAS)
 
 
-def test_every_extra_brings_what_it_is_named_for() -> None:
+def test_extras_install_their_packages() -> None:
     tomllib = pytest.importorskip("tomllib")
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 

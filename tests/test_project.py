@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 import yaml
 
 import maskwright as mw
@@ -22,14 +23,14 @@ def read(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def test_the_version_stands_in_one_place_and_others_follow() -> None:
+def test_version_stands_in_one_place_and_others_follow() -> None:
     assert read(ROOT / "CITATION.cff")["version"] == mw.__version__
     release = mw.__version__.partition(".dev")[0]
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[:2] == ["Unreleased", release]
 
 
-def test_the_citation_has_what_the_format_asks_for() -> None:
+def test_citation_has_required_fields() -> None:
     held = read(ROOT / "CITATION.cff")
     assert {"cff-version", "message", "title", "authors", "type", "license"} <= held.keys()
     assert held["cff-version"] == "1.2.0"
@@ -38,21 +39,35 @@ def test_the_citation_has_what_the_format_asks_for() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_runs_our_make_targets_and_holds_no_secret(path: Path) -> None:
+def test_workflow_is_read_only_and_has_no_secrets(path: Path) -> None:
     held = read(path)
-    text = path.read_text()
-    assert "secrets" not in text
+    assert "secrets" not in path.read_text()
     assert held["permissions"] == {"contents": "read"}
-    made = set(held["jobs"]["make"]["strategy"]["matrix"]["target"])
-    made |= set(re.findall(r"run: make ([a-z-]+)", text))
-    assert made <= TARGETS
-    assert made >= {"check", "test", "test-core", "test-tf", "docs", "dist"}
     for job in held["jobs"].values():
         assert all(step.keys() & {"uses", "run"} for step in job["steps"])
 
 
+def test_ci_runs_our_make_targets() -> None:
+    path = ROOT / ".github" / "workflows" / "ci.yml"
+    made = set(read(path)["jobs"]["make"]["strategy"]["matrix"]["target"])
+    made |= set(re.findall(r"run: make ([a-z-]+)", path.read_text()))
+    assert made <= TARGETS
+    assert made >= {"check", "test", "test-core", "test-tf", "docs", "dist"}
+
+
+def test_wheels_are_built_and_checked_on_every_platform() -> None:
+    held = read(ROOT / ".github" / "workflows" / "wheels.yml")
+    runners = {entry["os"] for entry in held["jobs"]["wheels"]["strategy"]["matrix"]["include"]}
+    assert {name.partition("-")[0] for name in runners} == {"ubuntu", "macos", "windows"}
+    assert any(name.endswith("-arm") for name in runners)
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        settings = tomllib.load(file)["tool"]["cibuildwheel"]
+    assert (ROOT / settings["test-command"].rpartition("{project}/")[2]).is_file()
+    assert settings["linux"]["environment"] == {"MASKWRIGHT_BUILD": "required"}
+
+
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_a_form_for_issues_can_be_filled_in(path: Path) -> None:
+def test_form_for_issues_can_be_filled_in(path: Path) -> None:
     held = read(path)
     if path.name == "config.yml":
         assert held.keys() == {"blank_issues_enabled"}
@@ -66,13 +81,13 @@ def test_a_form_for_issues_can_be_filled_in(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_what_a_page_names_is_there(name: str) -> None:
+def test_targets_and_links_of_pages_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert "://" in link or ((ROOT / name).parent / link).exists(), link
     assert set(re.findall(r"`make ([a-z-]+)", text)) <= TARGETS
 
 
-def test_the_check_before_a_commit_is_the_check() -> None:
+def test_check_before_commit_is_check() -> None:
     (repository,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
     assert [hook["entry"] for hook in repository["hooks"]] == ["make check"]

@@ -16,9 +16,9 @@ import pytest
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "reference").glob("*.md"))
 WITHOUT = {
     "_maskwright_pytest.mask_audit": "a fixture: docs/audit.md runs a test that takes it",
-    "maskwright.apps.app.App": "a protocol, of which every app is an example",
-    "maskwright.apps.training.Task": "a protocol: the example of train() writes one",
-    "maskwright.integrations.transformers.CANNOT": "a tuple, told of in a comment",
+    "maskwright.apps.Task": "a base class: the example of train() writes one",
+    "maskwright.apps.Prompt": "an argument of Task.predict",
+    "maskwright.integrations.transformers.UNSUPPORTED_MODELS": "a tuple, told of in a comment",
 }
 # A module's forward() is called by calling the module; checks are for the atoms alone.
 CALLED_BY_OTHERS = {"forward", "merge_masks", "check_keys", "check_queries", "check_tokens"}
@@ -68,7 +68,7 @@ def methods_of(thing: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_name_has_an_example(page: Path) -> None:
+def test_every_name_has_example(page: Path) -> None:
     bare = [name for name in names_on(page) if not example_of(found(name))]
     assert [name for name in bare if name not in WITHOUT] == []
 
@@ -84,7 +84,7 @@ def test_every_method_is_explained(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_method_has_an_example(page: Path) -> None:
+def test_every_method_has_example(page: Path) -> None:
     """Of its own, or in that of its class."""
     assert [
         f"{name}.{method}"
@@ -96,7 +96,29 @@ def test_every_method_has_an_example(page: Path) -> None:
     ] == []
 
 
-def test_what_needs_no_example_is_still_there() -> None:
+def test_exceptions_exist() -> None:
     assert set(WITHOUT) <= {name for page in PAGES for name in names_on(page)}
     for name, methods in OF_THE_LIBRARY.items():
         assert methods <= set(methods_of(found(name)))
+
+
+def missing_sections(function: Any) -> list[str]:
+    """The parameters and sections that a docstring lacks."""
+    text, signature = inspect.getdoc(function) or "", inspect.signature(function)
+    described = re.findall(r"^ +\*{0,2}(\w+)(?: \([^)]*\))?:", text, re.MULTILINE)
+    missing = [name for name in signature.parameters if name not in described]
+    if signature.parameters and "Args:" not in text:
+        missing.append("Args")
+    if signature.return_annotation != "None" and not re.search("Returns:|Yields:", text):
+        missing.append("Returns")
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_docstrings_describe_every_parameter_and_the_result(page: Path) -> None:
+    functions = {name: found(name) for name in names_on(page) if name not in WITHOUT}
+    assert {
+        name: missing
+        for name, function in functions.items()
+        if inspect.isfunction(function) and (missing := missing_sections(function))
+    } == {}

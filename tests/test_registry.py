@@ -17,7 +17,7 @@ def test_names_and_aliases_are_resolved() -> None:
 @pytest.mark.parametrize(
     ("name", "message"), [("circl", "Did you mean"), (3, "circle"), ([], "circle")]
 )
-def test_an_unknown_name_is_one_clear_error(name: object, message: str) -> None:
+def test_unknown_name_is_clear_error(name: object, message: str) -> None:
     with pytest.raises(mw.ArgumentError, match=message) as error:
         SHAPES.find(name, "area")
     assert str(error.value).startswith("area: there is no shape")

@@ -1,7 +1,7 @@
-"""maskwright: attention masks for Transformers, said in one line and known exactly in O(T).
+"""maskwright: attention masks for Transformers as expressions, exact at any length.
 
-A mask is the set of (batch, head, query, key) cells in which a query may see a key.
-Every query's row of it is a few intervals of keys.
+A mask is the set of (batch, head, query, key) cells in which the query attends to the key.
+Each query row of that set is a short list of key intervals, called its spans.
 
 >>> import maskwright as mw
 >>> m = mw.causal() & mw.padding(lengths=[3, 4])
@@ -17,7 +17,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 from maskwright import recipes
-from maskwright._version import __version__
 from maskwright.core.atoms import (
     blocks,
     causal,
@@ -61,26 +60,28 @@ from maskwright.errors import (
     Unsupported,
 )
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
+    from maskwright.auditing import audit
     from maskwright.auditing.measure import Influence, influence
     from maskwright.auditing.report import AuditFinding, AuditReport
-    from maskwright.auditing.run import audit
     from maskwright.draw.picture import picture
     from maskwright.draw.walkthrough import Walkthrough, walkthrough
     from maskwright.engine.api import BackendChoice, attention, explain_backend
     from maskwright.engine.block_selection import top_blocks
     from maskwright.engine.cost import WorkEstimate
+    from maskwright.linting import lint
     from maskwright.linting.codes import Finding, LintReport
-    from maskwright.linting.lint import lint
+    from maskwright.recognition import Recognized, recognize
     from maskwright.recognition.encoding import Convention
-    from maskwright.recognition.recognize import Recognized, recognize
     from maskwright.targets.base import Target
     from maskwright.targets.lower import capabilities, explain_lowering, lower
-    from maskwright.tracing.trace import AttentionCall, Trace, trace
+    from maskwright.tracing import AttentionCall, Trace, trace
 
-# What not everybody needs is loaded when it is first asked for, so that importing stays quick.
+# Loaded on first access, so that `import maskwright` needs numpy only.
 _LATER = {
-    "AttentionCall": "tracing.trace",
+    "AttentionCall": "tracing",
     "AuditFinding": "auditing.report",
     "AuditReport": "auditing.report",
     "BackendChoice": "engine.api",
@@ -88,23 +89,23 @@ _LATER = {
     "Finding": "linting.codes",
     "Influence": "auditing.measure",
     "LintReport": "linting.codes",
-    "Recognized": "recognition.recognize",
+    "Recognized": "recognition",
     "Target": "targets.base",
-    "Trace": "tracing.trace",
+    "Trace": "tracing",
     "Walkthrough": "draw.walkthrough",
     "WorkEstimate": "engine.cost",
     "attention": "engine.api",
-    "audit": "auditing.run",
+    "audit": "auditing",
     "capabilities": "targets.lower",
     "explain_lowering": "targets.lower",
     "explain_backend": "engine.api",
     "influence": "auditing.measure",
-    "lint": "linting.lint",
+    "lint": "linting",
     "lower": "targets.lower",
     "picture": "draw.picture",
-    "recognize": "recognition.recognize",
+    "recognize": "recognition",
     "top_blocks": "engine.block_selection",
-    "trace": "tracing.trace",
+    "trace": "tracing",
     "walkthrough": "draw.walkthrough",
 }
 

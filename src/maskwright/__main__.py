@@ -1,31 +1,23 @@
-"""Where `maskwright` and `python -m maskwright` begin."""
+"""The entry point of `maskwright` and `python -m maskwright`."""
 
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 
 from maskwright._optional_deps import missing
-from maskwright.cli import app
-from maskwright.errors import MaskError
 
 
 def main() -> None:
-    """Run the command line; a wrong mask or a missing extra is one sentence, not a traceback."""
+    """Runs the command line, which the extra `cli` installs."""
     try:
-        app()
-    except MaskError as error:
-        _fail(str(error))
+        from maskwright.cli.main import main as run
     except ModuleNotFoundError as error:
-        told = missing(sys.argv[1], error)
-        if told is None:
+        message = missing("maskwright", error)
+        if message is None:
             raise
-        _fail(str(told))
-
-
-def _fail(sentence: str) -> NoReturn:
-    print(f"maskwright: {sentence}", file=sys.stderr)
-    sys.exit(2)
+        print(message, file=sys.stderr)
+        sys.exit(2)
+    run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Models of transformers: the healthy ones raise no alarm, and those that do are wrong indeed."""
+"""Models of transformers: no false positives, and the known faults are found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 import maskwright as mw
 from maskwright.auditing.huggingface import expected_masks, make_inputs
-from tests.auditing.tiny_architectures import (
+from tests._helpers.sampling import ALL, subset_of_cases
+from tests._helpers.tiny_architectures import (
     ARCHITECTURES,
     EAGER,
     ENDS,
@@ -24,7 +25,6 @@ from tests.auditing.tiny_architectures import (
     TINY,
     Tiny,
 )
-from tests.thinned import ALL, thinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from maskwright.auditing.report import AuditReport
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-MOST_PASSES = 200
+MAX_PASSES = 200
 MAIN = ("leak", "reach", "padding", "batch", "steps")
 CASES = [
     (name, kind)
-    for n, name in thinned([*enumerate(ARCHITECTURES)], 4)
+    for n, name in subset_of_cases([*enumerate(ARCHITECTURES)], 4)
     for m, kind in enumerate(ARCHITECTURES[name].attention)
     if ALL or m == n % len(ARCHITECTURES[name].attention)
 ]
@@ -52,11 +52,11 @@ def _one_thread() -> Iterator[None]:
 
 def check(report: AuditReport) -> None:
     assert report.ok, str(report)
-    assert report.passes <= MOST_PASSES
+    assert report.passes <= MAX_PASSES
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_a_healthy_model_raises_no_alarm(name: str, kind: str) -> None:
+def test_healthy_model_is_ok(name: str, kind: str) -> None:
     """Some are asked all that there is to ask; compiling takes long."""
     probes = MAIN if CASES.index((name, kind)) % (3 if ALL else 16) else None
     model = ARCHITECTURES[name].build(kind)
@@ -83,7 +83,7 @@ LEFT = (
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_padding_on_the_left_raises_no_alarm(name: str) -> None:
+def test_padding_on_left_is_ok(name: str) -> None:
     tiny = ARCHITECTURES[name]
     model = tiny.build(tiny.attention[-1])
     inputs = {key: x.flip(1) for key, x in make_inputs(model).items()}
@@ -93,11 +93,11 @@ def test_padding_on_the_left_raises_no_alarm(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral", "marian", "modernbert decoder"])
-def test_half_precision_raises_no_alarm(name: str) -> None:
+def test_half_precision_is_ok(name: str) -> None:
     check(mw.audit(ARCHITECTURES[name].build("sdpa").bfloat16(), expects="auto", probes=MAIN))
 
 
-def test_a_prefix_that_is_told_by_token_types() -> None:
+def test_prefix_from_token_types() -> None:
     import transformers
 
     torch.manual_seed(0)
@@ -115,7 +115,7 @@ def test_a_prefix_that_is_told_by_token_types() -> None:
 
 
 @pytest.mark.parametrize("decodes", [True, False])
-def test_the_chunks_of_reformer_are_known(decodes: bool) -> None:
+def test_chunks_of_reformer_are_known(decodes: bool) -> None:
     sizes = {**REFORMER, "is_decoder": decodes, "attn_layers": ["local", "local"]}
     kind = "ReformerModelWithLMHead" if decodes else "ReformerForMaskedLM"
     model = Tiny(kind, "ReformerConfig", sizes, EAGER).build("eager")
@@ -127,7 +127,7 @@ def test_the_chunks_of_reformer_are_known(decodes: bool) -> None:
 
 
 @pytest.mark.parametrize("decodes", [True, False])
-def test_what_hashes_choose_need_not_be_felt(decodes: bool) -> None:
+def test_hashed_attention_need_not_reach_all(decodes: bool) -> None:
     sizes = {**REFORMER, "is_decoder": decodes, "attn_layers": ["local", "lsh"]}
     kind = "ReformerModelWithLMHead" if decodes else "ReformerForMaskedLM"
     model = Tiny(kind, "ReformerConfig", sizes, EAGER).build("eager")
@@ -136,7 +136,7 @@ def test_what_hashes_choose_need_not_be_felt(decodes: bool) -> None:
     assert "a subset of " in report.expects
 
 
-def test_a_model_that_needs_more_than_ids_is_told_in_a_sentence() -> None:
+def test_model_with_other_inputs_is_rejected() -> None:
     class Picky(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -170,7 +170,7 @@ def test_longer_inputs_need_few_passes() -> None:
     assert report.passes <= 150
 
 
-# ── alarms that are right ─────────────────────────────────────────────────────────────────────
+# ── true positives ────────────────────────────────────────────────────────────────────────────
 
 HALF_LINEAR: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
 STATES: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
@@ -180,110 +180,63 @@ PROPHET: dict[str, Any] = {
     **{f"num_{part}_attention_heads": 4 for part in ("encoder", "decoder")},
     **{f"{part}_ffn_dim": 48 for part in ("encoder", "decoder")},
 }
-RIGHT: dict[str, tuple[Tiny, str, str]] = {
+# name: attention, probe, model
+TRUE_POSITIVES: dict[str, tuple[str, str, Tiny]] = {
     # A convolution runs beside attention, over padding too: other ids under a mask of 0 move the
     # logits of the last real tokens.
-    "convbert": (Tiny("ConvBertForMaskedLM", "ConvBertConfig", THIN, EAGER), "eager", "leak"),
+    "convbert": ("eager", "leak", Tiny("ConvBertForMaskedLM", "ConvBertConfig", THIN, EAGER)),
     # Every token is put together with its two neighbours, so the last real one knows of padding.
-    "mobilebert": (
-        Tiny(
-            "MobileBertForMaskedLM",
-            "MobileBertConfig",
-            {**THIN, "intra_bottleneck_size": 32},
-        ),
-        "sdpa",
-        "leak",
-    ),
+    "mobilebert": ("sdpa", "leak",
+        Tiny("MobileBertForMaskedLM", "MobileBertConfig", {**THIN, "intra_bottleneck_size": 32})),
     # Its landmarks are means over stretches of positions, and padding is in them.
-    "nystromformer": (
-        Tiny("NystromformerForMaskedLM", "NystromformerConfig", TINY, EAGER),
-        "eager",
-        "padding",
-    ),
+    "nystromformer": ("eager", "padding",
+        Tiny("NystromformerForMaskedLM", "NystromformerConfig", TINY, EAGER)),
     # With use_cache, which is the default, no causal mask is made, though nothing is cached yet:
     # another last id in decoder_input_ids moves all logits. With use_cache=False it does not.
-    "fsmt": (
-        Tiny("FSMTForConditionalGeneration", "FSMTConfig", {**PAIR, **FSMT}, EAGER),
-        "eager",
-        "leak",
-    ),
+    "fsmt": ("eager", "leak",
+        Tiny("FSMTForConditionalGeneration", "FSMTConfig", {**PAIR, **FSMT}, EAGER)),
     # The bias of relative positions is laid out as (batch, position, stream, head) and read as
     # (stream, batch, head, position): from the second layer on, a position gets the bias of
     # another. With weights six times as large, another decoder id 2 moves the logits of 0 and 1.
-    "prophetnet": (
-        Tiny(
-            "ProphetNetForConditionalGeneration",
-            "ProphetNetConfig",
-            {**PROPHET, **ENDS, "vocab_size": 100, "hidden_size": 32},
-            EAGER,
-        ),
-        "eager",
-        "gradient",
-    ),
+    "prophetnet": ("eager", "gradient",
+        Tiny("ProphetNetForConditionalGeneration", "ProphetNetConfig",
+            {**PROPHET, **ENDS, "vocab_size": 100, "hidden_size": 32}, EAGER)),
     # Tokens are sorted by their hashes over the whole sequence and then cut into chunks: a later one
     # moves what an earlier one is put beside. Another id 23 moves logits from 6 on.
-    "reformer": (
-        Tiny(
-            "ReformerModelWithLMHead",
-            "ReformerConfig",
-            {**REFORMER, "is_decoder": True, "attn_layers": ["lsh", "lsh"]},
-            EAGER,
-        ),
-        "eager",
-        "leak",
-    ),
+    "reformer": ("eager", "leak",
+        Tiny("ReformerModelWithLMHead", "ReformerConfig",
+            {**REFORMER, "is_decoder": True, "attn_layers": ["lsh", "lsh"]}, EAGER)),
     # The fill is -1e10, which float16 rounds to -inf: blocks of padding alone give NaN, and then
     # the whole sequence does. model.half()(**inputs).logits is NaN for the one that is padded.
-    "longt5": (
-        Tiny("LongT5ForConditionalGeneration", "LongT5Config", {**T5, "local_radius": 3}, EAGER),
-        "eager",
-        "dtype",
-    ),
-    # Positions are counted from 0 in every call, whatever the cache holds: token by token, without
+    "longt5": ("eager", "dtype",
+        Tiny("LongT5ForConditionalGeneration", "LongT5Config", {**T5, "local_radius": 3}, EAGER)),
+    # Positions are counted from 0 per call, whatever the cache holds: token by token, without
     # position_ids, gives something else from the second token on. With position_ids it does not.
-    "bamba": (
-        Tiny(
-            "BambaForCausalLM",
-            "BambaConfig",
-            {**GROUPED, **STATES, "attn_layer_indices": [1], "mamba_n_groups": 1},
-        ),
-        "sdpa",
-        "steps",
-    ),
+    "bamba": ("sdpa", "steps",
+        Tiny("BambaForCausalLM", "BambaConfig",
+            {**GROUPED, **STATES, "attn_layer_indices": [1], "mamba_n_groups": 1})),
     # One token after another is right; several at once, behind a cache, have a mask of the wrong
     # size. Eager attention raises, and sdpa gives other numbers.
-    "minimax": (
-        Tiny("MiniMaxForCausalLM", "MiniMaxConfig", {**GROUPED, **EXPERTS, **HALF_LINEAR}),
-        "sdpa",
-        "steps",
-    ),
+    "minimax": ("sdpa", "steps",
+        Tiny("MiniMaxForCausalLM", "MiniMaxConfig", {**GROUPED, **EXPERTS, **HALF_LINEAR})),
     # The mask stays causal, only sdpa's flag is off: a sequence alone sees all, in a batch with
     # padding it sees the past. Its hidden states differ between the two.
-    "gemma, all seen": (
-        Tiny("GemmaModel", "GemmaConfig", {**GROUPED, "use_bidirectional_attention": True}),
-        "sdpa",
-        "batch",
-    ),
+    "gemma, all seen": ("sdpa", "batch",
+        Tiny("GemmaModel", "GemmaConfig", {**GROUPED, "use_bidirectional_attention": True})),
     # The root of a mean square is taken where that may be 0, as it is for padding's embedding:
     # the gradient there is NaN.
-    "gemma3n": (
-        Tiny(
-            "Gemma3nForCausalLM",
-            "Gemma3nTextConfig",
+    "gemma3n": ("sdpa", "gradient",
+        Tiny("Gemma3nForCausalLM", "Gemma3nTextConfig",
             {**MIXED, "vocab_size_per_layer_input": 100, "hidden_size_per_layer_input": 8}
             | {"num_kv_shared_layers": 0, "altup_num_inputs": 2, "laurel_rank": 4}
-            | {"activation_sparsity_pattern": None},
-        ),
-        "sdpa",
-        "gradient",
-    ),
+            | {"activation_sparsity_pattern": None})),
     # A head to generate with, on an encoder: without is_decoder=True the future is seen.
-    "bert without is_decoder": (Tiny("BertLMHeadModel", "BertConfig", TINY), "sdpa", "leak"),
-}
+    "bert without is_decoder": ("sdpa", "leak", Tiny("BertLMHeadModel", "BertConfig", TINY)),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_an_alarm_that_is_right(name: str) -> None:
-    tiny, kind, probe = RIGHT[name]
+@pytest.mark.parametrize("name", TRUE_POSITIVES)
+def test_true_positives(name: str) -> None:
+    kind, probe, tiny = TRUE_POSITIVES[name]
     report = mw.audit(tiny.build(kind), expects="auto", probes=probe)
     assert report.findings, str(report)

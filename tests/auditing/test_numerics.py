@@ -39,7 +39,7 @@ def notes_of(model: Any, inputs: Any, expects: Any) -> list[str]:
     return [str(note) for note in report.answers[0].notes]
 
 
-def test_whether_nan_in_padding_comes_through_is_told() -> None:
+def test_nan_in_padding_is_reported() -> None:
     inputs = {"ids": torch.randint(1, 50, (2, T)), "keep": KEEP}
     expects = mw.causal() & mw.padding(keep=KEEP.numpy())
     assert notes_of(Attention(True), inputs, expects) == [KEPT_OUT]
@@ -47,7 +47,7 @@ def test_whether_nan_in_padding_comes_through_is_told() -> None:
     assert "reaches 7 of 7 outputs" in note  # of the sequence that has padding
 
 
-def test_without_padding_it_is_put_into_the_future() -> None:
+def test_without_padding_it_is_put_into_future() -> None:
     x = torch.randn(2, T, DIM)
     assert notes_of(lambda x: x.cumsum(1), x, "causal") == [KEPT_OUT]
     [note] = notes_of(lambda x: PAST.float() @ x, x, "causal")
@@ -55,12 +55,12 @@ def test_without_padding_it_is_put_into_the_future() -> None:
     assert notes_of(lambda x: x + x.mean(1, keepdim=True), x, "bidirectional") == []
 
 
-def test_ids_without_an_embedding_can_not_be_nan() -> None:
+def test_ids_without_embedding_cannot_be_nan() -> None:
     ids = torch.randint(1, 50, (2, T))
     assert notes_of(lambda ids: ids.float().cumsum(1)[..., None], ids, "causal") == []
 
 
-def test_a_model_that_refuses_nan_is_not_accused() -> None:
+def test_model_that_rejects_nan_is_ok() -> None:
     def careful(x: torch.Tensor) -> torch.Tensor:
         if not bool(x.isfinite().all()):
             raise ValueError("not a number")
@@ -70,7 +70,7 @@ def test_a_model_that_refuses_nan_is_not_accused() -> None:
     assert "not tested" in note
 
 
-def test_nan_does_not_stay_in_a_model_that_remembers() -> None:
+def test_nan_does_not_stay_in_model_that_remembers() -> None:
     class Remembering(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import nn
 
 import maskwright as mw
-from tests.auditing.tiny_architectures import ARCHITECTURES
+from tests._helpers.tiny_architectures import ARCHITECTURES
 
 DIM, T = 8, 12
 REAL = (T, 7, 9)
@@ -81,7 +81,7 @@ class FromTwo(Reader):
 
 
 class ByLengths(Counting):
-    """Hides the last positions, as many as there are of padding."""
+    """Masks the last positions instead of the padding."""
 
     def seen(self, keep: torch.Tensor) -> torch.Tensor:
         count = keep.sum(1, keepdim=True)
@@ -89,7 +89,7 @@ class ByLengths(Counting):
 
 
 class Strict(Counting):
-    """Lets padding see nothing, so that it becomes NaN, and all that have it as a value."""
+    """Padding rows are fully masked and become NaN, and so does every output that uses them as values."""
 
     def seen(self, keep: torch.Tensor) -> torch.Tensor:
         past = torch.ones(keep.shape[1], keep.shape[1], dtype=torch.bool).tril()
@@ -113,7 +113,7 @@ def audit(model: Any, keep: torch.Tensor = RIGHT, **more: Any) -> tuple[mw.Audit
 
 
 @pytest.mark.parametrize("keep", [RIGHT, RIGHT.flip(1)], ids=["right", "left"])
-def test_positions_by_the_mask_are_healthy_on_both_sides(keep: torch.Tensor) -> None:
+def test_positions_by_mask_are_healthy_on_both_sides(keep: torch.Tensor) -> None:
     report, answer = audit(Counting(), keep)
     assert report.ok, report
     assert "other side" in str(answer.tried)
@@ -141,31 +141,31 @@ def test_positions_that_are_given_go_along_with_their_tokens() -> None:
     assert report.cause == "positions-shifted"
 
 
-def test_positions_from_the_start_are_a_fault_where_the_left_is_padded() -> None:
+def test_positions_from_start_are_fault_where_left_is_padded() -> None:
     report, _ = audit(FromTheStart(), RIGHT.flip(1))
     assert report.cause == "positions-shifted"
 
 
-def test_a_model_that_can_not_be_told_positions_gets_a_note() -> None:
+def test_model_without_position_argument_gets_note() -> None:
     report, answer = audit(FromTheStart())
     assert report.ok, report
     assert "accepts no position_ids" in str(answer.notes[0])
 
 
-def test_positions_of_its_own_kind_get_a_note() -> None:
+def test_custom_positions_get_note() -> None:
     report, answer = audit(FromTwo())
     assert report.ok, report
     assert answer.notes[0].code == "audit.padding.other_positions"
 
 
-def test_padding_that_is_hidden_on_the_right_only_is_found() -> None:
+def test_padding_that_is_hidden_on_right_only_is_found() -> None:
     report, _ = audit(ByLengths())
     assert report.findings[0].message.startswith("padding on the left")
     assert report.cause == "padding-visible"
     assert report.findings[0].used is not None
 
 
-def test_padding_that_becomes_nan_on_the_left_is_found() -> None:
+def test_padding_that_becomes_nan_on_left_is_found() -> None:
     report, _ = audit(Strict())
     assert report.findings[0].message.startswith("padding on the left")
     assert report.cause == "empty-row-nan"
@@ -182,7 +182,7 @@ def test_chunks_do_not_move_along() -> None:
     assert "other side" not in str(report.answers[0].tried)
 
 
-def test_the_source_of_a_decoder_has_sides_too() -> None:
+def test_source_of_decoder_has_sides_too() -> None:
     found = {}
     for name in ("t5", "bart"):
         report = mw.audit(ARCHITECTURES[name].build("eager"), probes="padding")

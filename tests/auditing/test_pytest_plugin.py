@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import _maskwright_pytest
 import maskwright as mw
-import maskwright.auditing.run  # what pytester sees imported first, it would forget, and torch too
+import maskwright.auditing  # what pytester sees imported first, it would forget, and torch too
 from maskwright.auditing import report_html
 from maskwright.auditing.report import AuditFinding, AuditReport
 
@@ -59,14 +59,14 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[
     return lambda *words: pytester.runpytest_inprocess(*PLUGIN, "-p", "no:xdist", *words)
 
 
-def test_a_model_that_does_not_respect_its_mask_fails_its_test(run: Callable[..., Any]) -> None:
+def test_model_that_does_not_respect_mask_fails_test(run: Callable[..., Any]) -> None:
     result = run()
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*AuditError: sick does not respect causal*", "*Hide it.*"])
     assert "mask audits" not in result.stdout.str()
 
 
-def test_the_options_are_those_of_audit(
+def test_options_are_those_of_audit(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -81,7 +81,7 @@ def test_the_options_are_those_of_audit(
     assert seen == [(("m", (1, 2)), {"expects": "x", "seed": 3})]
 
 
-def test_all_reports_are_written_as_a_page(run: Callable[..., Any]) -> None:
+def test_all_reports_are_written_as_page(run: Callable[..., Any]) -> None:
     result = run("--mask-audit-report", "deep/audits.html")
     page = Path("deep/audits.html").read_text()
     names = re.findall(r"<h2>(.*?)</h2>", page)
@@ -107,7 +107,7 @@ def test_all_reports_are_written_as_json(run: Callable[..., Any]) -> None:
     assert sick["findings"][0]["cause"] == "future-visible"
 
 
-def test_without_audits_the_page_says_so(run: Callable[..., Any]) -> None:
+def test_without_audits_page_reports_it(run: Callable[..., Any]) -> None:
     run("--mask-audit-report=audits.html", "-k", "nothing")
     assert "No model was audited." in Path("audits.html").read_text()
 
@@ -117,13 +117,13 @@ def test_collecting_writes_nothing(run: Callable[..., Any]) -> None:
     assert not Path("audits.html").exists()
 
 
-def test_another_ending_is_refused(run: Callable[..., Any]) -> None:
+def test_another_ending_is_rejected(run: Callable[..., Any]) -> None:
     result = run("--mask-audit-report=audits.txt")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*audits.txt ends neither in .html nor in .json.*"])
 
 
-def test_a_good_file_stays_where_writing_fails(
+def test_good_file_stays_where_writing_fails(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("audits.html").write_text("good")
@@ -153,7 +153,7 @@ mw.audit = stand_in
 
 
 @pytest.mark.parametrize(("form", "dist"), [("html", "each"), ("json", "load")])
-def test_workers_hand_their_reports_over(pytester: pytest.Pytester, form: str, dist: str) -> None:
+def test_workers_send_their_reports(pytester: pytest.Pytester, form: str, dist: str) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_models=TESTS, conftest=CONFTEST)
     written = f"--mask-audit-report=audits.{form}"
@@ -171,7 +171,7 @@ def test_workers_hand_their_reports_over(pytester: pytest.Pytester, form: str, d
     assert len(list(Path().glob("*audits*"))) == 1
 
 
-def test_a_real_model_is_audited(pytester: pytest.Pytester) -> None:
+def test_real_model_is_audited(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import torch

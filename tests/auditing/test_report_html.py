@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -25,54 +24,13 @@ from maskwright.auditing.report_html import (
 from maskwright.draw.palette import DARK, LIGHT
 from maskwright.draw.scene import Kind
 from maskwright.messages import Reason
+from tests._helpers.html_page import Page
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
 HOSTILE = "<script>alert('1')</script> & \" </style>"
 
 
 def page_of_many(reports: dict[str, AuditReport]) -> str:
     return sections_page([report_section(name, one) for name, one in reports.items()])
-
-
-class Page(HTMLParser):
-    """A page as it is read: its elements with what they hold, and whether all were closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str], list[str]]] = []
-        self._within: list[list[str]] = []
-        self.feed(text)
-        self.close()
-        assert self.open == [], "every element is closed"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        held: list[str] = []
-        self.elements.append((tag, {name: value or "" for name, value in attrs}, held))
-        if tag not in VOID:
-            self.open.append(tag)
-            self._within.append(held)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}, []))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-        self._within.pop()
-
-    def handle_data(self, data: str) -> None:
-        for held in self._within:
-            held.append(data)
-
-    def all(self, tag: str, **attributes: str) -> list[tuple[dict[str, str], str]]:
-        return [
-            (own, " ".join("".join(held).split()))
-            for name, own, held in self.elements
-            if name == tag and all(own.get(key) == value for key, value in attributes.items())
-        ]
-
-    def words(self, tag: str) -> list[str]:
-        return [text for _, text in self.all(tag)]
 
 
 def finding(**changes: Any) -> AuditFinding:
@@ -97,7 +55,7 @@ def report(*findings: AuditFinding, **changes: Any) -> AuditReport:
     failure = Failure("leak", Symptom.LEAK, Reason("audit.reach.ignored"))
     answers = (
         ProbeResult("leak", tried, [failure] if findings else []),
-        skip("steps", notes=[Reason("audit.steps.no_cache")]),
+        skip("steps", "audit.steps.no_cache"),
     )
     given = {"answers": answers, "expected": "causal()", "passes": 12, "seconds": 0.5}
     return AuditReport(findings, **{**given, "subject": "Decoder", **changes})
@@ -263,10 +221,8 @@ def test_drawings_and_tables_have_words() -> None:
 
 
 def colours(theme: str) -> dict[str, str]:
-    light, dark = re.findall(r":root\{(--box[^}]*)\}", STYLE)
-    found = dict(re.findall(r"--(\w+):(#[0-9a-f]{6})", light if theme == "light" else dark))
-    known = LIGHT if theme == "light" else DARK
-    return found | {"text": known.text, "faint": known.faint, "ground": known.ground}
+    light, dark = re.findall(r":root\{([^}]*)\}", report_page(report()))
+    return dict(re.findall(r"--(\w+):(#[0-9a-f]{6})", light if theme == "light" else dark))
 
 
 def brightness(colour: str) -> float:
@@ -287,9 +243,9 @@ def test_text_and_marks_have_contrast(theme: str) -> None:
         assert contrast(known[name], known["ground"]) >= 4.5, name
         assert contrast(known[name], known["box"]) >= 4.5, name
     kinds = (LIGHT if theme == "light" else DARK).kinds
-    for kind in (Kind.SEEN, Kind.SECOND, Kind.MIXED):  # visible, no dependence, leak
+    for kind in (Kind.VISIBLE, Kind.SECOND_ONLY, Kind.BOTH_DIFFER):  # visible, no dependence, leak
         assert contrast(kinds[kind], known["ground"]) >= 3, kind
-        assert contrast(kinds[kind], kinds[Kind.HIDDEN]) >= 3, kind
+        assert contrast(kinds[kind], kinds[Kind.MASKED]) >= 3, kind
 
 
 def test_it_fits_a_narrow_window() -> None:
@@ -314,17 +270,17 @@ def test_both_masks_are_drawn_and_differences_are_marked() -> None:
     measured[0, 1, 4] = 0.05
     measured[0, 5, 0] = 0.0
     found = report(finding(), allowed=allowed, measured=measured)
-    assert np.array_equal(kinds(found, "expected") == Kind.SEEN, allowed[0])
+    assert np.array_equal(kinds(found, "expected") == Kind.VISIBLE, allowed[0])
     leak, lost = np.zeros((6, 6), bool), np.zeros((6, 6), bool)
     leak[1, 4] = lost[5, 0] = True
-    assert np.array_equal(kinds(found, "measured") == Kind.MIXED, leak)
-    assert np.array_equal(kinds(found, "measured") == Kind.SECOND, lost)
-    assert np.array_equal(kinds(found, "measured") == Kind.SEEN, allowed[0] & ~lost)
+    assert np.array_equal(kinds(found, "measured") == Kind.BOTH_DIFFER, leak)
+    assert np.array_equal(kinds(found, "measured") == Kind.SECOND_ONLY, lost)
+    assert np.array_equal(kinds(found, "measured") == Kind.VISIBLE, allowed[0] & ~lost)
     page = report_page(found)
     assert "Output 1 depends on input 4, which is masked." in page
     assert "Output 5 does not depend on input 0, which is visible." in page
     # Kinds differ in their pattern too, so no colour has to be recognized.
-    for kind in (Kind.MIXED, Kind.SECOND):
+    for kind in (Kind.BOTH_DIFFER, Kind.SECOND_ONLY):
         assert f'url(#r-0-{kind.value})"' in page
         assert f'<pattern id="r-0-{kind.value}"' in page
 
@@ -333,7 +289,7 @@ def test_shades_show_how_far_an_output_moved() -> None:
     allowed = np.ones((1, 1, 5), bool)
     measured = np.array([[[10.0, 0.5, 0.01, 1e-7, np.nan]]])
     found = report(allowed=allowed, measured=measured)
-    assert kinds(found, "measured")[0].tolist() == [Kind.SEEN] * 4 + [Kind.FIRST]
+    assert kinds(found, "measured")[0].tolist() == [Kind.VISIBLE] * 4 + [Kind.FIRST_ONLY]
     shades = influence_scenes(found)[0].grids[1].shades
     assert shades is not None
     assert list(shades[0, :4]) == sorted(set(shades[0, :4]), reverse=True)
@@ -344,10 +300,10 @@ def test_outputs_of_padding_are_not_marked() -> None:
     allowed, measured = causal_cells(3), np.ones((1, 3, 3))
     judged = np.array([[True, True, False]])
     found = report(allowed=allowed & judged[:, None, :], measured=measured, judged=judged)
-    leaks = kinds(found, "measured") == Kind.MIXED
+    leaks = kinds(found, "measured") == Kind.BOTH_DIFFER
     assert leaks[:2].any()
     assert not leaks[2].any()
-    assert (kinds(found, "measured")[2] == Kind.SOME).all()
+    assert (kinds(found, "measured")[2] == Kind.PARTIAL).all()
     assert "not tested" in report_page(found)
 
 
@@ -365,9 +321,9 @@ def test_long_sequences_are_drawn_in_blocks() -> None:
     found = report(finding(), allowed=allowed, measured=measured)
     assert "a block of 3 × 3" in report_page(found)
     below = np.tri(100, k=-1, dtype=bool)
-    assert np.array_equal(kinds(found, "expected") == Kind.SEEN, below)
-    assert np.array_equal(kinds(found, "expected") == Kind.SOME, np.eye(100, dtype=bool))
-    assert np.argwhere(kinds(found, "measured") == Kind.MIXED).tolist() == [[0, 99]]
+    assert np.array_equal(kinds(found, "expected") == Kind.VISIBLE, below)
+    assert np.array_equal(kinds(found, "expected") == Kind.PARTIAL, np.eye(100, dtype=bool))
+    assert np.argwhere(kinds(found, "measured") == Kind.BOTH_DIFFER).tolist() == [[0, 99]]
 
 
 def test_a_large_page_stays_small() -> None:

@@ -16,7 +16,7 @@ T, DIM = 12, 8
 
 
 class Attention(nn.Module):
-    """One layer of attention under a mask of truth values, with a residual."""
+    """One layer of attention with a boolean mask, with a residual."""
 
     def __init__(self, mask: torch.Tensor | None) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def probes_that_failed(report: mw.AuditReport) -> set[str]:
 # ── what is expected ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_window_reaches_further_over_more_layers() -> None:
+def test_window_reaches_further_over_more_layers() -> None:
     two = model_of(mw.window(back=2), mw.window(back=2))
     assert mw.audit(two, floats(), expects=mw.window(back=2)).ok
     # The same model, held to what a single layer of it may see:
@@ -59,7 +59,7 @@ def test_a_window_reaches_further_over_more_layers() -> None:
     assert 2 < far.output - far.input <= 4
 
 
-def test_one_layer_that_is_wider_is_found_by_its_name() -> None:
+def test_one_layer_that_is_wider_is_found_by_name() -> None:
     report = mw.audit(
         model_of(mw.window(back=2), mw.window(back=3), mw.window(back=2)),
         floats(),
@@ -78,7 +78,7 @@ def test_over_masking_is_found_where_nothing_leaks() -> None:
     assert (report.cause, probes_that_failed(report)) == ("window-off-by-one", {"reach"})
 
 
-def test_expects_may_be_text_or_a_name() -> None:
+def test_expects_may_be_text_or_name() -> None:
     model = model_of(mw.causal())
     for expects in ("causal", "causal()", "window(back=None)", mw.causal()):
         assert mw.audit(model, floats(), expects=expects, probes="leak").ok
@@ -113,22 +113,22 @@ def test_two_inputs_have_masks_of_their_own() -> None:
 # ── what is asked ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_mask_may_be_an_input_and_is_not_cut() -> None:
+def test_mask_may_be_input_and_is_not_cut() -> None:
     """Such a model has a frozen config too, whose dropout is 0 only while it is watched."""
     from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
 
-    model = Seq2Seq(Seq2SeqConfig(50, 60, width=16, heads=2, layers=1, dropout=0.25))
+    model = Seq2Seq(Seq2SeqConfig(50, 60, n_embd=16, n_head=2, n_layer=1, dropout=0.25))
     source, target = torch.randint(3, 50, (2, 7)), torch.randint(3, 60, (2, 5))
     real = mw.padding(lengths=[4, 7])
-    inputs = {"source": source, "target": target, "source_padding": real}
-    report = mw.audit(model, inputs, expects={"source": real, "target": "causal"})
+    inputs = {"src": source, "tgt": target, "src_padding": real}
+    report = mw.audit(model, inputs, expects={"src": real, "tgt": "causal"})
     assert report.ok, str(report)
     assert "an input is a mask" in str(report)
     assert "training without dropout" in str(report)
     assert model.config.dropout == 0.25
 
 
-def test_a_leak_through_a_rounding_size_gap_is_still_a_leak() -> None:
+def test_leak_through_rounding_size_gap_is_still_leak() -> None:
     class Faint(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + 3e-4 * x.mean(1, keepdim=True)
@@ -137,7 +137,7 @@ def test_a_leak_through_a_rounding_size_gap_is_still_a_leak() -> None:
     assert probes_that_failed(report) == {"leak"}
 
 
-def test_rounding_is_no_leak() -> None:
+def test_rounding_is_not_leak() -> None:
     class Sorting(nn.Module):
         """Adds up the features in another order when the last token is large, as experts may."""
 
@@ -164,7 +164,7 @@ def test_gradients_and_changes_agree() -> None:
     np.testing.assert_array_equal(changed[0], np.tril(np.ones((T, T), bool)))
 
 
-def test_a_gradient_may_leak_where_no_value_does() -> None:
+def test_gradient_may_leak_where_no_value_does() -> None:
     class Straight(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             later = x.flip(1).cumsum(1).flip(1)
@@ -174,7 +174,7 @@ def test_a_gradient_may_leak_where_no_value_does() -> None:
     assert probes_that_failed(report) == {"gradient"}
 
 
-def test_pieces_are_run_with_a_cache() -> None:
+def test_pieces_are_run_with_cache() -> None:
     class Running(nn.Module):
         def __init__(self, forgets: bool) -> None:
             super().__init__()
@@ -207,7 +207,7 @@ def test_other_paths_are_compared() -> None:
     assert "shifted" in report.findings[0].message
 
 
-def test_a_pooled_output_depends_on_no_padding() -> None:
+def test_pooled_output_depends_on_no_padding() -> None:
     keep = torch.arange(T) < torch.tensor([[T], [5]])
 
     def mean(x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
@@ -220,7 +220,7 @@ def test_a_pooled_output_depends_on_no_padding() -> None:
     assert not report.ok
 
 
-def test_a_pooled_output_need_not_know_of_what_some_rows_do_not_see() -> None:
+def test_pooled_output_of_one_row() -> None:
     near = model_of(mw.window(back=2), mw.window(back=2))
     for row in (0, T - 1):
         assert mw.audit(lambda x, i=row: near(x)[:, i], floats(), expects=mw.window(back=2)).ok
@@ -230,7 +230,7 @@ def test_a_pooled_output_need_not_know_of_what_some_rows_do_not_see() -> None:
     assert probes_that_failed(report) == {"reach"}
 
 
-def test_one_number_for_each_position_is_an_output_of_positions() -> None:
+def test_one_number_for_each_position_is_output_of_positions() -> None:
     square = torch.randn(2, T, T, generator=torch.Generator().manual_seed(1))
     for x in (floats(), square):
         assert mw.audit(lambda x: x.cumsum(1).mean(-1), x, expects="causal").ok
@@ -239,7 +239,7 @@ def test_one_number_for_each_position_is_an_output_of_positions() -> None:
     assert mw.audit(lambda x: x.mean(1), square, expects="bidirectional").ok
 
 
-def test_pieces_end_only_where_nothing_later_is_seen() -> None:
+def test_chunks_end_where_later_keys_are_masked() -> None:
     def step(model: Any, piece: Any, state: Any) -> tuple[Any, Any]:
         before = piece if state is None else torch.cat((state, piece), 1)
         seen = nn.functional.pad(before, (0, 0, 0, T - before.shape[1]))
@@ -253,7 +253,7 @@ def test_pieces_end_only_where_nothing_later_is_seen() -> None:
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_noise_in_training_is_no_finding_and_hides_none(forgets: bool) -> None:
+def test_noise_in_training_is_not_finding_and_hides_none(forgets: bool) -> None:
     class Jittered(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -287,7 +287,7 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_the_model_is_afterwards_as_it_was(raises: bool) -> None:
+def test_model_is_afterwards_unchanged(raises: bool) -> None:
     model = Counting(raises).train()
     model.drop.eval()
     before = torch.random.get_rng_state()
@@ -308,19 +308,19 @@ def test_the_model_is_afterwards_as_it_was(raises: bool) -> None:
 # ── models that are odd ───────────────────────────────────────────────────────────────────────
 
 
-def test_a_model_that_raises_is_a_finding() -> None:
+def test_model_that_raises_is_finding() -> None:
     report = mw.audit(Counting(raises=True), floats(), expects="causal")
     assert report.cause == "raises"
     assert "out of paper" in report.findings[0].message
 
 
-def test_a_model_that_is_not_deterministic_is_a_finding() -> None:
+def test_model_that_is_not_deterministic_is_finding() -> None:
     count = iter(range(1000))
     report = mw.audit(lambda x: x + next(count), floats(), expects="causal")
     assert "not deterministic" in report.findings[0].message
 
 
-def test_a_model_that_ignores_its_input_is_a_finding() -> None:
+def test_model_that_ignores_input_is_finding() -> None:
     model = model_of(mw.causal())
     model[0].parts.requires_grad_(False).weight.zero_()
     fixed = torch.ones(2, T, DIM)
@@ -328,7 +328,7 @@ def test_a_model_that_ignores_its_input_is_a_finding() -> None:
     assert report.cause == "ignores-input"
 
 
-def test_a_model_that_gives_nan_is_a_finding() -> None:
+def test_model_that_gives_nan_is_finding() -> None:
     report = mw.audit(lambda x: x / 0 * 0, floats(), expects="causal")
     assert report.cause == "not-finite"
 
@@ -362,7 +362,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_call_is_refused_in_a_sentence(name: str) -> None:
+def test_wrong_call_is_rejected_with_one_message(name: str) -> None:
     call, words = REFUSED[name]
     with pytest.raises(mw.MaskError, match=words):
         call()
@@ -371,7 +371,7 @@ def test_a_wrong_call_is_refused_in_a_sentence(name: str) -> None:
 # ── what is said ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_report_is_text_json_and_an_error() -> None:
+def test_report_is_text_json_and_error() -> None:
     good = mw.audit(model_of(mw.causal()), floats(), expects="causal")
     good.assert_ok()
     assert "respects causal()" in str(good)
@@ -387,7 +387,7 @@ def test_the_report_is_text_json_and_an_error() -> None:
     assert bad.to_html().startswith("<!doctype html>")
 
 
-def test_the_way_to_reproduce_a_leak_works() -> None:
+def test_reproduce_code_of_leak_runs() -> None:
     report = mw.audit(model_of(None), floats(), expects="causal", probes="leak")
     lines = report.findings[0].reproduce
     scope = {"model": model_of(None), "inputs": floats()}

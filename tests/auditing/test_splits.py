@@ -11,7 +11,7 @@ from torch import nn
 import maskwright as mw
 from maskwright.auditing.huggingface import make_inputs
 from maskwright.auditing.model_under_test import make_model_under_test
-from tests.auditing.tiny_architectures import ARCHITECTURES
+from tests._helpers.tiny_architectures import ARCHITECTURES
 
 DIM, T = 8, 12
 
@@ -25,7 +25,7 @@ def equal_lengths(model: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ["bart", "t5"])
-def test_a_decoder_is_run_with_its_cache(name: str) -> None:
+def test_decoder_is_run_with_cache(name: str) -> None:
     model = ARCHITECTURES[name].build("sdpa")
     for inputs in (make_inputs(model), equal_lengths(model)):
         report = mw.audit(model, inputs, probes="steps")
@@ -36,7 +36,7 @@ def test_a_decoder_is_run_with_its_cache(name: str) -> None:
     assert report.ok, report
 
 
-def test_positions_that_do_not_go_on_in_a_decoder_are_found() -> None:
+def test_positions_that_do_not_go_on_in_decoder_are_found() -> None:
     model = ARCHITECTURES["bart"].build("sdpa")
     places = model.model.decoder.embed_positions
     right = type(places).forward
@@ -46,7 +46,7 @@ def test_positions_that_do_not_go_on_in_a_decoder_are_found() -> None:
     assert "position 1 differs" in report.findings[0].message
 
 
-def test_a_cross_cache_that_is_overwritten_is_found() -> None:
+def test_cross_cache_that_is_overwritten_is_found() -> None:
     model = ARCHITECTURES["bart"].build("eager")
     cross = model.model.decoder.layers[1].encoder_attn
     right = type(cross).forward
@@ -73,7 +73,7 @@ class Pair(nn.Module):
         return total + own, total[:, -1:]
 
 
-def test_the_source_of_a_pair_is_never_cut() -> None:
+def test_source_of_pair_is_never_cut() -> None:
     keep = torch.arange(T) < torch.tensor([[T], [5]])
     inputs = {"src": torch.randn(2, T, DIM), "tgt": torch.randn(2, T, DIM), "src_keep": keep}
     met = []
@@ -97,7 +97,7 @@ def test_the_source_of_a_pair_is_never_cut() -> None:
     assert mw.audit(Pair(), inputs, **options | {"step": forgets}).cause == "step-differs"
 
 
-def test_whose_a_mask_is_is_told_by_its_name() -> None:
+def test_mask_inputs_are_assigned_by_name() -> None:
     ids, keep = torch.ones(2, T, dtype=torch.long), torch.ones(2, T)
 
     def axes(names: tuple[str, str], *masks: str) -> list[list[bool]]:
@@ -114,7 +114,7 @@ def test_whose_a_mask_is_is_told_by_its_name() -> None:
     ]
 
 
-def test_an_encoder_as_long_as_the_decoder_is_not_taken_for_it() -> None:
+def test_encoder_as_long_as_decoder_is_not_taken_for_it() -> None:
     model = ARCHITECTURES["bart"].build("sdpa")
     inputs = equal_lengths(model)
     report = mw.audit(model, inputs)

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import nn
 
 import maskwright as mw
-from tests.auditing.tiny_architectures import ARCHITECTURES
+from tests._helpers.tiny_architectures import ARCHITECTURES
 
 DIM, T = 8, 12
 SEEN = torch.ones(T, T, dtype=torch.bool).tril()
@@ -44,20 +44,20 @@ def paths_of(model: Any, inputs: Any = None, **given: Any) -> tuple[mw.AuditRepo
     return report, report.answers[0]
 
 
-def test_a_compiled_model_gives_the_same() -> None:
+def test_compiled_model_gives_same() -> None:
     report, answer = paths_of(model_of(False, False), floats(), expects="causal")
     assert report.ok, report
     assert "compiled" in str(answer.tried)
 
 
-def test_a_mask_that_is_lost_while_compiling_is_found_in_its_layer() -> None:
+def test_mask_that_is_lost_while_compiling_is_found_in_layer() -> None:
     report, _ = paths_of(model_of(False, True), floats(), expects="causal")
     assert report.findings[0].message.startswith("compiled: position 0 differs")
     assert (report.cause, report.layer) == ("missing-in-layer", "1")
     assert mw.audit(model_of(False, True), floats(), expects="causal", probes="leak").ok
 
 
-def test_a_model_that_can_not_be_compiled_gets_a_note() -> None:
+def test_model_that_cannot_be_compiled_gets_note() -> None:
     class Refusing(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if torch.compiler.is_compiling():
@@ -76,12 +76,12 @@ def test_a_model_that_can_not_be_compiled_gets_a_note() -> None:
         assert [str(note).split(",")[0] for note in answer.notes] == ["compiled: not run"]
 
 
-def test_a_function_is_not_compiled() -> None:
+def test_function_is_not_compiled() -> None:
     report, answer = paths_of(lambda x: x.cumsum(1), floats(), expects="causal")
     assert (report.ok, answer.tried, answer.notes) == (True, None, [])
 
 
-def test_a_model_that_is_wrong_as_it_is_need_not_be_compiled() -> None:
+def test_failing_model_is_not_compiled() -> None:
     report = mw.audit(
         nn.Sequential(nn.Linear(DIM, DIM), nn.Flatten(1), nn.Linear(T * DIM, T * DIM))
         .append(nn.Unflatten(1, (T, DIM)))
@@ -94,7 +94,7 @@ def test_a_model_that_is_wrong_as_it_is_need_not_be_compiled() -> None:
     assert any("compiled: not tested" in str(note) for note in report.answers[1].notes)
 
 
-def test_a_compiled_model_is_also_run_as_it_is_written() -> None:
+def test_compiled_model_also_runs_eagerly() -> None:
     model = torch.compile(model_of(False), backend="eager")
     _, answer = paths_of(model, floats(), expects="causal")
     assert "not compiled" in str(answer.tried)
@@ -128,7 +128,7 @@ def test_compiling_leaves_nothing_behind() -> None:
 # ── kinds of attention in transformers ────────────────────────────────────────────────────────
 
 
-def test_flex_attention_is_one_of_the_ways() -> None:
+def test_flex_attention_is_a_variant() -> None:
     model = ARCHITECTURES["mistral"].build("eager")
     report, answer = paths_of(model)
     assert report.ok, report
@@ -137,13 +137,13 @@ def test_flex_attention_is_one_of_the_ways() -> None:
 
 
 @pytest.mark.parametrize("name", ["stablelm", "gptj"])
-def test_a_model_that_does_not_offer_it_is_not_asked(name: str) -> None:
+def test_unsupported_variant_is_skipped(name: str) -> None:
     _, answer = paths_of(ARCHITECTURES[name].build("eager"))
     assert "flex attention" not in str(answer.tried)
     assert not answer.notes
 
 
-def test_a_mask_that_flex_attention_loses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mask_that_flex_attention_loses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.masking_utils import flex_attention_mask as right
 

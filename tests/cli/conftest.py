@@ -1,13 +1,16 @@
-"""The command line, in a process of its own or in this one, where everything is imported already."""
+"""Runs the command line, in a process of its own or in this one."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+
+from tests._helpers.run_python import run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,30 +22,49 @@ class Ran(NamedTuple):
     err: str
 
 
-Here = Callable[..., Ran]
+RunCli = Callable[..., Ran]
 
 
-def run(*words: str, at: Path | None = None) -> Ran:
-    command = [sys.executable, "-m", "maskwright", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=at)
+def run(*words: str, at: Path | None = None, **env: str) -> Ran:
+    """Runs the command line in a directory, with these environment variables."""
+    done = subprocess.run(
+        [sys.executable, "-m", "maskwright", *words],
+        env={**os.environ, **env},
+        cwd=at,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
+def run_without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command line in a process in which a module cannot be imported."""
+    code = (
+        f"import sys; sys.modules[{module!r}] = None; sys.argv[0] = 'maskwright'\n"
+        "from maskwright.__main__ import main; main()"
+    )
+    return run_python(code, *words)
+
+
 @pytest.fixture
-def here(
+def cli(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Here:
-    """Runs the command line in this process, in a folder of its own."""
+) -> RunCli:
+    """Runs the command line in this process, in an empty directory and 80 columns."""
     from maskwright.__main__ import main
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
-    def go(*words: str) -> Ran:
-        monkeypatch.delitem(sys.modules, "toys", raising=False)
+    def run_cli(*words: str) -> Ran:
+        for module in ("toys", "models"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.setattr(sys, "argv", ["maskwright", *words])
         with pytest.raises(SystemExit) as stop:
             main()
         return Ran(int(stop.value.code or 0), *capsys.readouterr())
 
-    return go
+    return run_cli

@@ -11,7 +11,7 @@ def test_cells() -> None:
     assert str(mw.causal().on(2)) == "causal()\n2 queries × 2 keys, density 0.75\n■ ·\n■ ■"
 
 
-def test_one_query_at_its_place() -> None:
+def test_one_query_at_place() -> None:
     lines = str(mw.window(back=1).on(1, kv_len=4)).splitlines()
     assert lines[1:] == ["1 query × 4 keys, query at 3, density 0.50", "· · ■ ■"]
 
@@ -35,22 +35,22 @@ def test_large_masks_are_drawn_in_tiles() -> None:
     assert lines[-1].split() == ["■"] * 31 + ["▒"]
 
 
-def test_a_shorter_form_is_shown() -> None:
+def test_shorter_form_is_shown() -> None:
     text = str((mw.causal() & mw.window(back=1)).on(2))
     assert text.startswith("causal() & window(back=1) = window(back=1)\n")
 
 
-def test_large_data_is_left_out_of_the_title() -> None:
+def test_large_data_is_left_out_of_title() -> None:
     title = str(mw.dense(np.ones((500, 500), bool)).on(500)).splitlines()[0]
     assert title == "dense(...)"
 
 
-def test_a_mask_with_too_many_intervals_is_not_drawn() -> None:
+def test_mask_with_too_many_intervals_is_not_drawn() -> None:
     lines = str(mw.stride(2).on(65_536)).splitlines()
-    assert lines[1] == "65536 queries × 65536 keys"
+    assert lines[1] == "65,536 queries × 65,536 keys"
     assert lines[2].startswith("too many intervals to draw")
 
 
-def test_a_small_density_keeps_its_digits() -> None:
+def test_small_density_keeps_digits() -> None:
     assert "density 0.00024" in str(mw.window(back=255).on(1_048_576)).splitlines()[1]
     assert "density 0.00" in str(mw.nothing().on(4)).splitlines()[1]

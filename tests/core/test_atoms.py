@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright import Frame
 from maskwright.core.evaluate import View
-from tests.strategies import atom, fitting, frames
+from tests._helpers.strategies import atom, fitting, frames
 
 N = 12
 POSITIONS = st.lists(st.integers(0, N + 3), unique=True, max_size=8)
@@ -78,7 +78,7 @@ def test_dense_of_two_three_and_four_axes(seed: int) -> None:
 
 
 @given(st.data())
-def test_a_part_of_the_keys_reads_as_the_whole_does(data: st.DataObject) -> None:
+def test_part_of_keys_reads_as_whole_does(data: st.DataObject) -> None:
     """An & narrows its other terms to what the first ones see, so every atom is read in parts."""
     frame = data.draw(frames())
     kind = data.draw(st.sampled_from(fitting(frame, code=True)))
@@ -100,7 +100,7 @@ def painted(spans: mw.Spans) -> np.ndarray:
     return cells
 
 
-def test_a_branch_that_leaves_the_view_may_come_back() -> None:
+def test_branch_that_leaves_view_may_come_back() -> None:
     frame = Frame(4, 4)
     tree = mw.tree([2, -1, -1, 0])  # 3 → 0 → 2
     assert tree._spans(View(frame, 3, 4, 2, 4)).row(0) == [(2, 4)]

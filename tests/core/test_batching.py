@@ -13,7 +13,7 @@ SEQUENCES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=12)
 
 
 @given(SEQUENCES, st.sampled_from(["left", "right"]), st.integers(0, 5))
-def test_padding_keeps_every_token_and_hides_the_rest(
+def test_padding_keeps_every_token_and_hides_rest(
     sequences: list[list[int]], side: str, spare: int
 ) -> None:
     longest = max(map(len, sequences), default=0) + spare
@@ -85,7 +85,7 @@ def test_packing_for_ranks_evens_out_attention() -> None:
     sequences = [np.zeros(n, int) for n in sizes]
 
     def unevenness(documents: np.ndarray) -> float:
-        """The most work of a rank, as a multiple of the mean."""
+        """Largest load of all ranks, as a multiple of the mean."""
         work = [
             sum(sizes[number] ** 2 for number in np.unique(documents[rank::8]) if number >= 0)
             for rank in range(8)

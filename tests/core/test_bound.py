@@ -16,7 +16,7 @@ import maskwright as mw
 from maskwright.core import evaluate, expr
 
 
-def test_a_value_is_computed_once() -> None:
+def test_value_is_computed_once() -> None:
     bound, calls = mw.causal().on(4), []
     for _ in range(3):
         assert bound.cached("answer", lambda: calls.append(1) or len(calls)) == 1
@@ -37,7 +37,7 @@ def test_one_value_may_be_computed_from_another() -> None:
     assert bound.cached("inner", lambda: 0) == 10
 
 
-def test_what_fails_is_not_kept() -> None:
+def test_failures_are_not_cached() -> None:
     bound = mw.causal().on(4)
     with pytest.raises(ZeroDivisionError):
         bound.cached("value", lambda: 1 // 0)
@@ -64,7 +64,7 @@ def test_threads_share_one_computation_per_key() -> None:
     )
 
 
-def test_threads_read_the_same_spans() -> None:
+def test_threads_read_same_spans() -> None:
     for _ in range(20):
         bound, start = (mw.window(back=3) | mw.keys([0])).on(64), Barrier(8)
 
@@ -80,7 +80,7 @@ def test_threads_read_the_same_spans() -> None:
 @pytest.mark.parametrize(
     "same", [copy.copy, copy.deepcopy, lambda bound: pickle.loads(pickle.dumps(bound))]
 )
-def test_copies_have_an_empty_cache(same: object) -> None:
+def test_copies_have_empty_cache(same: object) -> None:
     bound = mw.causal().on(6).rows(1, 4)
     spans = bound.spans
     bound.cached("unpicklable", lambda: lambda: None)
@@ -93,7 +93,7 @@ def test_copies_have_an_empty_cache(same: object) -> None:
     assert other.shape == bound.shape
 
 
-def test_a_part_takes_the_spans_that_are_known() -> None:
+def test_part_takes_spans_that_are_known() -> None:
     whole = (mw.causal() & mw.chunks(3)).on(8)
     assert not whole.rows(2, 5).has_cached("spans")
     whole.spans  # noqa: B018 - computed

@@ -8,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import maskwright as mw
-from tests.strategies import bound_masks
+from tests._helpers.strategies import bound_masks
 
 
 @given(bound_masks(), st.integers(1, 9), st.integers(1, 9))
-def test_coverage_counts_the_cells_of_every_tile(
-    bound: mw.BoundMask, tall: int, broad: int
-) -> None:
+def test_coverage_counts_cells_of_every_tile(bound: mw.BoundMask, tall: int, broad: int) -> None:
     batch, heads, q_len, kv_len = bound.shape
     for b in range(min(batch, bound.frame.batch)):
         for h in range(min(heads, bound.frame.heads)):
@@ -35,11 +33,11 @@ def test_coverage_counts_the_cells_of_every_tile(
         ({"q_block": 0}, "q_block=0"),
     ],
 )
-def test_what_is_not_there_is_refused(given_arguments: dict[str, object], says: str) -> None:
+def test_missing_fields_are_rejected(given_arguments: dict[str, object], says: str) -> None:
     with pytest.raises(mw.MaskError, match=says):
         mw.causal().on(4).coverage(**given_arguments)
 
 
-def test_too_many_tiles_are_refused() -> None:
+def test_too_many_tiles_are_rejected() -> None:
     with pytest.raises(mw.SizeError, match="larger blocks"):
         mw.causal().on(1_000_000).coverage()

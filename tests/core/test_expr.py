@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.core import evaluate, expr
-from tests.strategies import bind, cases
+from tests._helpers.strategies import bind, cases
 
 MASKS = [
     mw.causal() & mw.padding(lengths=[3, 4]),
@@ -28,7 +28,7 @@ MASKS = [
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=repr)
-def test_copies_are_equal_and_hash_alike(mask: mw.Mask) -> None:
+def test_copies_are_equal_and_hash_equally(mask: mw.Mask) -> None:
     for same in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
         assert same == mask
         assert hash(same) == hash(mask)
@@ -36,7 +36,7 @@ def test_copies_are_equal_and_hash_alike(mask: mw.Mask) -> None:
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=repr)
-def test_bound_copies_are_equal_and_answer_alike(mask: mw.Mask) -> None:
+def test_bound_copies_are_equal_and_answer_equally(mask: mw.Mask) -> None:
     bound = mask.on(4)
     bound.spans  # noqa: B018 - read before the copy
     for same in (copy.deepcopy(bound), pickle.loads(pickle.dumps(bound)), mask.on(4)):
@@ -54,7 +54,7 @@ def test_different_masks_differ() -> None:
     assert mw.causal() != "causal()"
 
 
-def test_causal_is_a_window() -> None:
+def test_causal_is_window() -> None:
     assert mw.causal() == mw.window(back=None, ahead=0)
     assert mw.everything() == mw.window(back=None, ahead=None)
     assert repr(mw.window(None)) == "causal()"
@@ -66,7 +66,7 @@ def test_and_is_associative_in_form_too() -> None:
     assert a - b == a & ~b
 
 
-def test_the_callers_array_is_copied() -> None:
+def test_callers_array_is_copied() -> None:
     keep = np.array([[True, True, False]])
     mask = mw.padding(keep=keep)
     said = repr(mask)
@@ -74,7 +74,7 @@ def test_the_callers_array_is_copied() -> None:
     assert repr(mask) == said
 
 
-def test_a_masks_array_can_not_be_written_to() -> None:
+def test_masks_array_cannot_be_written_to() -> None:
     data = mw.dense(np.ones((2, 2), bool)).array.data  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="read-only"):
         data[:] = False
@@ -90,7 +90,7 @@ def test_masks_and_bound_masks_do_not_change() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.int64])
-def test_integers_of_any_width_are_the_same_data(dtype: type) -> None:
+def test_integers_of_any_width_are_same_data(dtype: type) -> None:
     ids = np.array([[0, 0, 1]], dtype)
     assert mw.documents(ids=ids) == mw.documents(ids=[[0, 0, 1]])
 
@@ -128,21 +128,21 @@ def test_words_are_tokens_too() -> None:
     assert mw.padding(ids=words, pad_id="<pad>") == mw.padding(keep=[[1, 0], [1, 1]])
 
 
-def test_what_needs_a_size_says_so() -> None:
+def test_missing_size_is_reported() -> None:
     with pytest.raises(AttributeError, match=r"mask.on\(q_len\).dense"):
         mw.causal().dense()  # type: ignore[operator]
     with pytest.raises(AttributeError, match="no attribute colour"):
         mw.causal().colour  # noqa: B018
 
 
-def test_a_step_of_a_part_is_found_by_its_position() -> None:
+def test_step_of_part_is_found_by_position() -> None:
     whole = (mw.causal() & mw.chunks(3)).on(4, kv_len=8)  # queries at 4 … 7
     step = whole.rows(1, 4).step(6)
     assert step.frame.q_start == 6
     assert np.array_equal(step.dense(), whole.dense()[:, :, 2:3])
 
 
-def test_the_first_difference_is_the_first_whatever_is_read_at_a_time(
+def test_first_difference_is_first_whatever_is_read_at_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one, other = np.zeros((2, 2, 1, 4, 4), np.bool_)
@@ -157,14 +157,14 @@ def test_the_first_difference_is_the_first_whatever_is_read_at_a_time(
         assert mw.dense(one).on(4).equals(mw.dense(other)).cell == (1, 0, 0, 0)
 
 
-def test_a_part_equals_its_own_array() -> None:
+def test_part_equals_own_array() -> None:
     part = (mw.causal() & mw.chunks(3)).on(8).rows(4, 6)
     assert part.equals(mw.dense(part.dense()))
     assert part.equals(mw.chunks(3) & mw.causal())
     assert not part.equals(mw.causal())
 
 
-def test_a_bound_mask_is_an_array_where_one_is_asked_for() -> None:
+def test_bound_mask_converts_to_array() -> None:
     bound = mw.causal().on(3)
     assert np.array_equal(np.asarray(bound), bound.dense())
     assert np.asarray(bound, dtype=int).dtype == int
@@ -177,7 +177,7 @@ def test_rows_and_steps_without_binding_first() -> None:
     assert np.array_equal(mask.step(6).dense(), whole[:, :, 6:7, :7])
 
 
-def test_chunked_prefill_and_decoding_make_the_one_pass() -> None:
+def test_chunked_prefill_and_decoding_make_one_pass() -> None:
     ids = [[1, 1, 1, 2, 2, 2, 2, 3, 3]]
     whole = (mw.causal() & mw.documents(ids=ids) & mw.window(back=2)).on(9)
     chunks = [whole.rows(a, min(a + 4, 9)).dense() for a in range(0, 9, 4)]
@@ -189,7 +189,7 @@ def test_chunked_prefill_and_decoding_make_the_one_pass() -> None:
 # ── what a mask remembers ─────────────────────────────────────────────────────────────────────
 
 
-def test_a_mask_is_bound_once_per_size() -> None:
+def test_mask_is_bound_once_per_size() -> None:
     mask = mw.causal() & mw.padding(lengths=[3, 4])
     bound = mask.bound_to(4, 4, 2, 1, None)
     assert bound is mask.bound_to(4, 4, 2, 1, None)
@@ -200,7 +200,7 @@ def test_a_mask_is_bound_once_per_size() -> None:
         mask.bound_to(4, 4, 3, 1, None)
 
 
-def test_the_least_recently_used_sizes_are_forgotten() -> None:
+def test_least_recently_used_sizes_are_forgotten() -> None:
     mask = mw.window(back=2)
     first = mask.bound_to(1, 1, 1, 1)
     for length in range(2, 60):
@@ -226,7 +226,7 @@ def test_copies_remember_nothing(same: Any) -> None:
     assert other.on(4).equals(mask)
 
 
-def test_what_is_remembered_does_not_change_a_mask() -> None:
+def test_caches_do_not_change_the_mask() -> None:
     mask, fresh = (mw.causal() & mw.chunks(3) for _ in range(2))
     before = hash(mask)
     mask.bound_to(4).spans  # noqa: B018 - fills the caches
@@ -254,7 +254,7 @@ def test_threads_bind_one_mask_to_many_sizes() -> None:
         assert max(pool.map(use, range(8))) <= expr.MAX_BOUND
 
 
-def test_threads_compute_a_value_of_a_mask_once() -> None:
+def test_threads_compute_value_of_mask_once() -> None:
     for _ in range(50):
         mask, start, calls = mw.causal(), Barrier(8), []
         with ThreadPoolExecutor(8) as pool:
@@ -284,7 +284,7 @@ def test_and_and_or_compare_by_their_set_of_terms() -> None:
     assert len({a & b, b & a, a | b}) == 2
 
 
-def test_repr_keeps_the_order_of_the_terms() -> None:
+def test_repr_keeps_order_of_terms() -> None:
     a, b = mw.causal(), mw.chunks(4)
     assert repr(b & a) == "chunks(4) & causal()"
     assert repr(mw.simplify(b & a)) == repr(mw.simplify(a & b))

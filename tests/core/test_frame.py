@@ -13,7 +13,7 @@ def ints(bound: mw.BoundMask) -> list[list[int]]:
     return bound.dense()[0, 0].astype(int).tolist()
 
 
-def test_the_last_query_sits_at_the_last_key() -> None:
+def test_last_query_sits_at_last_key() -> None:
     assert ints(mw.causal().on(2, 4)) == [[1, 1, 1, 0], [1, 1, 1, 1]]
 
 
@@ -28,11 +28,11 @@ def test_q_start_0_is_torchs_is_causal() -> None:
         assert np.array_equal(mw.causal().on(q_len, kv_len, q_start=0).dense()[0, 0], theirs)
 
 
-def test_queries_before_the_first_key_see_nothing() -> None:
+def test_queries_before_first_key_are_fully_masked() -> None:
     assert ints(mw.causal().on(4, 2)) == [[0, 0], [0, 0], [1, 0], [1, 1]]
 
 
-def test_a_window_counts_keys_beside_the_query() -> None:
+def test_window_counts_keys_with_query() -> None:
     assert ints(mw.window(back=1, ahead=1).on(3)) == [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
     assert mw.window(back=4095).on(8192).spans.row(8191) == [(4096, 8192)]
 
@@ -41,14 +41,14 @@ def test_padding_hides_keys_and_keeps_rows() -> None:
     assert ints(mw.padding(lengths=[2]).on(3)) == [[1, 1, 0]] * 3
 
 
-def test_batch_and_heads_come_from_the_data() -> None:
+def test_batch_and_heads_come_from_data() -> None:
     mask = mw.padding(lengths=[1, 2]) & mw.by_head([mw.causal(), mw.everything(), mw.causal()])
     bound = mask.on(2)
     assert (bound.frame.batch, bound.frame.heads) == (2, 3)
     assert bound.shape == (2, 3, 2, 2)
 
 
-def test_what_does_not_vary_is_held_once_and_counted_for_all() -> None:
+def test_constant_axes_are_stored_once() -> None:
     bound = mw.causal().on(4, batch=8, heads=2)
     assert bound.dense().shape == (1, 1, 4, 4)
     assert bound.count() == 8 * 2 * 10
@@ -70,7 +70,7 @@ def test_sizes_of_0_and_1(q_len: int, kv_len: int) -> None:
     assert str(bound)
 
 
-def test_an_empty_batch() -> None:
+def test_empty_batch() -> None:
     bound = mw.padding(lengths=[]).on(3)
     assert bound.frame.batch == 0
     assert bound.dense().shape == (0, 1, 3, 3)

@@ -37,7 +37,7 @@ def empty_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mask", [mw.causal(), mw.causal() & mw.chunks(3), mw.causal().on(4)])
-def test_a_handle_finds_its_mask(mask: mw.Mask | mw.BoundMask) -> None:
+def test_handle_finds_mask(mask: mw.Mask | mw.BoundMask) -> None:
     assert vars(mask)["_handle"] == mask._handle  # torch.compile reads instance attributes
     assert lookup(mask._handle) is mask
     for other in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
@@ -45,7 +45,7 @@ def test_a_handle_finds_its_mask(mask: mw.Mask | mw.BoundMask) -> None:
         assert lookup(other._handle) is other
 
 
-def test_a_handle_of_no_mask_is_an_error_that_names_it() -> None:
+def test_handle_of_no_mask_is_error_that_names_it() -> None:
     handle = mw.window(back=3)._handle
     gc.collect()
     for use in (lookup, lambda gone: hold(gone, lambda: True)):
@@ -60,7 +60,7 @@ def test_handles_are_unique_over_threads() -> None:
     assert all(lookup(mask._handle) is mask for mask in masks)
 
 
-def test_a_looked_up_mask_is_not_kept() -> None:
+def test_looked_up_mask_is_not_kept() -> None:
     mask = mw.window(back=5)
     ref = weakref.ref(mask)
     lookup(mask._handle)
@@ -101,7 +101,7 @@ def test_masks_of_live_owners_stay() -> None:
         lookup(handles[-1])
 
 
-def test_owners_are_checked_a_bounded_number_of_times_per_call() -> None:
+def test_owners_are_checked_bounded_number_of_times_per_call() -> None:
     checks = 0
 
     def owner_alive() -> bool:

@@ -126,6 +126,7 @@ def call_all(part: int) -> None:
 PARTS = 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_memory_is_limited(part: int) -> None:
     code = f"from tests.core.test_memory_limit import call_all; call_all({part})"

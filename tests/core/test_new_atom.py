@@ -49,20 +49,20 @@ MASKS = [Anti(4), Anti(4, strict=True), Anti(3) & mw.causal(), ~Anti(2) | mw.key
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=repr)
-def test_text_and_json_return_the_same_mask(mask: mw.Mask) -> None:
+def test_text_and_json_return_same_mask(mask: mw.Mask) -> None:
     assert mw.parse(repr(mask)) == mask
     assert mw.from_json(mw.to_json(mask)) == mask
     assert hash(mw.parse(repr(mask))) == hash(mask)
 
 
-def test_text_and_json_show_the_fields() -> None:
+def test_text_and_json_show_fields() -> None:
     assert repr(Anti(4)) == "anti(4)"
     assert repr(Anti(4, strict=True)) == "anti(4, strict=True)"
     assert json.loads(mw.to_json(Anti(4)))["mask"] == {"atom": "anti", "limit": 4}
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=repr)
-def test_every_result_is_that_of_the_oracle(mask: mw.Mask) -> None:
+def test_every_result_is_that_of_oracle(mask: mw.Mask) -> None:
     bound = mask.on(5)
     cells = np.array(truth(mask, bound.frame))
     assert np.array_equal(bound.dense(), cells)
@@ -74,12 +74,12 @@ def test_every_result_is_that_of_the_oracle(mask: mw.Mask) -> None:
             assert bound.why(q, k).visible == cells[0, 0, q, k]
 
 
-def test_simplify_applies_the_laws_of_sets() -> None:
+def test_simplify_applies_laws_of_sets() -> None:
     assert mw.simplify(Anti(3) & Anti(3) & mw.everything()) == Anti(3)
     assert mw.simplify(mw.causal() & Anti(3)) == mw.simplify(Anti(3) & mw.causal())
 
 
-def test_why_names_the_atom_in_every_language() -> None:
+def test_why_names_atom_in_every_language() -> None:
     why = (Anti(1) & mw.causal()).on(3).why(2, 1)
     for lang in ("en", "zh"):
         assert "anti(1)" in why.text(lang)

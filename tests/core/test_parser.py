@@ -42,13 +42,13 @@ def test_text_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("mask", SPELLINGS.values(), ids=repr)
-def test_what_is_written_is_read_back(mask: mw.Mask) -> None:
+def test_text_round_trip(mask: mw.Mask) -> None:
     assert mw.parse(repr(mask)) == mask
     assert mw.parse(str(mask)) == mask
     assert mw.from_json(mw.to_json(mask)) == mask
 
 
-def test_brackets_say_what_binds() -> None:
+def test_brackets_set_precedence() -> None:
     a, b, c = mw.causal(), mw.chunks(2), mw.prefix(1)
     assert repr((a | b) & c) == "(causal() | chunks(2)) & prefix(lengths=[1])"
     assert repr(a | b & c) == "causal() | (chunks(2) & prefix(lengths=[1]))"
@@ -57,7 +57,7 @@ def test_brackets_say_what_binds() -> None:
     assert repr(~a.T) == "~causal().T"
 
 
-def test_a_long_chain_is_read() -> None:
+def test_long_chain_is_read() -> None:
     text = " & ".join(f"window(back={n})" for n in range(1, 900))
     assert mw.simplify(mw.parse(text)) == mw.window(back=1)
 
@@ -99,14 +99,14 @@ def test_large_data_goes_through_json() -> None:
         ("keys(range(0))  | keys(range(1.5))", "range(1.5)"),
     ],
 )
-def test_an_error_tells_its_place(text: str, fault: str) -> None:
+def test_error_tells_place(text: str, fault: str) -> None:
     with pytest.raises(mw.MaskError) as caught:
         mw.parse(text)
     assert caught.value.at is not None
     assert text[slice(*caught.value.at)] == fault
 
 
-def test_an_expression_may_have_several_lines() -> None:
+def test_expression_may_have_several_lines() -> None:
     assert mw.parse("causal()\n  & padding(\r\n lengths=[2])\n") == mw.causal() & mw.padding(
         lengths=[2]
     )

@@ -48,14 +48,14 @@ def contains(region: Region, q: int, k: int) -> bool:
 
 
 @given(random_regions(), st.integers(0, 24), st.integers(0, 24), st.integers(-6, 12))
-def test_count_is_the_number_of_cells(region: Region, q_len: int, kv_len: int, start: int) -> None:
+def test_count_is_number_of_cells(region: Region, q_len: int, kv_len: int, start: int) -> None:
     cells = [(q, k) for q in range(start, start + q_len) for k in range(kv_len)]
     want = sum(contains(region, q, k) for q, k in cells)
     assert regions.count(region, q_len, kv_len, start) == want
 
 
 @given(random_regions(), random_regions())
-def test_intersection_is_that_of_the_cells(one: Region, other: Region) -> None:
+def test_intersection_is_that_of_cells(one: Region, other: Region) -> None:
     found = regions.intersection([regions.of(one), regions.of(other)])
     if found is None:
         assert one.chunk % max(other.chunk, 1) or other.chunk % max(one.chunk, 1)

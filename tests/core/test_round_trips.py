@@ -9,9 +9,9 @@ import numpy as np
 
 import maskwright as mw
 from maskwright import Mask
-from maskwright.recognition.recognize import recognize
+from maskwright.recognition import recognize
+from tests._helpers.mask_encodings import CONVENTIONS, check_exact, encode
 from tests.conftest import FUZZ
-from tests.recognition.encodings import CONVENTIONS, check_exact, encode
 
 ROUNDS = max(2, FUZZ // 100)  # of every kind
 SHARE = 0.95  # of all round trips give text no longer than the original's

@@ -78,7 +78,7 @@ def test_law(name: str) -> None:
     [c & p & d, c | mw.prefix(3), w | k, ~d, p.T, mw.chunks(4) & mw.chunks(6), mw.tree([-1, 0]).T],
     ids=repr,
 )
-def test_what_is_short_stays(mask: mw.Mask) -> None:
+def test_short_expressions_are_unchanged(mask: mw.Mask) -> None:
     assert mw.simplify(mask) == mask
 
 
@@ -89,6 +89,6 @@ def test_many_terms_merge_into_one() -> None:
     assert mw.simplify(many) == mw.keys(range(0, 1800, 2))
 
 
-def test_equals_knows_the_laws_without_reading() -> None:
+def test_equals_knows_laws_without_reading() -> None:
     frame = (2**30, 2**30)  # far too large to read, row by row
     assert (c & w).on(*frame).equals(w & c & c)

@@ -21,7 +21,7 @@ def sizes(draw: st.DrawFn) -> Sizes:
 
 @st.composite
 def cells(draw: st.DrawFn, size: Sizes) -> np.ndarray:
-    """Random cells, dense or sparse or in one stretch a row, that may be alike along an axis."""
+    """Random cells, dense, sparse or one interval per row, possibly constant along an axis."""
     batch, heads, rows, keys = size
     shape = (draw(st.sampled_from([1, batch])), draw(st.sampled_from([1, heads])), rows, keys)
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -70,7 +70,7 @@ def test_set_operations_are_those_of_bool_arrays(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_both_layouts_answer_alike(data: st.DataObject) -> None:
+def test_both_layouts_answer_equally(data: st.DataObject) -> None:
     batch, heads, rows, keys = data.draw(sizes())
     ends = [data.draw(cells((batch, heads, rows, keys)).filter(one_stretch)) for _ in range(2)]
     bands, flats = [as_band(array) for array in ends], [as_spans(array) for array in ends]
@@ -94,7 +94,7 @@ def one_stretch(array: np.ndarray) -> bool:
 
 
 @given(st.data())
-def test_reshaping_keeps_the_cells(data: st.DataObject) -> None:
+def test_reshaping_keeps_cells(data: st.DataObject) -> None:
     size = data.draw(sizes())
     array = data.draw(cells(size))
     spans = as_spans(array)
@@ -112,7 +112,7 @@ def test_reshaping_keeps_the_cells(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_reaches_cover_what_is_seen_and_are_few(data: st.DataObject) -> None:
+def test_reaches_cover_visible_cells(data: st.DataObject) -> None:
     array = data.draw(cells(data.draw(sizes())))
     reaches = as_spans(array).reaches(most=3)
     assert len(reaches) <= 3
@@ -128,7 +128,7 @@ def test_reaches_cover_what_is_seen_and_are_few(data: st.DataObject) -> None:
         assert seen[stop - 1]
 
 
-def test_spans_of_a_bound_mask_can_not_be_written_to() -> None:
+def test_spans_of_bound_mask_cannot_be_written_to() -> None:
     for mask in (mw.causal(), mw.window(back=1) | mw.keys([0])):
         spans = mask.on(4).spans
         for array in (spans.starts, spans.stops, spans.offsets):

@@ -1,4 +1,4 @@
-"""Tiles beside PyTorch's own block masks, and at sizes where only tiles can go."""
+"""Tiles compared with PyTorch's block masks, and at sizes too large for dense masks."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def lit_blocks(counts: torch.Tensor, indices: torch.Tensor) -> np.ndarray:
     return lit
 
 
-def test_a_million_tokens() -> None:
+def test_million_tokens() -> None:
     tiles = mw.window(back=255).on(1_048_576).tiles(128)
     # Every block of rows sees its own, the one before in full, and a corner of one more.
     assert tiles.counts()["full"] == 8191
     assert tiles.counts()["partial"] == 8192 + 8190
 
 
-def test_a_block_taller_than_what_is_read_at_a_time() -> None:
+def test_block_taller_than_chunk() -> None:
     tiles = mw.stride(2).on(2048).tiles(2048)
     assert tiles.kinds().tolist() == [[[[1]]]]
 

@@ -14,8 +14,8 @@ from maskwright.core.atoms import array as atoms_array
 from maskwright.core.atoms.array import Where
 from maskwright.core.expr import And, Or, brief, walk
 from maskwright.core.oracle import truth
+from tests._helpers.strategies import bind, cases
 from tests.conftest import CASES, SHARES
-from tests.strategies import bind, cases
 
 
 def cells(mask: Mask, frame: Frame) -> np.ndarray:
@@ -26,9 +26,7 @@ def cells(mask: Mask, frame: Frame) -> np.ndarray:
 @pytest.mark.parametrize("share", range(SHARES))
 @settings(max_examples=CASES // SHARES)
 @given(case=cases(), data=st.data())
-def test_every_answer_is_the_oracles(
-    share: int, case: tuple[Mask, Frame], data: st.DataObject
-) -> None:
+def test_every_answer_is_oracles(share: int, case: tuple[Mask, Frame], data: st.DataObject) -> None:
     mask, frame = case
     note(f"{mask!r}\n{frame}")
     event(f"depth {mask._depth}")
@@ -88,9 +86,7 @@ def check_everything(mask: Mask, frame: Frame, right: np.ndarray, data: st.DataO
 
 
 @given(cases(), st.data())
-def test_equals_names_the_first_differing_cell(
-    case: tuple[Mask, Frame], data: st.DataObject
-) -> None:
+def test_equals_names_first_differing_cell(case: tuple[Mask, Frame], data: st.DataObject) -> None:
     mask, frame = case
     right = cells(mask, frame)
     if not right.size:

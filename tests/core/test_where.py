@@ -43,12 +43,12 @@ def test_it_combines_with_other_masks() -> None:
     assert mask.on(8).equals(mw.recipes.packed(ids=[IDS]))
 
 
-def test_only_what_varies_is_held() -> None:
+def test_only_varying_axes_are_stored() -> None:
     assert mw.where(causal).on(4, batch=5, heads=6).shape == (1, 1, 4, 4)
     assert mw.where(by_head).on(4, batch=5, heads=6).shape == (1, 6, 4, 4)
 
 
-def test_it_is_asked_only_where_the_other_terms_see_something() -> None:
+def test_predicate_is_called_only_for_visible_cells() -> None:
     asked = 0
 
     def counting(b, h, q, k):

@@ -16,12 +16,12 @@ import pytest
 from filelock import FileLock
 
 if find_spec("playwright") is not None:  # else the tests in the browser skip by themselves
-    from tests.explore.browser import chromium  # noqa: F401
+    from tests._helpers.browser import chromium  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.explore.browser import Chromium, Visit
+    from tests._helpers.browser import Chromium, Visit
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -75,9 +75,9 @@ def site_address(site: Path) -> Iterator[str]:
 @pytest.fixture
 def reader(chromium: Chromium, site_address: str) -> Iterator[Visit]:
     """Opens pages; at the end they must have been quiet, and have asked nobody but the server."""
-    from tests.explore.browser import Visit
+    from tests._helpers.browser import Visit
 
-    with chromium.at_work():
+    with chromium.running_loop():
         opened = Visit(chromium.browser, site_address)
         try:
             yield opened

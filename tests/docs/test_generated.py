@@ -15,11 +15,11 @@ def headings(text: str) -> list[str]:
     return re.findall(r"^### (.+)$", text, re.MULTILINE)
 
 
-def test_every_probe_has_a_heading_in_the_order_of_asking() -> None:
+def test_every_probe_has_heading_in_order_of_asking() -> None:
     assert headings(probes.sections()) == list(PROBES)
 
 
-def test_every_code_has_a_heading_and_an_example_that_has_it() -> None:
+def test_every_code_has_heading_and_example_that_has_it() -> None:
     text = lint_codes.sections()
     assert headings(text) == [code for code, entry in CODES.items() if entry.lint]
     for part in text.split("### ")[1:]:
@@ -27,7 +27,7 @@ def test_every_code_has_a_heading_and_an_example_that_has_it() -> None:
         assert code in lint_codes.NOTES or f"\n{code}: " in part, code
 
 
-def test_every_verb_is_told_of() -> None:
+def test_every_verb_is_reported() -> None:
     text = commands.sections()
     assert {"show", "lower", "lint", "audit", "train", "explore"} <= set(
         re.findall(r"^## (.+)$", text, re.MULTILINE)
@@ -36,17 +36,17 @@ def test_every_verb_is_told_of() -> None:
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
 
 
-def test_the_lines_of_the_picture_lead_to_every_import() -> None:
+def test_lines_of_picture_lead_to_every_import() -> None:
     lines = packages.steps()
-    for room, others in packages.imports().items():
-        reached, front = set(), {room}
+    for package, others in packages.imports().items():
+        reached, front = set(), {package}
         while front:
             front = {b for a, b in lines if a in front} - reached
             reached |= front
-        assert others <= reached, room
-        assert room not in reached
+        assert others <= reached, package
+        assert package not in reached
 
 
-def test_a_page_without_its_markers_is_refused() -> None:
+def test_page_without_markers_is_rejected() -> None:
     with pytest.raises(AssertionError, match="markers of atoms"):
         generate.filled("# Masks", "atoms", "| a table |")

@@ -43,7 +43,7 @@ def read(path: Path) -> Reading:
     return Reading(path.read_text())
 
 
-def test_every_link_leads_to_a_file_and_a_place_in_it(site: Path) -> None:
+def test_every_link_leads_to_file_and_place_in_it(site: Path) -> None:
     for path in sorted(site.rglob("*.html")):
         if path.name == "404.html":  # its links begin at the root, wherever that will be
             continue
@@ -64,12 +64,12 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert outside == [], path.relative_to(site)
 
 
-def test_only_pages_and_what_they_show_are_in_the_site(site: Path) -> None:
+def test_site_contains_only_pages_and_assets(site: Path) -> None:
     kinds = {path.suffix for path in site.rglob("*") if path.is_file()}
     assert kinds <= {".html", ".css", ".js", ".map", ".svg", ".png", ".json", ".gz", ".xml", ".inv"}
 
 
-def test_a_broken_link_stops_the_build(tmp_path: Path) -> None:
+def test_broken_link_stops_build(tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     pages.mkdir()
     (pages / "index.md").write_text("# Home\n\n[gone](gone.md) [nowhere](#nowhere)\n")
@@ -88,13 +88,13 @@ REFERENCE = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference")
 
 
 @pytest.mark.parametrize("name", [n for n in mw.__all__ if n not in ("__version__", "recipes")])
-def test_every_public_name_is_in_the_reference_once(name: str) -> None:
-    room = "maskwright.errors" if name in mw.errors.__all__ else "maskwright"
-    assert REFERENCE.splitlines().count(f"::: {room}.{name}") == 1
+def test_every_public_name_is_in_reference_once(name: str) -> None:
+    module = "maskwright.errors" if name in mw.errors.__all__ else "maskwright"
+    assert REFERENCE.splitlines().count(f"::: {module}.{name}") == 1
 
 
 @pytest.mark.parametrize("name", mw.recipes.__all__)
-def test_every_recipe_is_in_the_reference_once(name: str) -> None:
+def test_every_recipe_is_in_reference_once(name: str) -> None:
     assert REFERENCE.splitlines().count(f"::: maskwright.recipes.{name}") == 1
 
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.explore.browser import expect, lacking
+from tests._helpers.browser import expect, skip_or_fail
 
 try:
     from axe_playwright_python.sync_playwright import Axe
 except ImportError:
-    lacking("axe is not installed. Run: pip install axe-playwright-python")
+    skip_or_fail("axe is not installed. Run: pip install axe-playwright-python")
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Page
 
-    from tests.explore.browser import Visit
+    from tests._helpers.browser import Visit
 
 # One page of every kind: axe takes its time, and what differs between others is text.
 SAMPLES = [
@@ -27,7 +27,7 @@ SAMPLES = [
 ]
 
 
-def test_pages_are_quiet_and_ask_nobody_else(reader: Visit, site: Path) -> None:
+def test_pages_have_no_console_output_or_external_requests(reader: Visit, site: Path) -> None:
     """Two pages of every folder, and half of those at the top; test_site.py reads all the others."""
     page = reader.blank()
     folders = {path.parent for path in site.rglob("*.html")}
@@ -60,14 +60,14 @@ def test_axe_would_find_something(reader: Visit) -> None:
 
 
 @pytest.mark.parametrize(("word", "found"), [("sinks", "recipes"), ("填充", "zh/02-padding")])
-def test_a_word_is_found(reader: Visit, word: str, found: str) -> None:
+def test_word_is_found(reader: Visit, word: str, found: str) -> None:
     page = reader.blank()
     page.goto(reader.address)
     page.get_by_role("textbox", name="Search").fill(word)
     expect(page.locator(f".md-search-result__link[href*='{found}']").first).to_be_visible()
 
 
-def test_the_theme_is_switched(reader: Visit) -> None:
+def test_theme_is_switched(reader: Visit) -> None:
     page = reader.blank()
     page.goto(reader.address)
     body = page.locator("body")

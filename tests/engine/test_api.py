@@ -12,7 +12,7 @@ import torch
 import maskwright as mw
 from maskwright.engine import api
 from maskwright.engine.api import observe_attention, override_attention
-from tests.engine.given import tensors
+from tests._helpers.attention_inputs import tensors
 
 GIVEN = tensors(dtype=torch.float32)
 
@@ -35,7 +35,7 @@ def attend(**options: Any) -> Any:
     return mw.attention(*GIVEN, mw.causal(), **options)
 
 
-def test_an_override_gets_every_option() -> None:
+def test_override_gets_every_option() -> None:
     with override_attention(marked):
         name, mask, options = attend(
             scale=0.5, dropout_p=0.1, enable_gqa=True, q_start=0, impl="blocks", return_lse=True
@@ -45,7 +45,7 @@ def test_an_override_gets_every_option() -> None:
     assert isinstance(attend(), torch.Tensor)
 
 
-def test_an_override_is_local_to_its_thread_and_context() -> None:
+def test_override_is_local_to_thread_and_context() -> None:
     before = contextvars.copy_context()
     with override_attention(marked):
         assert attend()[0] == "overridden"
@@ -107,14 +107,14 @@ def test_observers_nest() -> None:
     assert order == ["outer", "inner"]
 
 
-def test_hooks_are_removed_after_an_error() -> None:
+def test_hooks_are_removed_after_error() -> None:
     with pytest.raises(ZeroDivisionError), override_attention(marked):
         raise ZeroDivisionError
     assert api._hooks == 0
     assert isinstance(attend(), torch.Tensor)
 
 
-def test_an_override_inside_torch_compile() -> None:
+def test_override_inside_torch_compile() -> None:
     torch._dynamo.reset()
     run = torch.compile(lambda: attend() + 1, backend="eager")
     right = attend() + 1

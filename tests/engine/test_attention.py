@@ -18,11 +18,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import maskwright as mw
 from maskwright.engine.reference import reference
-from tests.engine.given import error, largest_summand, tolerance
-from tests.strategies import bind, cases
+from tests._helpers.attention_inputs import error, largest_summand, tolerance
+from tests._helpers.strategies import bind, cases
+from tests.conftest import FAST, SHARES
 
-CASES = int(os.environ.get("MASKWRIGHT_ENGINE_CASES", "500"))
-SHARES = 2
+CASES = int(os.environ.get("MASKWRIGHT_ENGINE_CASES", "50" if FAST else "500"))
 NAMES = ("out", "dq", "dk", "dv")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -17,9 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import maskwright as mw
-import maskwright.integrations.torch
+import maskwright.integrations
 from maskwright.core import mask_registry
-from tests.engine.given import MASKS, T, Tensors, gradients, sizes_of, tensors
+from tests._helpers.attention_inputs import MASKS, T, Tensors, gradients, sizes_of, tensors
+from tests._helpers.run_python import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +64,7 @@ def test_compiled_equals_eager_under_every_mask(bound: bool) -> None:
 
 
 @pytest.mark.parametrize("bound", [False, True])
-def test_a_new_mask_is_no_new_graph(bound: bool) -> None:
+def test_new_mask_is_not_new_graph(bound: bool) -> None:
     run, counter = compiled(attend)
     given, counts = tensors().learning(), []
     for back in range(6):
@@ -76,18 +75,13 @@ def test_a_new_mask_is_no_new_graph(bound: bool) -> None:
     assert counts[1] <= 2
 
 
-def test_a_mask_that_the_code_holds() -> None:
+def test_mask_that_code_holds() -> None:
     mask = MASKS["sinks"]
     run, counter = compiled(lambda given: mw.attention(*given, mask))
     given = tensors()
     assert torch.equal(run(given), mw.attention(*given, mask))
     run(given)
     assert counter.frame_count == 1
-
-
-def test_without_a_mask() -> None:
-    run, _ = compiled(attend)
-    same(run, tensors().learning(), None)
 
 
 def test_lengths_may_vary() -> None:
@@ -99,14 +93,15 @@ def test_lengths_may_vary() -> None:
     assert counts[1:] == [counts[1]] * 3
 
 
-def test_q_start_and_scale() -> None:
+def test_q_start_and_scale_and_no_mask() -> None:
     run, _ = compiled(attend)
     given = tensors(q_len=5, kv_len=20).learning()
     for q_start in (0, 3, 15):
         same(run, given, mw.window(back=4), q_start=q_start, scale=0.7)
+    same(run, given, None)
 
 
-def test_the_logsumexp_too() -> None:
+def test_logsumexp_too() -> None:
     run, _ = compiled(attend)
     given = tensors().learning()
     out, lse = run(given, mw.causal(), return_lse=True)
@@ -142,6 +137,7 @@ def test_autocast() -> None:
         assert run(given, mw.causal()).dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own
 def test_inductor() -> None:
     def layer(given: Tensors, mask: Any) -> Any:
@@ -157,7 +153,7 @@ def test_inductor() -> None:
         )
 
 
-def test_sdpa_under_a_mask() -> None:
+def test_sdpa_under_mask() -> None:
     run, counter = compiled(
         lambda given, mask: F.scaled_dot_product_attention(*given, attn_mask=mask)
     )
@@ -167,7 +163,7 @@ def test_sdpa_under_a_mask() -> None:
     assert counter.frame_count <= 2
 
 
-def test_what_is_no_mask_is_refused() -> None:
+def test_non_masks_are_rejected() -> None:
     run = torch.compile(attend, backend="aot_eager")
     with pytest.raises(mw.ArgumentError, match="the mask is of type Tensor"):
         run(tensors(), torch.ones(T, T))
@@ -188,7 +184,7 @@ def test_other_backends_run_eagerly() -> None:
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
 @pytest.mark.parametrize("name", ["causal", "window", "holes", "by head"])
-def test_the_operator_keeps_torchs_rules(name: str, dropout_p: float) -> None:
+def test_operator_keeps_torchs_rules(name: str, dropout_p: float) -> None:
     sizes = sizes_of(name)
     given = tensors(**sizes, kv_heads=sizes["heads"] // 2, value_dim=3, q_len=T).learning()
     mask, seed = MASKS[name], torch.tensor(7) if dropout_p else None
@@ -206,7 +202,7 @@ class Layer(torch.nn.Module):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_export_is_refused(strict: bool) -> None:
+def test_export_is_rejected(strict: bool) -> None:
     """A saved program would look for its mask in another process."""
     given, layer = tensors(), Layer(mw.window(back=3) & mw.chunks(8))
     kinds = (mw.Unsupported, torch._dynamo.exc.TorchDynamoException)
@@ -214,7 +210,8 @@ def test_export_is_refused(strict: bool) -> None:
         torch.export.export(layer, tuple(given), strict=strict)
 
 
-def test_export_with_the_mask_as_a_constant(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_export_with_mask_as_constant(tmp_path: Path) -> None:
     given, layer = tensors(), Layer(mw.window(back=3) & mw.chunks(8), impl="sdpa")
     program = torch.export.export(layer, tuple(given), strict=False)
     path = tmp_path / "program.pt2"
@@ -225,11 +222,11 @@ def test_export_with_the_mask_as_a_constant(tmp_path: Path) -> None:
         "torch.testing.assert_close(program(q, k, v), right)"
     )
     torch.save((*given, layer(*given)), tmp_path / "tensors.pt")
-    run = [sys.executable, "-c", code, str(path), str(tmp_path / "tensors.pt")]
-    assert subprocess.run(run).returncode == 0
+    done = run_python(code, str(path), str(tmp_path / "tensors.pt"))
+    assert done.returncode == 0, done.stderr
 
 
-def test_a_mask_that_is_gone() -> None:
+def test_mask_that_is_gone() -> None:
     handle = mw.window(back=3)._handle
     options = {"q_start": None, "scale": 1.0, "dropout_p": 0.0, "impl": "auto"}
     with pytest.raises(mw.ArgumentError, match="Keep a reference to the mask"):
@@ -238,12 +235,12 @@ def test_a_mask_that_is_gone() -> None:
 
 def test_handles_of_two_processes_differ() -> None:
     code = "import maskwright as mw; print(mw.causal()._handle)"
-    run = [sys.executable, "-c", code]
-    done = [subprocess.run(run, capture_output=True, text=True, check=True) for _ in range(2)]
-    assert done[0].stdout != done[1].stdout
+    first, second = (run_python(code).stdout for _ in range(2))
+    assert first.strip().isdigit()
+    assert first != second
 
 
-def test_make_fx_records_the_operator() -> None:
+def test_make_fx_records_operator() -> None:
     given, mask = tensors(), mw.window(back=3)
     graph = make_fx(lambda *x: mw.attention(*x, mask))(*given)
     assert torch.equal(graph(*given), mw.attention(*given, mask))
@@ -252,15 +249,16 @@ def test_make_fx_records_the_operator() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
-def test_jit_trace_is_refused() -> None:
+def test_jit_trace_is_rejected() -> None:
     given, mask = tensors(), mw.window(back=3)
     with pytest.raises(mw.Unsupported, match=r"torch\.jit\.trace"):
         torch.jit.trace(lambda *x: mw.attention(*x, mask), tuple(given))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of inductor
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_memory_of_a_long_training_loop_is_bounded(backend: str) -> None:
+def test_memory_of_long_training_loop_is_bounded(backend: str) -> None:
     """A new padding mask per step, dropped before the backward pass."""
     steps = 2000 if backend == "aot_eager" else 200
 
@@ -302,11 +300,11 @@ def test_tensors_without_numbers_give_shapes(where: str) -> None:
     assert attend(real, mask).isfinite().all()
 
 
-def test_who_compiles_nothing_does_not_load_the_compiler() -> None:
+def test_eager_code_does_not_load_compiler() -> None:
     code = (
         "import sys, torch, maskwright as mw; q = torch.ones(1, 1, 4, 2, requires_grad=True)\n"
         "mw.attention(q, q, q, mw.causal()).sum().backward()\n"
         "mw.attention(q, q, q, mw.causal(), impl='sdpa')\n"
         "sys.exit('torch._dynamo' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert run_python(code).returncode == 0

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import maskwright as mw
-from maskwright.engine.softmax import merge
-from tests.engine.given import NAN, tensors
+from tests._helpers.attention_inputs import NAN, tensors
 
 T = 40
 KEEP = torch.arange(T) >= torch.tensor([[11], [0]])
@@ -35,7 +34,7 @@ def whole(name: str) -> tuple[Any, torch.Tensor]:
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("name", MASKS)
-def test_steps_of_a_bound_mask_on_a_full_cache(name: str, known: bool) -> None:
+def test_steps_of_bound_mask_on_full_cache(name: str, known: bool) -> None:
     (q, k, v), right = whole(name)
     bound = MASKS[name].on(T, batch=2, heads=2)
     if known:
@@ -47,34 +46,20 @@ def test_steps_of_a_bound_mask_on_a_full_cache(name: str, known: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in MASKS if n != "prefix"])
-def test_steps_on_a_cache_not_yet_written(name: str) -> None:
-    """A static cache: all slots are passed, and those to come hold whatever memory held."""
+def test_steps_on_static_and_growing_cache(name: str) -> None:
+    """In a static cache all slots are passed, and those to come hold whatever memory held."""
     (q, k, v), right = whole(name)
     bound = MASKS[name].on(T, batch=2, heads=2)
     for n in range(T):
+        query = q[:, :, n : n + 1]
         keys, values = k.clone(), v.clone()
         keys[:, :, n + 1 :], values[:, :, n + 1 :] = NAN, NAN
-        out = mw.attention(q[:, :, n : n + 1], keys, values, bound.step(n))
-        torch.testing.assert_close(out[:, :, 0], right[:, :, n])
-
-
-@pytest.mark.parametrize("name", [n for n in MASKS if n != "prefix"])
-def test_steps_of_a_bound_mask_on_a_growing_cache(name: str) -> None:
-    (q, k, v), right = whole(name)
-    bound = MASKS[name].on(T, batch=2, heads=2)
-    for n in range(T):
-        own = q[:, :, n : n + 1], k[:, :, : n + 1], v[:, :, : n + 1]
-        out = mw.attention(*own, bound.step(n, kv_len=n + 1))
-        torch.testing.assert_close(out[:, :, 0], right[:, :, n])
-
-
-@pytest.mark.parametrize("name", LOOKING_BACK)
-def test_an_unbound_mask_on_a_growing_cache(name: str) -> None:
-    (q, k, v), right = whole(name)
-    for n in range(T):
-        own = q[:, :, n : n + 1], k[:, :, : n + 1], v[:, :, : n + 1]
-        out = mw.attention(*own, MASKS[name])  # the query sits at the last key
-        torch.testing.assert_close(out[:, :, 0], right[:, :, n])
+        static = mw.attention(query, keys, values, bound.step(n))
+        growing = mw.attention(
+            query, k[:, :, : n + 1], v[:, :, : n + 1], bound.step(n, kv_len=n + 1)
+        )
+        for out in (static, growing):
+            torch.testing.assert_close(out[:, :, 0], right[:, :, n])
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, T])
@@ -89,9 +74,9 @@ def test_chunked_prefill(name: str, chunk: int) -> None:
     torch.testing.assert_close(torch.cat(parts, 2), right)
 
 
-@pytest.mark.parametrize("chunk", [7, 16])
+@pytest.mark.parametrize("chunk", [1, 7, 16])
 @pytest.mark.parametrize("name", [n for n in MASKS if n != "prefix"])
-def test_chunked_prefill_on_a_growing_cache(name: str, chunk: int) -> None:
+def test_chunked_prefill_on_growing_cache(name: str, chunk: int) -> None:
     (q, k, v), right = whole(name)
     bound = MASKS[name].on(T, batch=2, heads=2)
     for n in range(0, T, chunk):
@@ -105,28 +90,12 @@ def test_chunked_prefill_on_a_growing_cache(name: str, chunk: int) -> None:
             torch.testing.assert_close(first, out)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_parts_merge_by_their_logsumexp(dtype: torch.dtype) -> None:
-    """Keys in two halves, each attended to by itself, as a paged or shared prefix is."""
-    q, k, v = tensors(q_len=9, kv_len=30, dtype=dtype)
-    whole, whole_lse = mw.attention(q, k, v, return_lse=True)
-    halves = [
-        mw.attention(q, k[:, :, part], v[:, :, part], return_lse=True)
-        for part in (slice(0, 13), slice(13, 30))
-    ]
-    out, lse = merge(*halves)
-    torch.testing.assert_close(lse, whole_lse, atol=1e-2, rtol=1e-2)
-    torch.testing.assert_close(out.to(dtype), whole, atol=2e-2, rtol=2e-2)
-
-
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize(
     ("mask", "cells"),
     [(mw.causal(), None), (mw.window(back=255), 256), (mw.recipes.sinks(252, sinks=4), 256)],
 )
-def test_a_step_is_one_row_however_long_the_cache(
-    mask: mw.Mask, cells: int | None, read: bool
-) -> None:
+def test_step_is_one_row_however_long_cache(mask: mw.Mask, cells: int | None, read: bool) -> None:
     bound = mask.on(2**17)
     if read:
         assert bound.spans
@@ -140,7 +109,7 @@ def test_a_step_is_one_row_however_long_the_cache(
     assert len(intervals) == 1
 
 
-def test_a_step_reads_one_row_of_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_reads_one_row_of_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = mw.causal() & mw.documents(lengths=[1000, 5000, 2000])
     bound = mask.on(8000)
     rows = []

@@ -37,19 +37,19 @@ def test_one_cell_by_hand() -> None:
     assert keep[batch, head, 0, 0] == (int(words[key % 64 // 16]) >= 2**31)
 
 
-def test_indices_select_cells_of_the_whole_mask() -> None:
+def test_indices_select_cells_of_whole_mask() -> None:
     whole = dropout_keep(5, 0.3, 2, 2, np.arange(20), np.arange(200))
     rows, keys = np.array([3, 17]), np.arange(1, 200, 7)
     assert np.array_equal(dropout_keep(5, 0.3, 2, 2, rows, keys), whole[:, :, rows][..., keys])
 
 
-@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9])
-def test_the_share_of_dropped_weights(p: float) -> None:
+@pytest.mark.parametrize("p", [0.0, 0.001, 0.1, 0.5, 0.9])
+def test_share_of_dropped_weights(p: float) -> None:
     keep = dropout_keep(1, p, 2, 4, np.arange(100), np.arange(100))
     deviation = (p * (1 - p) / keep.size) ** 0.5
     assert abs(1 - keep.mean() - p) <= 5 * deviation
     assert keep.all() == (p == 0.0)
 
 
-def test_the_threshold_fits_in_32_bits() -> None:
+def test_threshold_fits_in_32_bits() -> None:
     assert dropout_threshold(1 - 2**-40) == 2**32 - 1

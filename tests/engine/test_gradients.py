@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from tests.engine.given import HAS_KERNEL, MASKS, T, sizes_of, tensors
-from tests.strategies import bind, cases
+from tests._helpers.attention_inputs import HAS_KERNEL, MASKS, T, sizes_of, tensors
+from tests._helpers.strategies import bind, cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,24 +55,8 @@ def test_gradients_are_finite_differences(
     assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
 
 
-@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
-@pytest.mark.parametrize("name", ["causal", "window", "holes", "sinks"])
-def test_every_single_derivative(name: str, dropout_p: float) -> None:
-    size = 6
-    given = tensors(heads=2, kv_heads=1, q_len=size, dim=2, value_dim=3).learning()
-    bound = MASKS[name].on(T, heads=2).rows(0, size, kv_len=size)
-
-    def attend(*given: torch.Tensor) -> Any:
-        torch.manual_seed(5)
-        options: Any = {"enable_gqa": True, "return_lse": True, "dropout_p": dropout_p}
-        out, lse = mw.attention(*given, bound, **options)
-        return out, lse.masked_fill(lse.isinf(), 0.0)
-
-    assert torch.autograd.gradcheck(attend, tuple(given))
-
-
 @pytest.mark.parametrize("wanted", [("q",), ("k",), ("v",), ("q", "v")])
-def test_only_what_is_asked_for_gets_a_gradient(wanted: tuple[str, ...]) -> None:
+def test_only_requested_ones_gets_gradient(wanted: tuple[str, ...]) -> None:
     given = tensors()
     for name in wanted:
         getattr(given, name).requires_grad_()
@@ -86,7 +70,7 @@ def test_only_what_is_asked_for_gets_a_gradient(wanted: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize("mask", [mw.causal(), mw.window(back=3)])
-def test_the_logsumexp_alone_has_a_gradient(mask: mw.Mask) -> None:
+def test_logsumexp_alone_has_gradient(mask: mw.Mask) -> None:
     given = tensors().learning()
     _, lse = mw.attention(*given, mask, return_lse=True)
     dq, dk, dv = torch.autograd.grad(lse.sum(), given, materialize_grads=True)
@@ -97,7 +81,7 @@ def test_the_logsumexp_alone_has_a_gradient(mask: mw.Mask) -> None:
     assert not dv.any()
 
 
-def test_a_second_derivative_is_refused_and_never_taken_for_zero() -> None:
+def test_second_derivative_is_rejected_and_never_taken_for_zero() -> None:
     given = tensors(q_len=3).learning()
 
     def loss(q: torch.Tensor) -> torch.Tensor:
@@ -110,7 +94,7 @@ def test_a_second_derivative_is_refused_and_never_taken_for_zero() -> None:
         torch.func.grad(lambda q: torch.func.grad(loss)(q).sum())(given.q.detach())
 
 
-def test_the_reference_has_a_second_derivative() -> None:
+def test_reference_has_second_derivative() -> None:
     given = tensors(q_len=3, dim=2).learning()
 
     def attend(*given: torch.Tensor) -> torch.Tensor:
@@ -134,7 +118,7 @@ def deterministic(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("impl", ["native", "blocks"] if HAS_KERNEL else ["blocks"])
 @pytest.mark.parametrize("name", ["causal", "window", "sinks", "dilated", "scattered", "by head"])
-def test_every_run_gives_the_same_bits(name: str, impl: str) -> None:
+def test_every_run_gives_same_bits(name: str, impl: str) -> None:
     sizes = sizes_of(name)
     given = tensors(**sizes, kv_heads=sizes["heads"] // 2, dtype=torch.float32).learning()
     found = []

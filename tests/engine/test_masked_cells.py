@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.engine.reference import reference
-from tests.engine.given import (
+from tests._helpers.attention_inputs import (
     BACKENDS,
     INF,
     MASKS,
@@ -28,7 +28,7 @@ from tests.engine.given import (
     tensors,
     tolerance,
 )
-from tests.strategies import bind, cases
+from tests._helpers.strategies import bind, cases
 
 BAD = (NAN, INF, -INF)
 RUNS = [*BACKENDS, ("reference", torch.float64)]
@@ -184,7 +184,7 @@ def test_visible_values_are_not_cleared(impl: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(("impl", "dtype"), RUNS)
-def test_large_values_of_one_head_of_a_group(impl: str, dtype: torch.dtype) -> None:
+def test_large_values_of_one_head_of_group(impl: str, dtype: torch.dtype) -> None:
     mask = mw.by_head([mw.causal() - mw.keys([1]), mw.causal() - mw.keys([2])])
     q, k, v = tensors(q_len=8, kv_heads=1, dtype=dtype)
     v[:, :, 2] = 1e4
@@ -228,12 +228,3 @@ def test_any_finite_scale(name: str, scale: float, impl: str, dtype: torch.dtype
     # A rounding error of the scores, which are up to about 30 · 20, is a factor of the weights.
     summand = max(1.0, 20 * abs(scale))
     assert float((out.double() - right).abs().max()) <= tolerance(dtype, right, T, summand)
-
-
-@pytest.mark.parametrize("q_start", [-50, -3, 0, 2, 40, 100])
-@pytest.mark.parametrize(("impl", "dtype"), BACKENDS)
-def test_queries_at_any_position(q_start: int, impl: str, dtype: torch.dtype) -> None:
-    given, mask = tensors(q_len=9, kv_len=20, dtype=dtype), mw.window(back=4)
-    found = mw.attention(*given, mask, q_start=q_start, impl=impl)
-    right = reference(*given, mask.on(9, 20, q_start=q_start)).out
-    assert float((found.double() - right).abs().max()) <= tolerance(dtype, right, 20)

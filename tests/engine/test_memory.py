@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from tests._helpers.run_python import run_python
 
 LENGTH = 8192
 
@@ -32,9 +33,8 @@ print(most() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
-def test_nothing_of_the_size_of_the_scores_is_held() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=120
-    )
+def test_nothing_of_size_of_scores_is_held() -> None:
+    done = run_python(CODE)
+    assert done.returncode == 0, done.stderr
     scores = LENGTH * LENGTH * 4
     assert int(done.stdout) < scores / 2

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import maskwright as mw
 from maskwright.engine.reference import reference
-from tests.engine.given import MASKS, T, Tensors, gradients, tensors
+from tests._helpers.attention_inputs import MASKS, T, Tensors, gradients, tensors
 
 VARIED = {
     "shared": mw.window(back=5),
@@ -69,7 +69,7 @@ def test_vmap_of_grad(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VARIED)
-def test_the_whole_jacobian(name: str) -> None:
+def test_whole_jacobian(name: str) -> None:
     mask, given = VARIED[name], Tensors(*(x[:, :, :5] for x in tensors(batch=2)))
     bound = mask.on(T, batch=2, heads=2).rows(0, 5, kv_len=5)
     found = torch.func.jacrev(lambda *x: attend(*x, bound), argnums=(0, 1, 2))(*given)
@@ -94,7 +94,7 @@ def test_vmap_decides_whether_dropout_masks_differ(randomness: str) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("grad", [False, True])
-def test_forward_mode_is_refused(dtype: torch.dtype, grad: bool) -> None:
+def test_forward_mode_is_rejected(dtype: torch.dtype, grad: bool) -> None:
     q, k, v = tensors(dtype=dtype)
     with pytest.raises(mw.Unsupported, match='impl="reference"'):
         torch.func.jvp(lambda x: attend(x, k, v, mw.causal()), (q,), (q,))
@@ -108,7 +108,7 @@ def test_forward_mode_is_refused(dtype: torch.dtype, grad: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
-def test_forward_mode_of_the_reference() -> None:
+def test_forward_mode_of_reference() -> None:
     q, k, v = tensors(q_len=5)
     run = functools.partial(attend, mask=mw.window(back=2), impl="reference")
     _, tangent = torch.func.jvp(lambda x: run(x, k, v), (q,), (torch.ones_like(q),))
@@ -119,7 +119,7 @@ def test_forward_mode_of_the_reference() -> None:
 
 @pytest.mark.parametrize("impl", ["auto", "blocks"])
 @pytest.mark.parametrize("name", VARIED)
-def test_vmap_over_an_empty_dimension(name: str, impl: str) -> None:
+def test_vmap_over_empty_dimension(name: str, impl: str) -> None:
     q, k, v = (torch.zeros(0, *x.shape, dtype=torch.float32) for x in tensors(batch=2))
     out, lse = torch.vmap(lambda *x: attend(*x, VARIED[name], return_lse=True, impl=impl))(q, k, v)
     assert out.shape == q.shape
@@ -176,7 +176,7 @@ def test_autocast_gives_sdpas_dtype(dropout_p: float) -> None:
     assert torch.equal(out, attend(*halves, mw.causal(), dropout_p=dropout_p))
 
 
-def test_autocast_takes_what_sdpa_takes() -> None:
+def test_autocast_as_in_sdpa() -> None:
     q, k, v = tensors(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         mixed = attend(q, k.bfloat16(), v.bfloat16(), mw.causal())

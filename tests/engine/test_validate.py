@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import maskwright as mw
-from tests.engine.given import Tensors, tensors
+from tests._helpers.attention_inputs import Tensors, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +38,10 @@ TENSORS: dict[str, tuple[Callable[[], Any], str]] = {
     "k has five axes": (call(changed(k=BASE.k[None])), r"k has shape \(1, 2, 4, 6, 3\)"),
     "v has no axes": (call(changed(v=torch.tensor(1.0))), r"v has shape \(\)"),
     "two dtypes": (call(changed(k=BASE.k.float())), "dtype float64, float32, float64"),
-    "whole numbers": (call(Tensors(*(x.int() for x in BASE))), "dtype int32, int32, int32"),
+    "integers": (call(Tensors(*(x.int() for x in BASE))), "dtype int32, int32, int32"),
     "complex": (call(Tensors(*(x.to(torch.complex64) for x in BASE))), "one floating-point dtype"),
     "eighths": (call(Tensors(*(x.to(torch.float8_e5m2) for x in BASE))), "dtype float8_e5m2"),
-    "truth values": (call(Tensors(*(x.bool() for x in BASE))), "dtype bool"),
+    "booleans": (call(Tensors(*(x.bool() for x in BASE))), "dtype bool"),
     "two devices": (call(changed(k=BASE.k.to("meta"))), "on cpu, meta and cpu"),
     "sparse": (call(changed(q=BASE.q.to_sparse())), "q is a sparse or nested tensor"),
     "batches of q": (call(changed(q=sized(batch=1, q_len=5))), "batch sizes differ"),
@@ -75,41 +75,20 @@ NUMBERS: dict[str, tuple[Callable[[], Any], str]] = {
         f"q_start {start!r}": (call(mask=mw.causal(), q_start=start), "q_start")
         for start in ("0", 1.5, True)
     },
-    "impl": (call(impl="quick"), "impl is 'quick'"),
-    "mask is a tensor": (
-        call(mask=torch.ones(5, 6)),
-        r"of type Tensor.*wrap an array in mw\.dense",
-    ),
+    "mask is a tensor": (call(mask=torch.ones(5, 6)), r"of type Tensor.*mw\.dense"),
     "mask is an array": (call(mask=np.ones((5, 6))), "of type ndarray"),
     "mask is text": (call(mask="causal"), "of type str"),
     "mask is True": (call(mask=True), "of type bool"),
 }
+THREE_HEADS = [mw.causal(), mw.causal(), mw.everything()]
 FRAMES: dict[str, tuple[Callable[[], Any], str]] = {
-    "queries": (
-        call(mask=mw.causal().on(4, 6)),
-        "bound to 4 queries and 6 keys, but q and k have 5 and 6. Bind it to those",
-    ),
+    "queries": (call(mask=mw.causal().on(4, 6)), "bound to 4 queries and 6 keys"),
     "keys": (call(mask=mw.causal().on(5)), "bound to 5 queries and 5 keys"),
-    "batch": (
-        call(mask=mw.padding(lengths=[1, 2, 3]).on(5, 6)),
-        "batch 3 and 1 heads, but q has 2 and 4",
-    ),
-    "heads": (
-        call(mask=mw.by_head([mw.causal()] * 2 + [mw.everything()]).on(5, 6)),
-        "batch 1 and 3 heads, but q has 2 and 4",
-    ),
-    "q_start": (
-        call(mask=mw.causal().on(5, 6), q_start=0),
-        "q_start=0, but the mask is bound with q_start=1. Leave q_start out",
-    ),
-    "unbound batch": (
-        call(mask=mw.padding(lengths=[1, 2, 3])),
-        "batch=2 but the mask's data has 3",
-    ),
-    "unbound heads": (
-        call(mask=mw.by_head([mw.causal()] * 3)),
-        "heads=4 but the mask's data has 3",
-    ),
+    "batch": (call(mask=mw.padding(lengths=[1, 2, 3]).on(5, 6)), "batch 3 and 1 heads"),
+    "heads": (call(mask=mw.by_head(THREE_HEADS).on(5, 6)), "batch 1 and 3 heads"),
+    "q_start": (call(mask=mw.causal().on(5, 6), q_start=0), "q_start=0.*q_start=1"),
+    "unbound batch": (call(mask=mw.padding(lengths=[1, 2, 3])), "batch=2.*3"),
+    "unbound heads": (call(mask=mw.by_head([mw.causal()] * 3)), "heads=4.*3"),
     "unbound lengths": (call(mask=mw.padding(lengths=[9])), "lengths contains 9"),
     "unbound data": (call(mask=mw.dense(np.ones((3, 3), bool))), "dense"),
 }
@@ -120,16 +99,14 @@ def test_wrong_arguments(name: str) -> None:
     run, words = {**TENSORS, **NUMBERS}[name]
     with pytest.raises(mw.ArgumentError, match=words) as error:
         run()
-    assert ". " in str(error.value)
     assert len(str(error.value)) < 300
 
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_masks_that_do_not_fit(name: str) -> None:
     run, words = FRAMES[name]
-    with pytest.raises(mw.FrameError, match=words) as error:
+    with pytest.raises(mw.FrameError, match=words):
         run()
-    assert ". " in str(error.value)
 
 
 @pytest.mark.parametrize("layout", ["bound to one", "to all", "unbound", "twice"])
@@ -145,7 +122,7 @@ def test_masks_that_fit(layout: str) -> None:
     torch.testing.assert_close(mw.attention(*BASE, bound), right)
 
 
-def test_a_fitting_q_start_may_be_said_again() -> None:
+def test_fitting_q_start_may_be_said_again() -> None:
     bound = mw.causal().on(5, 6, q_start=0)
     found = mw.attention(*BASE, bound, q_start=0)
     torch.testing.assert_close(found, mw.attention(*BASE, mw.causal(), q_start=0))
@@ -158,7 +135,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     mw.attention(*BASE, scale=1, dropout_p=0)
 
 
-def test_a_mask_remembers_few_frames() -> None:
+def test_mask_remembers_few_frames() -> None:
     mask = mw.window(back=2)
     for length in range(1, 60):
         mw.attention(*tensors(q_len=length), mask)

@@ -1,4 +1,4 @@
-"""An app that runs with real workers, and a client that knows its token."""
+"""An application with real workers, and a client that has its token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from maskwright.explore.app import make_app
 
 if find_spec("playwright") is not None:  # else the tests of the page skip by themselves
-    from tests.explore.browser import address, chromium, visit  # noqa: F401
+    from tests._helpers.browser import address, chromium, visit  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,12 +24,16 @@ HOST = f"127.0.0.1:{PORT}"
 
 @dataclass
 class Page:
-    """What a page in the browser can do."""
+    """Sends requests as the page in the browser does."""
 
     client: TestClient
 
     def post(self, name: str, body: Any, **headers: str) -> Any:
         return self.client.post(f"/api/{name}", json=body, headers={**self.headers, **headers})
+
+    def post_bytes(self, name: str, body: bytes, content_type: str = "application/json") -> Any:
+        headers = {**self.headers, "Content-Type": content_type}
+        return self.client.post(f"/api/{name}", content=body, headers=headers)
 
     def get(self, path: str, **headers: str) -> Any:
         return self.client.get(path, headers={**self.headers, **headers})
@@ -39,9 +43,9 @@ class Page:
         return {"X-Maskwright-Token": TOKEN, "Origin": f"http://{HOST}"}
 
     @property
-    def crew(self) -> Any:
+    def pool(self) -> Any:
         app: Any = self.client.app
-        return app.state.crew
+        return app.state.pool
 
 
 @pytest.fixture(scope="session")

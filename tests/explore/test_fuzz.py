@@ -1,6 +1,6 @@
-"""Random and near-valid requests: never a crash, always JSON with a sentence for what is refused.
+"""Random and near-valid requests: never a crash, and a JSON message for what is refused.
 
-MASKWRIGHT_EXPLORE_CASES asks for more of them, and then for the workers' memory too.
+MASKWRIGHT_EXPLORE_CASES sets their number, and enables the test of the workers' memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import inspect
 
-from maskwright.explore.requests import MOST_SIZE, PAD, READERS
-from maskwright.explore.vocabulary import EXAMPLES, RECIPE_EXAMPLES
-from tests.explore.test_requests import VALID
+from maskwright.explore.page_data import EXAMPLES
+from maskwright.explore.schema import MAX_SIZE, PAD, REQUESTS
+from maskwright.explore.workers import MAX_MEMORY
+from maskwright.recipes.registry import recipe_table
+from tests._helpers.explore_requests import VALID
 
 if TYPE_CHECKING:
     from tests.explore.conftest import Page
@@ -27,9 +30,8 @@ if TYPE_CHECKING:
 LONG = int(os.environ.get("MASKWRIGHT_EXPLORE_CASES", "0"))
 CASES = LONG or 65
 STATUSES = {200, 400, 413, 422, 503, 504}
-ROOM = 200 * 2**20  # bytes that a worker may keep: what was imported, and what the heap holds
 
-# ── what is sent ──────────────────────────────────────────────────────────────────────────────
+# ── requests ──────────────────────────────────────────────────────────────────────────────
 
 odd = st.one_of(
     st.none(),
@@ -43,15 +45,15 @@ odd = st.one_of(
 
 
 def rarely(usual: st.SearchStrategy[Any], strange: st.SearchStrategy[Any]) -> Any:
-    """Mostly the one, now and then the other."""
+    """Usually the one, rarely the other."""
     return st.sampled_from([usual] * 24 + [strange]).flatmap(lambda chosen: chosen)
 
 
 sizes = rarely(
-    st.sampled_from([8] * 12 + [1, 2, 3, 9, 16, 64, 300, 4096, 2**16, MOST_SIZE]),
+    st.sampled_from([8] * 12 + [1, 2, 3, 9, 16, 64, 300, 4096, 2**16, MAX_SIZE]),
     st.sampled_from([-1, 0, 2**21]),
 )
-atoms = st.sampled_from([*EXAMPLES.values(), *(repr(mask) for _, mask, _ in RECIPE_EXAMPLES)])
+atoms = st.sampled_from([*EXAMPLES.values(), *(row.expression for row in recipe_table())])
 expressions = st.recursive(
     atoms,
     lambda inner: st.one_of(
@@ -76,27 +78,6 @@ def token_rows(draw: st.DrawFn) -> Any:
     return draw(st.lists(row, min_size=1, max_size=3))
 
 
-few = st.sampled_from([None, None, None, 1, 2, 3])
-subjects = st.fixed_dictionaries(
-    {"expression": texts},
-    optional={
-        "tokens": rarely(st.one_of(st.none(), token_rows()), odd),
-        "padding": st.booleans(),
-        "size": sizes,
-        "keys": st.one_of(st.none(), st.none(), sizes),
-        "q_start": st.one_of(st.none(), st.integers(-9, 40), st.sampled_from([0, 2**20])),
-        "batch": few,
-        "heads": few,
-    },
-)
-small = rarely(st.integers(0, 3), st.integers(-1, 99))
-index = rarely(st.sampled_from([0, 0, 0, 0, 1]), st.integers(-1, 99))
-views = st.one_of(
-    st.none(),
-    st.fixed_dictionaries(
-        {"row": small, "rows": st.integers(1, 4), "key": small, "keys": st.integers(1, 4)}
-    ),
-)
 numbers = st.one_of(st.integers(-5, 5), st.floats(-1e6, 1e6))
 
 
@@ -105,9 +86,8 @@ def matrix(rows: int, columns: int) -> Any:
     return st.lists(row, min_size=rows, max_size=rows)
 
 
-few_sizes = rarely(st.integers(1, 5), st.sampled_from([0, 65]))
 values = st.one_of(
-    st.fixed_dictionaries({}, optional={"seed": small, "width": few_sizes, "head_size": few_sizes}),
+    st.fixed_dictionaries({}, optional={name: st.integers(0, 4) for name in ("seed", "width")}),
     st.fixed_dictionaries({"scores": rarely(matrix(8, 8), matrix(2, 3))}),
     st.fixed_dictionaries(
         {"x": rarely(matrix(8, 3), matrix(2, 2))},
@@ -141,55 +121,51 @@ def npys(draw: st.DrawFn) -> str:
     return base64.b64encode(bytes(data)).decode()
 
 
-FILES = {"array": arrays(), "npy": npys()}
-plane = {"batch": index, "head": index}
-most = rarely(st.integers(1, 20), st.sampled_from([0, 513]))
-FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "tokens": (
-        {"text": st.text(max_size=80)},
-        {"side": rarely(st.sampled_from(["left", "right"]), odd)},
-    ),
-    "mask": ({"subject": subjects}, {**plane, "view": views, "most": most}),
-    "why": ({"subject": subjects, "query": small, "key": small}, plane),
-    "steps": (
-        {"subject": subjects},
-        {
-            **plane,
-            "values": values,
-            "scaled": st.booleans(),
-            "fill": st.one_of(st.just("-inf"), numbers, st.just(-1e38)),
-            "rows_too": st.booleans(),
-        },
-    ),
-    "generate": ({"subject": subjects}, {**plane, "values": values}),
-    "compare": (
-        {"subject": subjects, "others": st.lists(texts, min_size=1, max_size=2)},
-        {**plane, "view": views, "most": most},
-    ),
-    "code": ({"subject": subjects}, {}),
-    "cost": ({"subject": subjects}, {}),
-    "scaling": (
-        {},
-        {"sizes": st.lists(rarely(st.integers(1, 64), st.just(0)), max_size=4), "seed": small},
-    ),
-    "recognise": ({}, {"causal": st.booleans()}),
-    "picture": (
-        {"subject": subjects},
-        {**plane, "view": views, "format": st.just("svg"), "theme": st.just("dark")},
-    ),
+# Fields whose values are not generated from their types.
+FIELDS = {
+    "expression": texts,
+    "others": st.lists(texts, min_size=1, max_size=2),
+    "tokens": rarely(st.one_of(st.none(), token_rows()), odd),
+    "size": sizes,
+    "values": values,
+    "array": arrays(),
+    "npy": npys(),
+    "format": st.just("svg"),
 }
+
+
+def of_type(info: Any, name: str = "") -> Any:
+    """Values of a type of the schema, mostly small."""
+    if name in FIELDS:
+        return FIELDS[name]
+    if isinstance(info, inspect.StructType):
+        fields = {f.encode_name: of_type(f.type, f.encode_name) for f in info.fields}
+        required = {f.encode_name for f in info.fields if f.required}
+        return st.fixed_dictionaries(
+            {name: fields[name] for name in required},
+            optional={name: fields[name] for name in fields if name not in required},
+        )
+    if isinstance(info, inspect.UnionType):
+        return st.one_of(*map(of_type, info.types))
+    if isinstance(info, inspect.VarTupleType):
+        return st.lists(of_type(info.item_type), max_size=4)
+    if isinstance(info, inspect.IntType):
+        return rarely(st.integers(info.ge, info.ge + 1), st.integers(info.ge - 1, info.ge + 99))
+    if isinstance(info, inspect.LiteralType):
+        return st.sampled_from(info.values)
+    plain = {inspect.StrType: st.text(max_size=80), inspect.FloatType: numbers}
+    return {**plain, inspect.BoolType: st.booleans(), inspect.NoneType: st.none()}[type(info)]
 
 
 @st.composite
 def bodies(draw: st.DrawFn, name: str) -> bytes:
-    """Mostly near-valid; sometimes with a field that is odd, and sometimes no JSON at all."""
-    needed, optional = FIELDS[name]
-    data = draw(st.fixed_dictionaries(needed, optional=optional))
-    if name == "recognise":
-        data |= draw(st.one_of(*(st.fixed_dictionaries({n: s}) for n, s in FILES.items())))
+    """Mostly near-valid; sometimes with an odd field, sometimes not JSON."""
+    data = draw(of_type(inspect.type_info(REQUESTS[name])))
+    if name == "recognize":
+        data.pop(draw(st.sampled_from(["array", "npy"])), None)
     way = draw(st.sampled_from([9] * 36 + [0, 1, 2, 3]))
     if way == 0:
-        data[draw(st.sampled_from([*needed, *optional, "surprise"]))] = draw(odd)
+        data[draw(st.sampled_from([*REQUESTS[name].__struct_encode_fields__, "x"]))] = draw(odd)
     if way == 1 and "subject" in data:
         data["subject"][draw(st.sampled_from(["size", "tokens", "keys", "padding"]))] = draw(odd)
     body = json.dumps(data).encode()
@@ -198,22 +174,17 @@ def bodies(draw: st.DrawFn, name: str) -> bytes:
     return draw(st.binary(max_size=30)) if way == 3 else body
 
 
-# ── what comes back ───────────────────────────────────────────────────────────────────────────
+# ── responses ───────────────────────────────────────────────────────────────────────────
 
 
-def test_every_request_is_tried() -> None:
-    assert set(FIELDS) == set(READERS)
-
-
-@pytest.mark.parametrize("name", sorted(FIELDS))
-def test_whatever_is_sent_is_answered_or_refused_in_a_sentence(page: Page, name: str) -> None:
+@pytest.mark.parametrize("name", sorted(REQUESTS))
+def test_every_request_has_a_response(page: Page, name: str) -> None:
     counts: dict[int, int] = {}
 
-    @settings(max_examples=max(CASES // len(FIELDS), 5))
+    @settings(max_examples=max(CASES // len(REQUESTS), 5))
     @given(bodies(name))
     def test(body: bytes) -> None:
-        headers = {**page.headers, "Content-Type": "application/json"}
-        reply = page.client.post(f"/api/{name}", content=body, headers=headers)
+        reply = page.post_bytes(name, body)
         counts[reply.status_code] = counts.get(reply.status_code, 0) + 1
         assert reply.status_code in STATUSES, reply.text
         if reply.headers["content-type"] == "image/svg+xml":
@@ -226,25 +197,24 @@ def test_whatever_is_sent_is_answered_or_refused_in_a_sentence(page: Page, name:
             assert data["error"]["kind"] not in ("Unexpected", "WorkerDied")
 
     test()
-    assert counts[200] > sum(counts.values()) // 10  # else nothing much was tried
+    assert counts[200] > sum(counts.values()) // 10  # else too many are invalid
     assert page.post(name, VALID[name]).status_code == 200  # the workers still work
 
 
 @pytest.mark.skipif(not LONG, reason="set MASKWRIGHT_EXPLORE_CASES, for example to 10000")
-def test_workers_give_their_memory_back(page: Page) -> None:
-    """After all of the above; what stays is about what a worker had once it knew all requests."""
-    for _ in range(8):  # so that both have imported everything
+def test_workers_release_memory(page: Page) -> None:
+    for _ in range(8):  # both workers import everything
         for name, data in VALID.items():
             page.post(name, data)
-    before = {pid: resident(pid) for pid in page.crew.pids}
-    big = {"subject": {"expression": "causal() & (window(back=9) | keys([0]))", "size": MOST_SIZE}}
+    before = {pid: resident(pid) for pid in page.pool.pids}
+    big = {"subject": {"expression": "causal() & (window(back=9) | keys([0]))", "size": 2**18}}
     for _ in range(20):
         assert page.post("mask", big).status_code == 200
-    for pid in page.crew.pids & set(before):
-        assert resident(pid) < before[pid] + ROOM
+    for pid in page.pool.pids & set(before):
+        assert resident(pid) < before[pid] + MAX_MEMORY // 2
 
 
 def resident(pid: int) -> int:
-    """Bytes that a process holds in memory."""
+    """Resident bytes of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,24 +1,28 @@
-"""axe over every panel, in both languages and themes, on a phone and on a desk; and no sideways scroll."""
+"""axe on every panel, in both languages and themes, on a phone and a desktop; and the keyboard."""
 
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
-from tests.explore.browser import PANELS, expect, lacking, open_panel, panel_of
-from tests.thinned import thinned
+from tests._helpers.browser import (
+    PANELS,
+    Page,
+    Visit,
+    expect,
+    expression_box,
+    open_panel,
+    panel_of,
+    skip_or_fail,
+)
+from tests._helpers.sampling import subset_of_cases
 
 try:
     from axe_playwright_python.sync_playwright import Axe
 except ImportError:
-    lacking("axe is not installed. Run: pip install axe-playwright-python")
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
-
-    from tests.explore.browser import Visit
+    skip_or_fail("axe is not installed. Run: pip install axe-playwright-python")
 
 STATE = {
     "text": "The cat\nI",
@@ -28,100 +32,136 @@ STATE = {
     "query": 1,
     "key": 0,
 }
-# Each of the three both ways: of all eight the first and the last.
-VARIANTS = thinned(list(product(("en", "zh"), ("light", "dark"), (360, 1280))), 7)
-SERIOUS = ("serious", "critical")
-THERE = Axe(axe_script="void 0")  # for a page that has axe already
+# The first and the last of the eight combinations, which differ in all three values.
+VARIANTS = subset_of_cases(list(product(("en", "zh"), ("light", "dark"), (390, 1280))), 7)
+LOADED_AXE = Axe(axe_script="void 0")  # for a page that has loaded axe
 
 
-def faults(axe: Axe, page: Page, context: str | None = None) -> list[str]:
-    found = axe.run(page, context).response["violations"]
+def violations(page: Page, axe: Axe = LOADED_AXE, context: str | None = None) -> list[str]:
     return [
-        f"{fault['id']}: {node['target']} {node['failureSummary']}"
-        for fault in found
-        if fault["impact"] in SERIOUS
-        for node in fault["nodes"]
+        f"{rule['id']}: {node['target']} {node['failureSummary']}"
+        for rule in axe.run(page, context).response["violations"]
+        for node in rule["nodes"]
     ]
 
 
-def filled(page: Page, name: str) -> Locator:
-    """A panel with as much in it as it can show."""
-    panel = open_panel(page, name)
-    if name == "recognise":
-        panel.locator("button.quiet").click()  # the example
-        expect(panel.locator(".findings, .says").first).to_be_visible()
-    return panel
+def overflow(page: Page) -> int:
+    """Number of pixels by which the page is wider than its window."""
+    pixels: int = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+    return max(0, pixels)
 
 
 @pytest.mark.parametrize(("lang", "theme", "width"), VARIANTS)
-def test_axe_finds_nothing_serious(visit: Visit, lang: str, theme: str, width: int) -> None:
+def test_there_are_no_violations(visit: Visit, lang: str, theme: str, width: int) -> None:
     page = visit(screen=(width, 900), **STATE, lang=lang, theme=theme)
     for summary in page.locator("summary:visible").all():
         summary.click()
-    assert faults(Axe(), page) == []
+    page.locator("#atoms .chip").first.click()
+    expect(page.locator("#toast")).to_be_visible()
+    assert violations(page, Axe()) == []
     for name in PANELS:
-        if name != "code":
-            filled(page, name)
-            assert faults(THERE, page, f"#panel-{name}") == [], name
-            assert sideways(page) == 0, name
+        panel = open_panel(page, name)
+        if name == "recognize":
+            panel.locator("button.quiet").click()  # the example
+            expect(panel.locator(".formula code")).to_be_visible()
+        assert violations(page, context=f"#panel-{name}") == [], name
+        assert overflow(page) == 0, name
+        assert page.evaluate("probes.smallControls()") == [], name
 
 
-def test_axe_finds_nothing_serious_in_code(visit: Visit) -> None:
-    """All variants on one page, since the first answer of a server takes long."""
-    page = visit(**STATE, panel="code", theme="light")
-    for lang, theme, width in VARIANTS:
-        page.locator(f"[data-lang={lang}]").click()
-        page.locator("#theme").select_option(theme)
-        page.set_viewport_size({"width": width, "height": 900})
-        panel_of(page, "code")
-        axe = THERE if page.evaluate("'axe' in window") else Axe()
-        assert faults(axe, page, "#panel-code") == [], (lang, theme, width)
-        assert sideways(page) == 0
-
-
-def test_axe_would_find_something(visit: Visit) -> None:
+def test_axe_finds_violations(visit: Visit) -> None:
     page = visit(text="a b")
     page.evaluate("document.body.append(document.createElement('button'))")
-    assert "button-name" in "".join(faults(Axe(), page))
+    assert "button-name" in "".join(violations(page, Axe()))
 
 
-def test_axe_finds_nothing_serious_in_errors_suggestions_and_lessons(visit: Visit) -> None:
+def test_errors_suggestions_and_lessons_have_no_violations(visit: Visit) -> None:
     page = visit(**STATE, lesson="why", panel="steps", steps_view="masks")
-    box = page.get_by_role("textbox", name="Mask expression")
+    box = expression_box(page)
     box.fill("causal() & wnd")
     expect(page.locator("#expression-error")).not_to_be_empty()
     box.press("Control+a")
     box.press_sequentially("ca")
     expect(page.get_by_role("listbox", name="Suggestions")).to_be_visible()
-    assert faults(Axe(), page) == []
+    assert violations(page, Axe()) == []
 
 
-def test_long_words_and_large_numbers_do_not_make_a_phone_scroll_sideways(visit: Visit) -> None:
-    long = {**STATE, "text": f"{'unbreakable' * 5} b\n{'word ' * 12}", "lesson": "why"}
-    page = visit(screen=(360, 740), **long)
+def test_long_tokens_and_large_numbers_do_not_overflow(visit: Visit) -> None:
+    text = f"{'unbreakable' * 5} b\n{'word ' * 12}"
+    page = visit(screen=(390, 740), **{**STATE, "text": text, "lesson": "why"})
     for name in ("steps", "generate", "compare", "cost"):
-        filled(page, name)
-        assert sideways(page) == 0, name
-    page.goto(visit.link(text=None, size=1_048_576, expression="causal()", panel="recognise"))
-    expect(page.locator("#frame-says")).to_have_text("1,048,576 queries × 1,048,576 keys")
-    assert sideways(page) == 0
+        open_panel(page, name)
+        assert overflow(page) == 0, name
+    page.goto(visit.link(text=None, size=1_048_576, expression="causal()", panel="recognize"))
+    expect(page.locator("#size-summary")).to_have_text("1,048,576 queries × 1,048,576 keys")
+    assert overflow(page) == 0
 
 
-def sideways(page: Page) -> int:
-    """By how many pixels the page is wider than its window."""
-    wider: int = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
-    return max(0, wider)
+# Keyboard --------------------------------------------------------------------------------------
 
 
-def test_controls_are_large_enough_to_be_touched(visit: Visit) -> None:
-    page = visit(**STATE, panel="generate")
-    for width in (1280, 360):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate("innerWidth") == width
-        assert page.evaluate(SMALL) == [], width
+def tab_order(page: Page) -> list[dict[str, Any]]:
+    """The elements that Tab reaches, in order, until it leaves the page."""
+    found: list[dict[str, Any]] = []
+    page.evaluate("document.activeElement?.blur()")
+    for _ in range(150):
+        page.keyboard.press("Tab")
+        at = page.evaluate("probes.focused()")
+        if at["isBody"] or (found and at["name"] == found[0]["name"] == "skip"):
+            return found
+        found.append(at)
+    raise AssertionError(f"Tab never left the page: {[at['name'] for at in found]}")
 
 
-SMALL = """() => [...document.querySelectorAll("button, select, input:not([type=checkbox]), summary")]
-  .map((control) => [control.outerHTML.slice(0, 80), control.getBoundingClientRect()])
-  .filter(([, box]) => box.width > 0 && Math.min(box.width, box.height) < 24)
-  .map(([name, box]) => `${name} ${box.width} × ${box.height}`)"""
+def test_tab_reaches_everything_in_order_with_a_visible_focus(visit: Visit) -> None:
+    text, expression = "a b c d e f g h i\nj <PAD>", "by_head([causal(), window(back=1)])"
+    page = visit(text=text, expression=expression, panel="steps", scores=None)
+    panel_of(page, "steps")
+    order = tab_order(page)
+    names = [at["name"] for at in order]
+    wanted = [
+        "skip", "lessons-link", "copy-link", "EN", "中文", "theme", "Sentences", "text",
+        "pad-0-left", "pad-0-right", "pad-1-left", "pad-1-remove-0", "padding", "left", "right",
+        "expression", "back", "combine-and", "combine-or", "negate", "causal", "window",
+        "zoom-in", "batch-0", "head-0", "why", "save-svg", "save-png", "tab-steps", "Play", "Next",
+    ]  # fmt: skip
+    assert [name for name in wanted if name not in names] == [], names
+    places = [names.index(name) for name in wanted]
+    assert places == sorted(places), names
+    assert any(name.startswith("Mask, 9 rows by 9 columns") for name in names)
+    assert [at["name"] for at in order if not at["visible"]] == []
+
+
+def test_the_keyboard_reaches_the_expression_and_the_panels(visit: Visit) -> None:
+    page = visit(text="a b c d", expression="causal()", panel="steps", scores=None)
+    press = page.keyboard.press
+    press("Tab")
+    expect(page.get_by_role("link", name="Skip to the mask")).to_be_focused()
+    press("Enter")
+    expect(expression_box(page)).to_be_focused()
+    press("Tab")  # moves on, as the suggestions are closed
+    expect(expression_box(page)).not_to_be_focused()
+    page.locator("#tab-steps").focus()
+    for name in PANELS[1:3]:
+        press("ArrowRight")
+        expect(page.locator(f"#tab-{name}")).to_be_focused()
+        expect(page.locator(f"#panel-{name}")).to_be_visible()
+    press("Tab")
+    press("Tab")
+    page.keyboard.type("window(back=1)")
+    expect(page.locator("#panel-compare .verdict")).to_have_text("differs")
+    page.locator("#tab-compare").focus()
+    press("End")
+    press("ArrowRight")
+    expect(page.locator("#tab-steps")).to_be_focused()
+
+
+def test_arrow_keys_change_the_stage_but_not_in_a_field(visit: Visit) -> None:
+    page = visit(text="a b c", expression="causal()", panel="steps", scores=None, step=None)
+    panel = panel_of(page, "steps")
+    panel.get_by_role("button", name="Play").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(panel.locator(".place")).to_have_text("2 of 9")
+    panel.get_by_role("spinbutton", name="Seed").press("ArrowRight")
+    expect(panel.locator(".place")).to_have_text("2 of 9")

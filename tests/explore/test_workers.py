@@ -1,47 +1,63 @@
-"""The workers: real processes that are ended when time is up, and replaced when they die."""
+"""The worker pool: real processes with limits of time and memory, replaced when they die."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maskwright.explore.faults import Fault, Reply
-from maskwright.explore.workers import Crew, Worker
+from maskwright.explore.error_responses import HTTPError, Response
+from maskwright.explore.workers import MAX_MEMORY, Worker, WorkerPool
+from tests._helpers.run_python import run_python
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
-QUICK = ("tokens", {"text": "a b"})
-# More than a second of work, which no test waits for.
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory needs Linux")
 TWO_INTERVALS = "window(back=255) | keys(range(4))"
-SLOW = ("cost", {"subject": {"expression": TWO_INTERVALS, "size": 2**19}})
-SHORTER = ("cost", {"subject": {"expression": TWO_INTERVALS, "size": 2**18}})  # to be waited for
+QUICK = ("tokens", b'{"text": "a b"}')
 
 
-@contextlib.asynccontextmanager
-async def working(**options: Any) -> AsyncIterator[Crew]:
-    crew = Crew(**options)
-    crew.start()
-    try:
-        await crew.ready()
-        yield crew
-    finally:
-        await crew.stop()
+def mask(expression: str, size: int) -> tuple[str, bytes]:
+    return "mask", json.dumps({"subject": {"expression": expression, "size": size}}).encode()
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 120))
+LONG = mask(TWO_INTERVALS, 2**19)  # more than a second of work, which no test waits for
+SHORTER = mask(TWO_INTERVALS, 2**17)
+SLOW = ("cost", SHORTER[1])  # of those that import frameworks
 
 
-def lives(pid: int) -> bool:
+def with_pool(
+    wait: bool = True, **options: Any
+) -> Callable[[Callable[[WorkerPool], Awaitable[None]]], Any]:
+    """Runs an async test with a pool, by default once its workers are ready."""
+
+    async def run(test: Callable[[WorkerPool], Awaitable[None]]) -> None:
+        pool = WorkerPool(**options)
+        pool.start()
+        try:
+            if wait:
+                await pool.wait_ready()
+            await test(pool)
+        finally:
+            await pool.stop()
+
+    def decorate(test: Callable[[WorkerPool], Awaitable[None]]) -> Callable[[], None]:
+        def run_test() -> None:
+            asyncio.run(asyncio.wait_for(run(test), 120))
+
+        return run_test
+
+    return decorate
+
+
+def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -49,244 +65,190 @@ def lives(pid: int) -> bool:
     return True
 
 
-async def until(true: Callable[[], bool]) -> None:
-    while not true():
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
         await asyncio.sleep(0.01)
 
 
-async def fault(asking: Any) -> Fault:
-    with pytest.raises(Fault) as caught:
-        await asking
-    assert caught.value.message.endswith(".")
-    return caught.value
+async def error_of(job: Awaitable[Response]) -> tuple[int, str]:
+    with pytest.raises(HTTPError) as caught:
+        await job
+    return caught.value.status, caught.value.kind
 
 
-def test_jobs_are_answered_side_by_side() -> None:
-    async def test() -> None:
-        async with working() as crew:
-            assert len(crew.pids) == 2
-            assert all(lives(pid) for pid in crew.pids)
-            replies = await asyncio.gather(*(crew.ask(*QUICK) for _ in range(10)))
-            assert all(json.loads(reply.body)["lengths"] == [2] for reply in replies)
-            assert crew.jobs == 0
-
-    run(test)
+@with_pool()
+async def test_jobs_run_in_parallel(pool: WorkerPool) -> None:
+    assert len(pool.pids) == 2
+    assert all(alive(pid) for pid in pool.pids)
+    responses = await asyncio.gather(*(pool.submit(*QUICK) for _ in range(10)))
+    assert all(json.loads(response.body)["lengths"] == [2] for response in responses)
+    assert pool.num_jobs == 0
 
 
-def test_jobs_given_before_a_worker_is_ready_wait_for_it() -> None:
-    async def test() -> None:
-        crew = Crew(workers=1)
-        crew.start()
-        assert (await crew.ask(*QUICK)).status == 200
-        await crew.stop()
-
-    run(test)
+@with_pool(wait=False, num_workers=1)
+async def test_a_job_waits_until_a_worker_is_ready(pool: WorkerPool) -> None:
+    assert (await pool.submit(*QUICK)).status == 200
 
 
-def test_a_job_that_takes_too_long_is_ended_and_its_worker_replaced() -> None:
-    async def test() -> None:
-        async with working(workers=1) as crew:
-            (before,) = crew.pids
-            error = await fault(crew.ask(*SLOW, seconds=0.2))
-            assert (error.status, error.kind) == (504, "TimeUp")
-            assert "0.2 seconds" in error.message
-            assert not lives(before)
-            assert (await crew.ask("tokens", {"text": "a"})).status == 200
-            assert crew.pids != {before}
-            assert len(crew.pids) == 1
-
-    run(test)
+@with_pool(num_workers=1)
+async def test_a_job_that_exceeds_its_time_is_killed(pool: WorkerPool) -> None:
+    (before,) = pool.pids
+    assert await error_of(pool.submit(*LONG, timeout=0.2)) == (504, "TimeUp")
+    assert not alive(before)
+    assert (await pool.submit(*QUICK)).status == 200
+    assert pool.pids != {before}
+    assert len(pool.pids) == 1
 
 
-def test_a_crew_has_a_time_for_all_jobs() -> None:
-    async def test() -> None:
-        async with working(workers=1, seconds=0.2) as crew:
-            assert (await fault(crew.ask(*SLOW))).status == 504
-
-    run(test)
+@with_pool(num_workers=1, timeout=0.2)
+async def test_a_pool_has_a_timeout_for_all_jobs(pool: WorkerPool) -> None:
+    assert await error_of(pool.submit(*LONG)) == (504, "TimeUp")
 
 
-def test_a_worker_that_dies_at_work_is_told_and_replaced() -> None:
-    async def test() -> None:
-        async with working(workers=1, seconds=60) as crew:
-            (before,) = crew.pids
-            asking = asyncio.ensure_future(crew.ask(*SLOW))
-            await asyncio.sleep(0.1)
-            os.kill(before, signal.SIGKILL)
-            error = await fault(asking)
-            assert (error.status, error.kind) == (503, "WorkerDied")
-            assert (await crew.ask(*QUICK)).status == 200
-            assert before not in crew.pids
-
-    run(test)
+@with_pool(num_workers=1, timeout=60)
+async def test_a_worker_that_dies_is_replaced(pool: WorkerPool) -> None:
+    (before,) = pool.pids
+    job = asyncio.ensure_future(pool.submit(*LONG))
+    await asyncio.sleep(0.1)
+    os.kill(before, signal.SIGKILL)
+    assert await error_of(job) == (503, "WorkerDied")
+    assert (await pool.submit(*QUICK)).status == 200
+    assert before not in pool.pids
 
 
-def test_a_worker_that_died_idle_is_not_noticed_by_the_next_job() -> None:
-    async def test() -> None:
-        async with working(workers=1) as crew:
-            (before,) = crew.pids
-            os.kill(before, signal.SIGKILL)
-            await asyncio.sleep(0.1)
-            assert (await crew.ask(*QUICK)).status == 200
-            assert before not in crew.pids
-
-    run(test)
+@with_pool(num_workers=1)
+async def test_a_worker_that_dies_idle_fails_no_job(pool: WorkerPool) -> None:
+    (before,) = pool.pids
+    os.kill(before, signal.SIGKILL)
+    await asyncio.sleep(0.1)
+    assert (await pool.submit(*QUICK)).status == 200
+    assert before not in pool.pids
 
 
-def test_too_many_jobs_are_refused_at_once() -> None:
-    async def test() -> None:
-        async with working(workers=1, waiting=2, seconds=60) as crew:
-            asking = [asyncio.ensure_future(crew.ask(*SLOW)) for _ in range(3)]
-            await asyncio.sleep(0)
-            assert crew.jobs == 3
-            error = await fault(crew.ask(*QUICK))
-            assert (error.status, error.kind) == (503, "Busy")
-            for task in asking:
-                task.cancel()
-
-    run(test)
+@with_pool(num_workers=1, max_waiting=2, timeout=60)
+async def test_too_many_jobs_are_refused(pool: WorkerPool) -> None:
+    jobs = [asyncio.ensure_future(pool.submit(*LONG)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert pool.num_jobs == 3
+    assert await error_of(pool.submit(*QUICK)) == (503, "Busy")
+    for job in jobs:
+        job.cancel()
 
 
-def test_a_job_that_nobody_waits_for_leaves_the_line_and_frees_its_worker() -> None:
-    async def test() -> None:
-        async with working(workers=1, waiting=2, seconds=60) as crew:
-            (pid,) = crew.pids
-            working_on, waiting = (asyncio.ensure_future(crew.ask(*SHORTER)) for _ in range(2))
-            await asyncio.sleep(0.1)
-            waiting.cancel()
-            await asyncio.sleep(0)
-            assert crew.jobs == 1
-            working_on.cancel()
-            assert (await crew.ask(*QUICK)).status == 200  # after the job that nobody wants
-            assert crew.pids == {pid}
-            assert crew.jobs == 0
-
-    run(test)
+@with_pool(num_workers=1, max_waiting=2, timeout=60)
+async def test_a_cancelled_job_frees_its_worker(pool: WorkerPool) -> None:
+    (pid,) = pool.pids
+    running, waiting = (asyncio.ensure_future(pool.submit(*SHORTER)) for _ in range(2))
+    await asyncio.sleep(0.1)
+    waiting.cancel()
+    await until(lambda: pool.num_jobs == 1)
+    running.cancel()
+    assert (await pool.submit(*QUICK)).status == 200  # after the cancelled one
+    assert pool.pids == {pid}
+    assert pool.num_jobs == 0
 
 
-def test_a_job_that_nobody_waits_for_is_ended_when_its_time_is_up() -> None:
-    async def test() -> None:
-        async with working(workers=1) as crew:
-            (before,) = crew.pids
-            asking = asyncio.ensure_future(crew.ask(*SLOW, seconds=0.2))
-            await asyncio.sleep(0.05)
-            asking.cancel()
-            await until(lambda: crew.jobs == 0)
-            assert not lives(before)
-            await crew.ready()
-            assert (await crew.ask("tokens", {"text": "a"})).status == 200
-
-    run(test)
+@with_pool(num_workers=1)
+async def test_a_cancelled_job_that_exceeds_its_time_is_killed(pool: WorkerPool) -> None:
+    (before,) = pool.pids
+    job = asyncio.ensure_future(pool.submit(*LONG, timeout=0.2))
+    await asyncio.sleep(0.05)
+    job.cancel()
+    await until(lambda: pool.num_jobs == 0)
+    assert not alive(before)
+    assert (await pool.submit(*QUICK)).status == 200
 
 
-def test_slow_jobs_leave_a_worker_for_the_others() -> None:
-    async def test() -> None:
-        async with working(workers=2) as crew:
-            slow = [asyncio.ensure_future(crew.ask(*SHORTER, seconds=60)) for _ in range(3)]
-            await asyncio.sleep(0.05)
-            assert (await crew.ask(*QUICK)).status == 200
-            assert not any(task.done() for task in slow)
-            for task in slow[1:]:
-                task.cancel()
-            assert (await slow[0]).status == 200
-            assert (await crew.ask(*QUICK, seconds=60)).status == 200  # it is free again
-
-    run(test)
+@with_pool(num_workers=2)
+async def test_slow_jobs_leave_a_worker_for_the_others(pool: WorkerPool) -> None:
+    slow = [asyncio.ensure_future(pool.submit(*SLOW)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    assert (await pool.submit(*QUICK)).status == 200
+    assert not any(job.done() for job in slow)
+    for job in slow[1:]:
+        job.cancel()
+    assert (await slow[0]).status == 200
 
 
-def test_slow_jobs_go_to_the_worker_that_had_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has imported the frameworks already."""
-    asked: list[int] = []
-    ask = Worker.ask
+def test_slow_jobs_prefer_the_worker_with_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pids: list[int] = []
+    run = Worker.run
 
-    def noted(worker: Worker, job: bytes, seconds: float) -> Reply:
-        asked.append(worker.pid)
-        return ask(worker, job, seconds)
+    def recorded(worker: Worker, name: str, body: bytes, timeout: float) -> Response:
+        pids.append(worker.pid)
+        return run(worker, name, body, timeout)
 
-    monkeypatch.setattr(Worker, "ask", noted)
+    monkeypatch.setattr(Worker, "run", recorded)
+    slow_job = ("cost", mask("causal()", 8)[1])
 
-    async def test() -> None:
-        async with working(workers=2) as crew:
-            for seconds in (60, None, 60, 60, None, None, 60):
-                assert (await crew.ask(*QUICK, seconds=seconds)).status == 200
-            slow, quick = asked[:2]
-            assert slow != quick
-            assert asked == [slow, quick, slow, slow, quick, quick, slow]
-            await asyncio.gather(*(crew.ask(*QUICK) for _ in range(10)))
-            assert set(asked) == {slow, quick}  # for quick ones both are there
+    @with_pool(num_workers=2)
+    async def test(pool: WorkerPool) -> None:
+        for job in (slow_job, QUICK, slow_job, slow_job, QUICK, QUICK, slow_job):
+            assert (await pool.submit(*job)).status == 200
+        slow, quick = pids[:2]
+        assert slow != quick
+        assert pids == [slow, quick, slow, slow, quick, quick, slow]
+        await asyncio.gather(*(pool.submit(*QUICK) for _ in range(10)))
+        assert set(pids) == {slow, quick}
 
-    run(test)
-
-
-def test_stopping_ends_all_workers_whatever_they_do() -> None:
-    async def test() -> None:
-        crew = Crew(seconds=60)
-        crew.start()
-        await crew.ready()
-        pids = crew.pids
-        asking = [asyncio.ensure_future(crew.ask(*SLOW)) for _ in range(4)]
-        asking += [asyncio.ensure_future(crew.ask(*SLOW, seconds=60)) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        await crew.stop()
-        assert not any(lives(pid) for pid in pids)
-        for task in asking:  # at work or in the line
-            assert "being stopped" in (await fault(task)).message
-        assert (await fault(crew.ask(*QUICK))).status == 503
-        assert crew.jobs == 0
-        await crew.stop()
-
-    run(test)
+    test()
 
 
-def test_a_crew_can_be_stopped_before_it_is_ready() -> None:
-    async def test() -> None:
-        crew = Crew()
-        crew.start()
-        await asyncio.sleep(0)
-        pids = crew.pids
-        await crew.stop()
-        assert not any(lives(pid) for pid in pids)
-
-    run(test)
-
-
-def test_workers_do_not_hear_ctrl_c() -> None:
-    async def test() -> None:
-        async with working(workers=1) as crew:
-            (pid,) = crew.pids
-            os.kill(pid, signal.SIGINT)
-            assert (await crew.ask(*QUICK)).status == 200
-            assert crew.pids == {pid}
-
-    run(test)
+@with_pool(timeout=60)
+async def test_stopping_kills_all_workers_and_fails_all_jobs(pool: WorkerPool) -> None:
+    pids = pool.pids
+    jobs = [asyncio.ensure_future(pool.submit(*LONG)) for _ in range(4)]
+    jobs += [asyncio.ensure_future(pool.submit(*SLOW)) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    await pool.stop()
+    assert not any(alive(pid) for pid in pids)
+    for job in (*jobs, pool.submit(*QUICK)):
+        assert await error_of(job) == (503, "Busy")
+    assert pool.num_jobs == 0
+    await pool.stop()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
-def test_a_job_that_takes_too_much_memory_is_refused_and_the_worker_lives() -> None:
-    async def test() -> None:
-        async with working(workers=1, memory=2**24, seconds=60) as crew:
-            (pid,) = crew.pids
-            reply = await crew.ask("mask", {"subject": {"expression": "causal()", "size": 2**20}})
-            assert reply.status == 413
-            assert "memory" in json.loads(reply.body)["error"]["message"]
-            assert (await crew.ask(*QUICK)).status == 200
-            assert crew.pids == {pid}
-
-    run(test)
+@with_pool(wait=False)
+async def test_a_pool_can_be_stopped_before_it_is_ready(pool: WorkerPool) -> None:
+    await asyncio.sleep(0)
+    pids = pool.pids
+    await pool.stop()
+    assert not any(alive(pid) for pid in pids)
 
 
-def test_a_worker_needs_neither_a_server_nor_a_framework() -> None:
-    code = "import sys, maskwright.explore.desk; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = {name.split(".")[0] for name in done.stdout.split()}
+@with_pool(num_workers=1)
+async def test_workers_ignore_ctrl_c(pool: WorkerPool) -> None:
+    (pid,) = pool.pids
+    os.kill(pid, signal.SIGINT)
+    assert (await pool.submit(*QUICK)).status == 200
+    assert pool.pids == {pid}
+
+
+@LINUX
+@with_pool(num_workers=1, max_memory=2**24, timeout=60)
+async def test_a_job_that_exceeds_its_memory_is_refused(pool: WorkerPool) -> None:
+    assert (await pool.submit(*mask("causal()", 2**20))).status == 413
+    assert (await pool.submit(*QUICK)).status == 200
+
+
+@LINUX
+@with_pool(num_workers=1, timeout=60)
+async def test_the_peak_memory_of_a_worker_is_limited(pool: WorkerPool) -> None:
+    (pid,) = pool.pids
+    before = memory(pid, "VmRSS")
+    assert (await pool.submit("cost", mask("window(back=15) | keys([0])", 2**20)[1])).status == 413
+    assert (await pool.submit(*mask("window(back=9) | keys([0, 5, 9])", 2**20))).status == 200
+    assert pool.pids == {pid}
+    assert memory(pid, "VmHWM") < before + MAX_MEMORY + 2**25  # and what cost imports
+
+
+def memory(pid: int, name: str) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if name in line)
+
+
+def test_a_worker_imports_neither_a_server_nor_a_framework() -> None:
+    code = "import sys, maskwright.explore.handlers; print(*sys.modules)"
+    loaded = {name.split(".")[0] for name in run_python(code).stdout.split()}
+    assert "maskwright" in loaded
     assert not loaded & {"starlette", "uvicorn", "anyio", "torch", "jax", "typer", "PIL"}
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
-def test_the_limit_is_above_what_a_process_has_already() -> None:
-    code = (
-        "import resource; from maskwright.explore.workers import limit_memory; "
-        "limit_memory(2**30); print(resource.getrlimit(resource.RLIMIT_AS)[0])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert 2**30 < int(done.stdout) < 2**40

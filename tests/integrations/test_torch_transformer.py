@@ -12,8 +12,8 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import nn
 
 import maskwright as mw
-from maskwright.integrations.torch import MultiheadAttention, carry
-from tests.integrations.torch_masks import MASKS, MODES, PAD, B, D, H, T, randoms
+from maskwright.integrations import MultiheadAttention, wrap_mask
+from tests._helpers.torch_masks import MASKS, MODES, PAD, B, D, H, T, randoms
 
 
 def with_ours(module: nn.Module) -> nn.Module:
@@ -42,7 +42,7 @@ def run(module: nn.Module, training: bool, grad: bool, *inputs: Any, **masks: An
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize(("training", "grad"), MODES)
-def test_an_encoder_takes_a_carried_mask(name: str, training: bool, grad: bool) -> None:
+def test_encoder_accepts_wrapped_mask(name: str, training: bool, grad: bool) -> None:
     (x,) = randoms((B, T, D))
     for norm_first, act in ((True, F.gelu), (False, F.relu)):
         layer = nn.TransformerEncoderLayer(
@@ -50,12 +50,12 @@ def test_an_encoder_takes_a_carried_mask(name: str, training: bool, grad: bool) 
         )
         encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         right = run(encoder, True, True, x, mask=floats(MASKS[name], T))
-        out = run(with_ours(encoder), training, grad, x, mask=carry(MASKS[name]))
+        out = run(with_ours(encoder), training, grad, x, mask=wrap_mask(MASKS[name]))
         torch.testing.assert_close(out, right)
 
 
 @pytest.mark.parametrize(("training", "grad"), MODES)
-def test_an_encoder_takes_padding_beside_a_carried_mask(training: bool, grad: bool) -> None:
+def test_encoder_accepts_padding_with_wrapped_mask(training: bool, grad: bool) -> None:
     (x,) = randoms((B, T, D))
     layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True, dtype=torch.float64)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -63,13 +63,13 @@ def test_an_encoder_takes_padding_beside_a_carried_mask(training: bool, grad: bo
     right = run(encoder, True, True, x, mask=floats(whole, T))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nn warns where the two masks are of different dtypes
-        masks = {"mask": carry(mw.causal()), "src_key_padding_mask": PAD}
+        masks = {"mask": wrap_mask(mw.causal()), "src_key_padding_mask": PAD}
         out = run(with_ours(encoder), training, grad, x, **masks)
     torch.testing.assert_close(out, right)
 
 
 @pytest.mark.parametrize(("training", "grad"), MODES)
-def test_an_encoder_with_tensors_is_still_nns(training: bool, grad: bool) -> None:
+def test_encoder_with_tensors_is_still_nns(training: bool, grad: bool) -> None:
     (x,) = randoms((B, T, D))
     layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True, dtype=torch.float64)
     hidden = mw.lower(mw.causal(), "torch.mha", T)["attn_mask"]
@@ -79,7 +79,7 @@ def test_an_encoder_with_tensors_is_still_nns(training: bool, grad: bool) -> Non
 
 
 @pytest.mark.parametrize(("training", "grad"), MODES)
-def test_a_whole_transformer_takes_carried_masks(training: bool, grad: bool) -> None:
+def test_transformer_accepts_wrapped_masks(training: bool, grad: bool) -> None:
     source, target = randoms((B, 4, D), (B, T, D))
     model = nn.Transformer(D, H, 1, 1, 16, 0.0, batch_first=True, dtype=torch.float64)
     own, cross = MASKS["causal and padding"], mw.padding(lengths=[4, 2])
@@ -93,20 +93,24 @@ def test_a_whole_transformer_takes_carried_masks(training: bool, grad: bool) -> 
         tgt_mask=floats(own, T),
         memory_mask=floats(cross, T, 4),
     )
-    masks = {"src_mask": carry(cross), "tgt_mask": carry(own), "memory_mask": carry(cross)}
+    masks = {
+        "src_mask": wrap_mask(cross),
+        "tgt_mask": wrap_mask(own),
+        "memory_mask": wrap_mask(cross),
+    }
     out = run(with_ours(model), training, grad, source, target, **masks)
     torch.testing.assert_close(out, right)
 
 
 @pytest.mark.parametrize(("training", "grad"), MODES)
-def test_a_carried_mask_in_nns_own_attention_is_refused(training: bool, grad: bool) -> None:
+def test_wrapped_mask_in_nn_attention_is_rejected(training: bool, grad: bool) -> None:
     layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True)
-    with pytest.raises(mw.ArgumentError, match=r"carried mask.*MultiheadAttention"):
-        run(layer, training, grad, torch.zeros(B, T, D), src_mask=carry(mw.causal()))
+    with pytest.raises(mw.ArgumentError, match="MultiheadAttention"):
+        run(layer, training, grad, torch.zeros(B, T, D), src_mask=wrap_mask(mw.causal()))
 
 
-def test_a_carried_mask_reaches_sdpa_and_prints() -> None:
+def test_wrapped_mask_reaches_sdpa_and_prints() -> None:
     q, k, v = randoms(*[(B, H, T, D)] * 3)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=carry(mw.causal()))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=wrap_mask(mw.causal()))
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, is_causal=True))
-    assert repr(carry(mw.causal())) == "carry(causal())"
+    assert repr(wrap_mask(mw.causal())) == "wrap_mask(causal())"

@@ -18,10 +18,15 @@ from transformers.models.t5.modeling_t5 import eager_attention_forward as t5_eag
 import maskwright as mw
 from maskwright.errors import MissingError, Unsupported
 from maskwright.integrations import transformers as integration
-from maskwright.integrations.transformers import NAME, REFUSED, attention_forward, register
+from maskwright.integrations.transformers import (
+    NAME,
+    UNSUPPORTED_ARGUMENTS,
+    attention_forward,
+    register,
+)
 from maskwright.integrations.transformers_masks import mask_for_layers
 from maskwright.integrations.transformers_tensor import MaskTensor
-from tests.integrations.tiny_models import DECODERS, VOCABULARY, Tiny
+from tests._helpers.tiny_models import DECODERS, VOCABULARY, Tiny
 
 CLOSE = 1e-5
 LLAMA, MISTRAL, GEMMA2, GPT_OSS = (
@@ -68,9 +73,7 @@ def agree(theirs: torch.Tensor, ours: torch.Tensor, *weights: torch.Tensor) -> N
 @pytest.mark.parametrize("q_len", [1, 5, 9])
 @pytest.mark.parametrize("is_causal", [None, True, False])
 @pytest.mark.parametrize("of_layer", [True, False])
-def test_without_a_mask_it_does_what_sdpa_does(
-    q_len: int, is_causal: bool | None, of_layer: bool
-) -> None:
+def test_without_mask_equals_sdpa(q_len: int, is_causal: bool | None, of_layer: bool) -> None:
     qkv, layer = heads(q_len, 9, kv_heads=2), Layer(2, of_layer)
     theirs, _ = sdpa_attention_forward(layer, *qkv, None, is_causal=is_causal)
     ours, weights = attention_forward(layer, *qkv, None, is_causal=is_causal)
@@ -97,7 +100,7 @@ def test_masks_of_others(length: int, kind: str) -> None:
     agree(theirs, ours, *qkv)
 
 
-def test_a_mask_of_others_that_was_written_into_is_read_again() -> None:
+def test_mask_of_others_that_was_written_into_is_read_again() -> None:
     q, k, v = heads(80, 80)
     mask = torch.ones(2, 1, 80, 80, dtype=torch.bool).tril()
     attention_forward(Layer(), q, k, v, mask)
@@ -114,9 +117,9 @@ def both_masks(q_len: int, kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(mask.shape).masked_fill(~mask.cells(), torch.finfo(torch.float32).min), mask
 
 
-@pytest.mark.parametrize("most", [2**25, 50])  # all rows at once, and some at a time
-def test_a_score_cap(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integration, "MOST_SCORES", most)
+@pytest.mark.parametrize("max_scores", [2**25, 50])  # one block of rows, and several
+def test_softcap(max_scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integration, "MAX_SCORES", max_scores)
     qkv, layer = heads(5, 9, kv_heads=2), Layer(2)
     added, mask = both_masks(5, 9)
     theirs, _ = gemma2_eager(layer, *qkv, added, scaling=0.5, softcap=0.7)
@@ -136,7 +139,7 @@ def test_sinks(plain: bool) -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_position_bias(plain: bool) -> None:
+def test_position_bias(plain: bool) -> None:
     qkv, layer = heads(5, 9), Layer()
     bias = torch.randn(1, 4, 5, 9, requires_grad=True)
     added, mask = both_masks(5, 9)
@@ -146,7 +149,7 @@ def test_a_position_bias(plain: bool) -> None:
     agree(theirs, ours, *qkv, bias)
 
 
-def test_a_learned_scale() -> None:
+def test_learned_scale() -> None:
     qkv, scale = heads(5, 5), torch.tensor(0.3, requires_grad=True)
     theirs, _ = sdpa_attention_forward(Layer(), qkv[0] * scale, *qkv[1:], None, scaling=1.0)
     ours, _ = attention_forward(Layer(), *qkv, None, scaling=scale)
@@ -154,7 +157,7 @@ def test_a_learned_scale() -> None:
 
 
 @pytest.mark.parametrize("extra", [{}, {"softcap": 50.0}], ids=["engine", "scores"])
-def test_dropout_leaves_the_mean_as_it_is(extra: dict[str, Any]) -> None:
+def test_dropout_leaves_mean_unchanged(extra: dict[str, Any]) -> None:
     q, k, v = (x.detach() for x in heads(6, 6))
     mask = both_masks(6, 6)[1]
     whole, _ = attention_forward(Layer(), q, k, v, mask, **extra)
@@ -163,14 +166,14 @@ def test_dropout_leaves_the_mean_as_it_is(extra: dict[str, Any]) -> None:
     assert (torch.stack(drawn).mean(0) - whole).abs().mean() < 0.05
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_it_does_not_compute_it_refuses(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED_ARGUMENTS))
+def test_unsupported_arguments_are_rejected(name: str) -> None:
     q, k, v = heads(3, 3)
     with pytest.raises(Unsupported, match=name):
         attention_forward(Layer(), q, k, v, None, **{name: object()})
 
 
-def test_weights_are_refused() -> None:
+def test_weights_are_rejected() -> None:
     with pytest.raises(Unsupported, match="weights"):
         attention_forward(Layer(), *heads(3, 3), None, output_attentions=True)
 
@@ -187,7 +190,7 @@ def apart(tiny: Tiny, **given: Any) -> float:
     return float((tiny.build()(**given)[0] - tiny.build(NAME)(**given)[0]).abs().max())
 
 
-def test_all_layers_share_one_mask_and_forwards_of_the_same_sizes_too() -> None:
+def test_all_layers_share_one_mask_and_forwards_of_same_sizes_too() -> None:
     model, seen = LLAMA.build(NAME), []
     for layer in model.model.layers:
         layer.self_attn.register_forward_pre_hook(
@@ -201,7 +204,7 @@ def test_all_layers_share_one_mask_and_forwards_of_the_same_sizes_too() -> None:
 
 
 @pytest.mark.parametrize("given", ["bool", "float"])
-def test_a_users_own_mask_of_four_axes(given: str) -> None:
+def test_users_own_mask_of_four_axes(given: str) -> None:
     seen = (torch.rand(2, 1, 12, 12) < 0.5) | torch.eye(12, dtype=torch.bool)
     mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
     tokens = ids()
@@ -282,7 +285,7 @@ def test_registering_twice_changes_nothing() -> None:
     assert AttentionMaskInterface()[NAME] is mask_for_layers
 
 
-def test_a_release_without_the_interface_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_without_interface_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def older(batch_size: int, cache_position: Any, kv_length: int) -> None: ...
 
     monkeypatch.setattr("transformers.masking_utils.sdpa_mask", older)
@@ -290,7 +293,7 @@ def test_a_release_without_the_interface_is_named(monkeypatch: pytest.MonkeyPatc
         register()
 
 
-def test_without_transformers_it_says_what_to_install() -> None:
+def test_missing_transformers() -> None:
     code = (
         "import sys; sys.modules['transformers'] = None\n"
         "from maskwright.integrations.transformers import register\n"

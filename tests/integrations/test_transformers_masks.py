@@ -40,7 +40,7 @@ def test_transformers_agrees_with_every_rule() -> None:
     }
 
 
-def test_a_release_that_means_something_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incompatible_release(monkeypatch: pytest.MonkeyPatch) -> None:
     def overlay(sliding_window: int) -> Any:
         def inner_mask(b: Any, h: Any, q: Any, k: Any) -> Any:
             return k >= q - sliding_window
@@ -95,7 +95,7 @@ def test_every_function_is_read_exactly(seed: int) -> None:
     tokens = shift + kv + 1
     attention_mask = None
     if rng.random() < 0.5:
-        width = rng.randint(start + q, tokens)  # what a static cache has not yet written is missing
+        width = rng.randint(start + q, tokens)  # unwritten slots of a static cache are missing
         attention_mask = torch.tensor([[rng.random() < 0.7 for _ in range(width)]] * batch)
     given = {
         "batch_size": batch,
@@ -134,7 +134,7 @@ def test_expressions_are_short(function: Any, expression: str) -> None:
     assert repr(mask.content.mask) == expression
 
 
-def test_the_same_mask_is_the_same_object_again() -> None:
+def test_same_mask_is_same_object_again() -> None:
     def forward(length: int) -> Any:
         keep = torch.ones(2, length, dtype=torch.bool)
         keep[0, :3] = False
@@ -147,7 +147,7 @@ def test_the_same_mask_is_the_same_object_again() -> None:
     assert forward(8) is not forward(9)
 
 
-def test_a_function_of_the_users_own_is_asked_anew_and_known_again() -> None:
+def test_user_function_is_called_again() -> None:
     holes = torch.ones(6, dtype=torch.bool)
 
     def forward() -> Any:
@@ -164,7 +164,7 @@ def test_a_function_of_the_users_own_is_asked_anew_and_known_again() -> None:
     assert forward().equals(mw.causal() & ~mw.keys([2]))
 
 
-def test_a_large_function_is_never_asked_for_all_cells_at_once() -> None:
+def test_large_function_is_never_requested_all_cells_at_once() -> None:
     largest = 0
 
     def function(b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -205,14 +205,14 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_what_may_be_done_with_it(use: Any) -> None:
+def test_supported_operations(use: Any) -> None:
     mask = carried()
     got, expected = use(mask), use(mask.cells())
     assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
     assert torch.equal(got.cells() if isinstance(got, MaskTensor) else got, expected)
 
 
-def test_fewer_keys_stay_an_expression() -> None:
+def test_fewer_keys_stay_expression() -> None:
     part = carried()[:, :, :, :2]
     assert isinstance(part.content, mw.BoundMask)
     assert part.content.shape == (2, 1, 3, 2)
@@ -235,6 +235,6 @@ MISUSES = {
 
 
 @pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
-def test_what_is_refused(misuse: Any) -> None:
+def test_rejected_input(misuse: Any) -> None:
     with pytest.raises(Unsupported, match='attn_implementation="eager"'):
         misuse(carried())

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from maskwright.errors import Unsupported
-from maskwright.integrations.transformers import CANNOT, NAME, register
-from tests.integrations.tiny_models import ALL, DECODERS, NO_OTHER, VOCABULARY, WINDOW, Tiny
+from maskwright.integrations.transformers import NAME, UNSUPPORTED_MODELS, register
+from tests._helpers.tiny_models import ALL, DECODERS, NO_OTHER, VOCABULARY, WINDOW, Tiny
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,15 +160,15 @@ def test_greedy_generation(tiny: Tiny, cache: str) -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @each(NO_OTHER)
 @torch.no_grad()
-def test_those_that_cannot_raise_or_stay_as_they_are(tiny: Tiny) -> None:
+def test_unsupported_models_raise_or_are_unchanged(tiny: Tiny) -> None:
     given = {"input_ids": tokens(), "attention_mask": padded(tiny)}
     eager = tiny.build()(**given)[0]
-    if "own attention" in CANNOT[tiny.name]:
+    if "own attention" in UNSUPPORTED_MODELS[tiny.name]:
         assert torch.equal(tiny.build(NAME)(**given)[0], eager)
         return
-    with pytest.raises(KeyError if "table" in CANNOT[tiny.name] else Unsupported):
+    with pytest.raises(KeyError if "table" in UNSUPPORTED_MODELS[tiny.name] else Unsupported):
         tiny.build(NAME)(**given)
 
 
 def test_all_that_cannot_are_tested() -> None:
-    assert sorted(CANNOT) == sorted(tiny.name for tiny in NO_OTHER)
+    assert sorted(UNSUPPORTED_MODELS) == sorted(tiny.name for tiny in NO_OTHER)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from maskwright.apps import language
-from maskwright.apps.app import Prompt, Wishes
-from maskwright.apps.language import Language, LanguageTask, audited, bigram_loss
-from maskwright.apps.training import Course, Outcome, train
-from maskwright.models.attention import Head, Heads
+from maskwright.apps import Prompt, TaskOptions, language
+from maskwright.apps.checkpoint import TrainingState
+from maskwright.apps.language import Language
+from maskwright.apps.trainer import TrainingConfig, TrainingResult, train
+from maskwright.models.attention import Head, NaiveMultiHeadAttention
 from maskwright.models.gpt import GPTConfig
-from maskwright.models.sampling import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 TEXT = "how much wood would a woodchuck chuck if a woodchuck could chuck wood? "
 CONTEXT, WIDTH = 32, 32
 HEADS = {"v3": 1, "v4": 4}
-COURSE = Course(steps=200, rate=0.02, warmup=5, evaluate_every=200, device="cpu")
+CONFIG = TrainingConfig(200, learning_rate=0.02, warmup_steps=5, eval_interval=200, device="cpu")
 
-Trained = dict[str, tuple[LanguageTask, Outcome]]
+Trained = dict[str, tuple[Language, TrainingResult]]
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +32,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     path = tmp_path_factory.mktemp("text") / "twister.txt"
     path.write_text(TEXT * 60)
     sizes = {
-        name: GPTConfig(0, context=CONTEXT, width=WIDTH, heads=heads, layers=1)
+        name: GPTConfig(0, block_size=CONTEXT, n_embd=WIDTH, n_head=heads, n_layer=1)
         for name, heads in HEADS.items()
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(language, "CONTEXT", CONTEXT)  # the app's own are larger, and take minutes
-        patch.setattr(language, "SIZES", sizes)
-        tasks = {name: Language().task(Wishes(version=name, text=path, batch=16)) for name in HEADS}
-        yield {name: (task, train(task, COURSE)) for name, task in tasks.items()}
+        patch.setattr(language, "BLOCK_SIZE", CONTEXT)  # the app's own are larger, and take minutes
+        patch.setattr(language, "CONFIGS", sizes)
+        tasks = {
+            name: Language(TaskOptions(version=name, text=path, batch_size=16)) for name in HEADS
+        }
+        yield {name: (task, train(task, CONFIG)) for name, task in tasks.items()}
 
 
 def familiar(text: str) -> float:
@@ -50,43 +51,43 @@ def familiar(text: str) -> float:
     return sum(pair in known for pair in pairs) / len(pairs)
 
 
-def test_e5_version_3_has_one_head_and_version_4_several(trained: Trained) -> None:
-    one, several = (trained[name][0].model.attend for name in HEADS)
+def test_e5_number_of_heads(trained: Trained) -> None:
+    one, several = (trained[name][0].model.attn for name in HEADS)
     assert isinstance(one, Head)
-    assert isinstance(several, Heads)
+    assert isinstance(several, NaiveMultiHeadAttention)
     assert len(several.heads) == 4
 
 
 @pytest.mark.parametrize("version", HEADS)
-def test_e5_the_loss_falls(trained: Trained, version: str) -> None:
+def test_e5_loss_beats_bigrams(trained: Trained, version: str) -> None:
     """At first every letter is as likely as any other; in the end few are a surprise.
 
-    The judge is a model that counts which letter follows which. It looks back by one letter, and
-    attention by as many as there are, so attention should beat it.
+    The baseline counts which letter follows which. It looks back by one letter, attention by the whole
+    context, so attention must be better.
     """
     task, outcome = trained[version]
-    losses = outcome.progress.losses
+    losses = outcome.state.losses
     letters = task.tokenizer.get_vocab_size()
     assert losses[0] == pytest.approx(torch.tensor(letters).log().item(), abs=0.3)
     assert losses[-1] < losses[0] / 3
-    assert task.evaluate() < bigram_loss(task)
+    assert task.evaluate() < task.bigram_loss()
 
 
-def test_e5_several_heads_learn_more_than_one_as_wide(trained: Trained) -> None:
+def test_e5_several_heads_beat_one(trained: Trained) -> None:
     one, several = (trained[name][0].evaluate() for name in HEADS)
     assert several < one / 2
 
 
 @pytest.mark.parametrize("version", HEADS)
-def test_e5_it_writes_what_looks_like_the_text(trained: Trained, version: str) -> None:
+def test_e5_generated_text_resembles_training_text(trained: Trained, version: str) -> None:
     """Before training one in three pairs of letters is familiar, or fewer; afterwards nearly all."""
     task, _ = trained[version]
-    prompt = Prompt(text="how ", count=100, temperature=0.8, seed=0)
-    [after] = Language().use(task, prompt)
+    prompt = Prompt(text="how ", max_new_tokens=100, temperature=0.8, seed=0)
+    [after] = task.predict(prompt)
 
     torch.manual_seed(0)
-    new = language.make_model(version, task.tokenizer.get_vocab_size(), task.mask)
-    [before] = Language().use(language.Trained(new, task.tokenizer, task.mask), prompt)
+    new = Language.from_checkpoint(TrainingState("language", task.config()))
+    [before] = new.predict(prompt)
 
     assert after.startswith("how ")
     assert len(after) == 4 + 100
@@ -95,18 +96,16 @@ def test_e5_it_writes_what_looks_like_the_text(trained: Trained, version: str) -
 
 
 @pytest.mark.parametrize("version", HEADS)
-def test_e5_letter_by_letter_it_writes_what_one_pass_predicts(
-    trained: Trained, version: str
-) -> None:
+def test_e5_generation_equals_one_pass(trained: Trained, version: str) -> None:
     """Training looks at all places in one pass; writing asks for the last one, again and again."""
     task, _ = trained[version]
     start = torch.tensor([task.tokenizer.encode("how ").ids])
-    written = task.model.generate(start, CONTEXT - 4, Sampling(temperature=0))
+    written = task.model.generate(start, CONTEXT - 4, temperature=0)
     with torch.no_grad():
         predicted = task.model(written[:, :-1]).argmax(-1)
     assert written[0, 4:].tolist() == predicted[0, 3:].tolist()
 
 
 @pytest.mark.parametrize("version", HEADS)
-def test_e5_and_it_never_looked_ahead(trained: Trained, version: str) -> None:
-    audited(trained[version][0]).assert_ok()
+def test_e5_trained_model_is_causal(trained: Trained, version: str) -> None:
+    trained[version][0].audit().assert_ok()

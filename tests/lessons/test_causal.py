@@ -6,13 +6,14 @@ import numpy as np
 import torch
 
 import maskwright as mw
-from tests.lessons.arithmetic import select, softmax
+from maskwright.models.gpt import GPT, GPTConfig
+from tests._helpers.naive_softmax import select, softmax
 
 SCORES = np.array([[0.8, 0.2, 0.9], [0.4, 0.7, 0.5], [0.3, 1.1, 0.6]])
 WEIGHTS = np.array([[1, 0, 0], [0.4256, 0.5744, 0], [0.2186, 0.4864, 0.2950]])
 
 
-def test_a1_three_tokens_scores_to_weights() -> None:
+def test_a1_weights_of_three_tokens() -> None:
     """Three tokens: hide the future, then let softmax share out what is left.
 
     A commonly printed last row, [0.24, 0.54, 0.22], is wrong: softmax of [0.3, 1.1, 0.6] is
@@ -27,23 +28,14 @@ def test_a1_three_tokens_scores_to_weights() -> None:
 
     weights = softmax(filled)
     np.testing.assert_allclose(weights, WEIGHTS, atol=5e-5)
+    in_torch = torch.from_numpy(SCORES).masked_fill(torch.ones(3, 3).tril() == 0, -1e9)
+    np.testing.assert_allclose(torch.softmax(in_torch, dim=-1).numpy(), weights, rtol=1e-12)
     assert not weights[~keep].any()
     assert weights[2, 2] > weights[2, 0]
     assert abs(weights[2] - [0.24, 0.54, 0.22]).max() > 0.07
 
 
-def test_a1_torch_gives_the_same_weights() -> None:
-    """`tril`, `masked_fill` and `softmax` in PyTorch are the same three steps."""
-    scores = torch.from_numpy(SCORES)
-    mask = torch.ones(3, 3).tril()
-    weights = torch.softmax(scores.masked_fill(mask == 0, -1e9), dim=-1).numpy()
-
-    np.testing.assert_allclose(weights, WEIGHTS, atol=5e-5)
-    ours = softmax(select(SCORES, mw.causal().on(3).dense()[0, 0], -1e9))
-    np.testing.assert_allclose(ours, weights, rtol=1e-12)
-
-
-def test_a1_scores_of_the_future_have_no_say() -> None:
+def test_a1_future_scores_do_not_matter() -> None:
     """Whatever the scores above the diagonal are, the weights stay as they were."""
     keep = mw.causal().on(3).dense()[0, 0]
     other = SCORES + np.triu(np.full((3, 3), 7.0), k=1)
@@ -51,7 +43,7 @@ def test_a1_scores_of_the_future_have_no_say() -> None:
     assert np.array_equal(softmax(select(other, keep, -1e9)), softmax(select(SCORES, keep, -1e9)))
 
 
-def test_a2_tril_keeps_the_past_and_triu_keeps_the_future() -> None:
+def test_a2_tril_is_causal_and_triu_is_not() -> None:
     """Of two masks that keep, the causal one is the lower triangle; the upper one sees the future.
 
     To tell them apart, look at row 0: the first token has no past, so it may see only itself.
@@ -67,7 +59,7 @@ def test_a2_tril_keeps_the_past_and_triu_keeps_the_future() -> None:
     assert future.equals(mw.window(back=0, ahead=None))
 
 
-def test_a2_the_strict_upper_triangle_is_what_must_be_dropped() -> None:
+def test_a2_strict_upper_triangle_is_masked() -> None:
     """`triu(diagonal=1)` is right too, as the list of cells to fill rather than to keep.
 
     With the diagonal left in it (`triu()`), every token is hidden from itself, and the first one
@@ -87,18 +79,7 @@ def test_a2_the_strict_upper_triangle_is_what_must_be_dropped() -> None:
     assert strict.empty_rows().tolist() == [[[True, False, False]]]
 
 
-def test_a2_keeping_the_upper_triangle_leaks() -> None:
-    """Filled where `triu()` is 0, the scores keep the future and lose the past."""
-    scores = torch.from_numpy(SCORES)
-    leaky = torch.softmax(scores.masked_fill(torch.ones(3, 3).triu() == 0, -1e9), dim=-1).numpy()
-    assert (leaky[0] > 0.2).all()
-    assert leaky[2].tolist() == [0, 0, 1]
-    np.testing.assert_allclose(
-        leaky, softmax(select(SCORES, mw.causal().T.on(3).dense()[0, 0], -1e9)), rtol=1e-12
-    )
-
-
-def test_a2_recognize_tells_the_triangle_and_how_it_is_read() -> None:
+def test_a2_recognize_finds_polarity() -> None:
     """Both arrays are the causal mask: one holds what to keep, the other what to drop.
 
     With the diagonal in the wrong one of the two, it is another mask, whichever way it is read.
@@ -118,29 +99,10 @@ def test_a2_recognize_tells_the_triangle_and_how_it_is_read() -> None:
     )
 
 
-def test_b2_causal_mask_for_every_sequence_and_head() -> None:
-    """One (T, T) matrix serves all sequences and heads: the larger shape only repeats it.
-
-    The matrix is often called upper triangular. It is LOWER triangular: its ones lie on and below
-    the diagonal, and the upper triangle is what it takes away.
-    """
-    printed = [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 0],
-        [1, 1, 1, 1, 1],
-    ]
-    bound = mw.causal().on(5, batch=2, heads=2)
-    assert bound.shape == (1, 1, 5, 5)  # nothing varies along batch and heads
-    assert bound.dense()[0, 0].astype(int).tolist() == printed
-    assert not np.triu(bound.dense()[0, 0], k=1).any()
-    assert np.tril(bound.dense()[0, 0], k=-1).any()
-
-    wide = np.broadcast_to(bound.dense(), (2, 2, 5, 5))
-    assert wide.astype(int).tolist() == [[printed, printed], [printed, printed]]
-    assert bound.count() == 2 * 2 * 15
-
-    tensor = torch.tril(torch.ones((5, 5))).unsqueeze(0).unsqueeze(0)  # (1, 1, T, T)
-    assert tuple(tensor.shape) == bound.shape
-    assert np.array_equal(tensor.expand(2, 2, 5, 5).numpy() == 1, wide)
+def test_a3_no_position_depends_on_a_later_one() -> None:
+    """Measured on a model of three layers, not read from its mask."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(40, block_size=10, n_embd=16, n_head=2, n_layer=3))
+    ids = torch.randint(40, (1, 10))
+    assert np.array_equal(mw.influence(model, ids).moved[0], np.tri(10, dtype=bool))
+    mw.audit(model, ids, expects="causal").assert_ok()

@@ -14,14 +14,14 @@ REAL = torch.tensor([[True, True, True, False], [True, True, True, True]])  # (B
 
 
 def attend(mask: torch.Tensor, heads: int = 2) -> torch.Tensor:
-    """Attention of 2 sequences of 4 tokens; the values tell which keys were seen."""
+    """Attention of 2 sequences of 4 tokens; the values show which keys were visible."""
     batch, size = REAL.shape
     q = k = torch.zeros(batch, heads, size, size)
     v = torch.eye(size).expand(batch, heads, size, size)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
-def test_c7_values_inverted() -> None:
+def test_c7_inverted_values() -> None:
     """Some readers keep where True, others hide there; the wrong one runs without any complaint.
 
     It is often taught as "True means masked", or as the opposite. Both exist, in the same library:
@@ -34,22 +34,19 @@ def test_c7_values_inverted() -> None:
     [finding] = mw.lint(~causal, causal=True, to="keep")
     assert finding.code == "inverted"
     assert finding.cell == (0, 0, 0, 1)
-    assert "got its complement" in finding.message
-    assert "Invert the mask" in finding.fix
 
     assert mw.lint(causal, causal=True, to="keep").ok
     assert mw.lint(~causal, causal=True, to="drop").ok
 
 
-def test_c7_values_inverted_hide_the_real_tokens() -> None:
+def test_c7_inverted_padding() -> None:
     """A padding mask turned over keeps only the filler."""
     [finding] = mw.lint(~REAL, axes="bk", padding=LENGTHS)
     assert finding.code == "inverted"
-    assert "got its complement" in finding.message
     assert mw.lint(REAL, axes="bk", padding=LENGTHS).ok
 
 
-def test_c7_dimensions_that_can_not_meet() -> None:
+def test_c7_shape_does_not_broadcast() -> None:
     """Shapes line up from the right, so (B, T) meets (query, key), and (B, T, T) meets the heads.
 
     It is often said that such a mask "broadcasts over the batch". It does so only with the missing
@@ -59,15 +56,14 @@ def test_c7_dimensions_that_can_not_meet() -> None:
         attend(REAL)
     [finding] = mw.lint(REAL, batch=2, heads=2, q_len=4, kv_len=4, padding=LENGTHS)
     assert finding.code == "does-not-broadcast"
-    assert "its 2 batch rows align with 4 queries" in finding.message
-    assert "mask[:, None, None, :]" in finding.message
+    assert "mask[:, None, None, :]" in finding.message  # the fix
 
     mask = REAL[:, None, None, :]
     assert mw.lint(mask, batch=2, heads=2, q_len=4, kv_len=4, padding=LENGTHS).ok
     assert attend(mask)[0, :, :, 3].tolist() == [[0] * 4] * 2
 
 
-def test_c7_dimensions_that_meet_by_accident() -> None:
+def test_c7_shape_broadcasts_by_accident() -> None:
     """With as many heads as sequences, (B, T, T) fits, and is wrong: no error is raised.
 
     Head 0 of both sequences loses the last key, and head 1 of the first one sees the filler.
@@ -80,7 +76,6 @@ def test_c7_dimensions_that_meet_by_accident() -> None:
     [finding] = mw.lint(square, heads=2, padding=LENGTHS)
     assert finding.code == "batch-on-heads"
     assert finding.cell == (0, 1, 0, 3)
-    assert "align with the heads" in finding.message
     assert "mask[:, None]" in finding.fix
 
     assert mw.lint(square[:, None], heads=2, padding=LENGTHS).ok
@@ -89,7 +84,7 @@ def test_c7_dimensions_that_meet_by_accident() -> None:
     np.testing.assert_allclose(right[1].numpy(), 0.25)
 
 
-def test_c7_devices_mixed() -> None:
+def test_c7_wrong_device() -> None:
     """A mask made without `device=` lies on the CPU, wherever queries and keys are.
 
     The error of the framework names two devices and an operator; which of the tensors is the mask,
@@ -98,7 +93,6 @@ def test_c7_devices_mixed() -> None:
     causal = torch.ones(4, 4, device="meta").tril().bool()
     [finding] = mw.lint(causal, causal=True, device=torch.device("cpu"))
     assert finding.code == "wrong-device"
-    assert "Expected the mask on cpu" in finding.message
     assert "mask.to(query.device)" in finding.fix
 
     assert mw.lint(torch.ones(4, 4).tril().bool(), causal=True, device="cpu").ok

@@ -1,4 +1,4 @@
-"""Several masks at once: combining is AND of sets, whatever the shape they are handed over in."""
+"""Combined masks: the AND of sets, in every shape."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import maskwright as mw
-from tests.lessons.arithmetic import select, softmax
+from tests._helpers.naive_softmax import select, softmax
 
 IDS = [[1, 2, 3, 0], [4, 5, 0, 0]]
 LOWEST = float(np.finfo(np.float32).min)
@@ -36,7 +36,7 @@ def test_c2_causal_and_padding_combined() -> None:
     assert np.array_equal(bound.dense()[:, 0], by_hand(torch.tensor(IDS)).numpy() == 1)
 
 
-def test_c2_each_term_says_what_it_hides() -> None:
+def test_c2_why_names_the_masking_term() -> None:
     """For every hidden cell one can ask which of the two masks hides it."""
     bound = (mw.causal() & mw.padding(ids=IDS, pad_id=0)).on(4)
     assert "causal() masks it" in str(bound.why(0, 2))  # the future, and a real token
@@ -46,7 +46,7 @@ def test_c2_each_term_says_what_it_hides() -> None:
     assert "attends to" in str(bound.why(3, 2))
 
 
-def test_c3_bert_is_one_row_for_all_queries() -> None:
+def test_c3_bert_mask_has_one_row() -> None:
     """An encoder hides filler only, so (B, 1, 1, T) holds the whole mask."""
     ids = torch.tensor(IDS)
     theirs = (ids != 0).float().unsqueeze(1).unsqueeze(2)
@@ -57,15 +57,7 @@ def test_c3_bert_is_one_row_for_all_queries() -> None:
     assert np.array_equal(np.broadcast_to(ours.dense(), whole.shape), whole)
 
 
-def test_c3_one_row_expanded_for_every_query() -> None:
-    """A padding row [[1, 1, 0, 0]] of shape (1, 4) is repeated to (1, 4, 4), never reshaped."""
-    theirs = torch.tensor([[1, 1, 0, 0]]).unsqueeze(1).expand(-1, 4, -1)
-    ours = mw.padding(keep=[[1, 1, 0, 0]]).on(4).dense()[:, 0]
-    assert ours.shape == tuple(theirs.shape) == (1, 4, 4)
-    assert np.array_equal(ours, theirs.numpy() == 1)
-
-
-def test_c3_gpt_is_a_square_for_each_sequence() -> None:
+def test_c3_gpt_mask_is_square() -> None:
     """A decoder's rows differ, so it needs (B, T, T); a heads axis of 1 makes it broadcast."""
     theirs = by_hand(torch.tensor(IDS))
     ours = mw.recipes.gpt(IDS).on(4).dense()
@@ -97,7 +89,7 @@ def test_c3_translation_has_three_masks(source: list[list[int]]) -> None:
     assert np.array_equal(cross, cross_mask.numpy() == 1)
 
 
-def test_d3_adding_masks_of_minus_infinity_is_and_of_sets() -> None:
+def test_d3_sum_of_infinite_masks_is_and() -> None:
     """0 + 0 = 0 and all else is -inf, so a sum of 0 / -inf masks keeps what both keep."""
     causal, padding = mw.causal(), mw.padding(ids=IDS, pad_id=0)
     zero = np.zeros((2, 1, 4, 4))
@@ -111,10 +103,10 @@ def test_d3_adding_masks_of_minus_infinity_is_and_of_sets() -> None:
     assert both.count() == 9 + 7
 
 
-def test_d3_adding_two_finite_fills_overflows() -> None:
+def test_d3_sum_of_finite_fills_overflows() -> None:
     """The lowest float32 twice is -inf, so cells hidden twice differ from cells hidden once.
 
-    With left padding the first row sees nothing. One fill makes that row uniform; the sum of two
+    With left padding the first row is fully masked. One fill makes that row uniform; the sum of two
     gives the cells that are hidden once 1/3 each, the future among them. In rows that do see
     something, both ways agree, which is why it goes unnoticed.
     """
@@ -136,7 +128,7 @@ def test_d3_adding_two_finite_fills_overflows() -> None:
     assert np.array_equal(softmax(total)[2:], softmax(once)[2:])
 
 
-def test_d3_adding_two_finite_fills_can_give_nan() -> None:
+def test_d3_sum_of_finite_fills_gives_nan() -> None:
     """A row that two masks hide wholly sums to -inf everywhere, and softmax makes NaN of it.
 
     Here an empty sequence fills up a batch, and filler is hidden as key and as query. One fill,

@@ -13,23 +13,7 @@ def span_bytes(bound: mw.BoundMask) -> int:
     return spans.starts.nbytes + spans.stops.nbytes + spans.offsets.nbytes
 
 
-def test_c6_a_cached_square_serves_every_length() -> None:
-    """A causal mask for the longest text, cut to its first n rows and columns, is the one for n.
-
-    It holds because a causal row does not depend on how many rows follow. Unbound, the same
-    expression serves all lengths, and no square is kept for it.
-    """
-    most = 64
-    cached = torch.tril(torch.ones(most, most))
-    mask = mw.causal()
-    longest = mask.on(most)
-    for n in (0, 1, 2, 3, 5, 17, 63, 64):
-        cut = cached[:n, :n].numpy() == 1
-        assert np.array_equal(mask.on(n).dense()[0, 0], cut)
-        assert longest.rows(0, n, kv_len=n).equals(mask.on(n))
-
-
-def test_c6_a_decoding_step_is_the_last_row_and_not_the_first() -> None:
+def test_c6_decode_step_is_the_last_row() -> None:
     """With n keys in a cache the one new query is row n - 1 of the square, which sees all of them.
 
     Cutting [:1, :n] instead leaves it only key 0.
@@ -43,7 +27,7 @@ def test_c6_a_decoding_step_is_the_last_row_and_not_the_first() -> None:
     assert cached[:1, :n].sum() == 1
 
 
-def test_c6_the_outer_product_also_empties_padded_rows() -> None:
+def test_c6_outer_product_masks_padded_queries() -> None:
     """`m[:, :, None] * m[:, None, :]` is offered as a cheap way from (B, T) to (B, T, T).
 
     It computes another mask: padded queries lose their rows. So it is `padding & padding.T`,
@@ -62,7 +46,7 @@ def test_c6_the_outer_product_also_empties_padded_rows() -> None:
     assert different.cell == (0, 0, 3, 0)  # the first padded query, and the first real key
 
 
-def test_c6_expanding_is_free_and_the_product_is_not() -> None:
+def test_c6_expand_is_a_view() -> None:
     """`expand` is a view: (B, T, T) is said, and (B, T) is stored. The product stores all of it.
 
     So the view is the cheaper of the two, and the right one: it keeps the padded rows.
@@ -79,10 +63,10 @@ def test_c6_expanding_is_free_and_the_product_is_not() -> None:
     assert not padding.on(tokens).equals(mw.dense(product.bool()))
 
 
-def test_c6_intervals_cost_a_line_where_a_dense_mask_costs_a_square() -> None:
-    """Four sequences of up to 2,048 tokens, causal and padded: 16.8 MB dense, at 1 byte a cell.
+def test_c6_spans_are_linear_in_length() -> None:
+    """Four sequences of up to 2,048 tokens, causal and padded: 16.8 MB dense, at 1 byte per cell.
 
-    As intervals it is three numbers a row, 0.2 MB; and for twice the length, twice that.
+    As intervals it is three numbers per row, 0.2 MB; and for twice the length, twice that.
     """
     lengths = [2048, 1500, 700, 3]
     mask = mw.causal() & mw.padding(lengths=lengths)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import maskwright as mw
-from maskwright.models.attention import Head, Heads, MultiHeadAttention
+from maskwright.models.attention import Head, MultiHeadAttention, NaiveMultiHeadAttention
 from maskwright.models.gpt import BabyGPT, GPTConfig
 
 BATCH, TOKENS, WIDTH, HEAD_SIZE, BLOCK_SIZE = 2, 5, 12, 4, 8
@@ -47,7 +47,7 @@ def some_tokens(tokens: int = TOKENS) -> Tensor:
     return torch.randn(BATCH, tokens, WIDTH, generator=chance, dtype=torch.float64)
 
 
-def test_e1_from_tokens_to_one_head() -> None:
+def test_e1_shapes_of_one_head() -> None:
     """(B, T, C) → (B, T, head_size): queries, keys and values are each a layer without a bias."""
     head, x = both_heads()[0], some_tokens()
     assert head(x, mw.causal()).shape == (BATCH, TOKENS, HEAD_SIZE)
@@ -58,7 +58,7 @@ def test_e1_from_tokens_to_one_head() -> None:
 
 
 @pytest.mark.parametrize("tokens", range(1, BLOCK_SIZE + 1))
-def test_e1_it_computes_what_the_classic_head_computes(tokens: int) -> None:
+def test_e1_head_equals_tutorial_head(tokens: int) -> None:
     """For every length up to the block size: the same outputs, and the same gradients."""
     ours, classic = both_heads()
     x = some_tokens(tokens)
@@ -71,7 +71,7 @@ def test_e1_it_computes_what_the_classic_head_computes(tokens: int) -> None:
         torch.testing.assert_close(found, wanted)
 
 
-def test_e1_the_kept_triangle_is_the_causal_mask() -> None:
+def test_e1_tril_buffer_is_the_causal_mask() -> None:
     """Cut to the first T rows and columns it is `causal()` for every T that it was made for.
 
     The expression is not made for a length, so that it also serves longer texts; and it is no part
@@ -91,8 +91,8 @@ def test_e1_the_kept_triangle_is_the_causal_mask() -> None:
     assert classic.state_dict()["tril"].numel() == BLOCK_SIZE**2
 
 
-def test_e1_scores_are_divided_by_the_root_of_the_head_size() -> None:
-    """With 4 numbers a head that is a half: leave it out, and other weights come of the scores."""
+def test_e1_scores_are_scaled() -> None:
+    """With head_dim 4 the factor is 1/2; without it the weights differ."""
     head, x = both_heads()[0], some_tokens()
     q, k, v = head.query(x), head.key(x), head.value(x)
     later = torch.ones(TOKENS, TOKENS).triu(1).bool()
@@ -105,51 +105,41 @@ def test_e1_scores_are_divided_by_the_root_of_the_head_size() -> None:
     assert not torch.allclose(head(x, mw.causal()), output(scores))
 
 
-def test_e3_the_shapes_of_a_real_run_with_one_head() -> None:
+@pytest.mark.parametrize("n_head", [1, 3])
+def test_e3_traced_shapes_of_heads(n_head: int) -> None:
     """(B, T, C) → (B, T, hs) → (B, T, T) → (B, T, hs), as the trace of a model saw it.
 
-    The trace writes an axis for heads behind B. With one head it is 1.
+    The trace writes an axis of 1 for heads behind B. One head is as wide as the model; each of
+    three is a third as wide, and makes a square of its own.
     """
-    model = BabyGPT(GPTConfig(vocabulary=9, context=BLOCK_SIZE, width=WIDTH, heads=1))
-    [call] = mw.trace(model, torch.zeros(BATCH, TOKENS, dtype=torch.long))
-    assert call.layer == "attend"
-    assert call.shapes == (
-        (BATCH, TOKENS, WIDTH),
-        (BATCH, 1, TOKENS, WIDTH),  # here the one head is as wide as the model
-        (BATCH, 1, TOKENS, TOKENS),
-        (BATCH, 1, TOKENS, WIDTH),
-        (BATCH, TOKENS, WIDTH),
-    )
-    assert call.mask == mw.causal()
-
-
-def test_e3_the_shapes_of_a_real_run_with_three() -> None:
-    """Every head is a third as wide, and makes a square of its own."""
-    model = BabyGPT(GPTConfig(vocabulary=9, context=BLOCK_SIZE, width=WIDTH, heads=3))
+    model = BabyGPT(GPTConfig(vocab_size=9, block_size=BLOCK_SIZE, n_embd=WIDTH, n_head=n_head))
     calls = mw.trace(model, torch.zeros(BATCH, TOKENS, dtype=torch.long))
-    assert [call.layer for call in calls] == [f"attend.heads.{n}" for n in range(3)]
+    names = ["attn"] if n_head == 1 else [f"attn.heads.{n}" for n in range(n_head)]
+    assert [call.layer for call in calls] == names
     assert {call.step for call in calls} == {0}  # side by side, not one after another
+    head_size = WIDTH // n_head
     for call in calls:
         assert call.shapes == (
             (BATCH, TOKENS, WIDTH),
-            (BATCH, 1, TOKENS, HEAD_SIZE),
+            (BATCH, 1, TOKENS, head_size),
             (BATCH, 1, TOKENS, TOKENS),
-            (BATCH, 1, TOKENS, HEAD_SIZE),
-            (BATCH, TOKENS, HEAD_SIZE),
+            (BATCH, 1, TOKENS, head_size),
+            (BATCH, TOKENS, head_size),
         )
+        assert call.mask == mw.causal()
 
 
-def three_heads() -> Heads:
+def three_heads() -> NaiveMultiHeadAttention:
     """Three heads, and a layer behind them that leaves all as it is."""
     torch.manual_seed(0)
-    heads = Heads(WIDTH, 3).double().requires_grad_(False)
-    heads.mix.weight.copy_(torch.eye(WIDTH))
-    heads.mix.bias.zero_()
+    heads = NaiveMultiHeadAttention(WIDTH, 3).double().requires_grad_(False)
+    heads.out_proj.weight.copy_(torch.eye(WIDTH))
+    heads.out_proj.bias.zero_()
     return heads
 
 
-def test_e4_several_heads_are_single_heads_put_side_by_side() -> None:
-    """Each with layers of its own; what they found stands in a row, the first head's in front.
+def test_e4_multi_head_is_concatenated_heads() -> None:
+    """Each with layers of its own; their outputs are concatenated.
 
     Tutorials often stop there. Here, as in most models, a last layer mixes what the heads found.
     """
@@ -162,7 +152,7 @@ def test_e4_several_heads_are_single_heads_put_side_by_side() -> None:
         assert not torch.allclose(alone[one], alone[other])
 
 
-def test_e4_a_head_knows_nothing_of_the_others() -> None:
+def test_e4_heads_are_independent() -> None:
     """Change the weights of the second one, and a third of the numbers moves: its own."""
     heads, x = three_heads(), some_tokens()
     before = heads(x, mw.causal()).split(HEAD_SIZE, dim=-1)
@@ -172,13 +162,13 @@ def test_e4_a_head_knows_nothing_of_the_others() -> None:
     assert [torch.equal(*pair) for pair in zip(before, after, strict=True)] == [True, False, True]
 
 
-def test_e4_all_heads_at_once_compute_the_same() -> None:
+def test_e4_fused_heads_compute_the_same() -> None:
     """Three layers of 4 are one layer of 12, cut in three: that is how fast attention does it."""
     torch.manual_seed(0)
-    heads, x = Heads(WIDTH, 3).double(), some_tokens()
+    heads, x = NaiveMultiHeadAttention(WIDTH, 3).double(), some_tokens()
     at_once = MultiHeadAttention(WIDTH, 3, bias=False).double()
-    at_once.take_from(heads)
-    assert at_once.query.weight.shape == (WIDTH, WIDTH)
+    at_once.load_from_naive(heads)
+    assert at_once.q_proj.weight.shape == (WIDTH, WIDTH)
     for mask in (mw.causal(), mw.padding(lengths=[3, 5]), mw.window(back=1)):
         torch.testing.assert_close(at_once(x, mask), heads(x, mask))
 
@@ -198,7 +188,7 @@ def look_at(place: Tensor) -> Head:
     return head
 
 
-def test_e4_one_head_blurs_what_two_can_tell_apart() -> None:
+def test_e4_two_heads_distinguish_what_one_averages() -> None:
     """To know both the first token and the one before, one head has to share its weight out.
 
     Then it sees only their mean, and takes "a … b" and "b … a" for the same. Two heads look at one

@@ -6,8 +6,10 @@ import numpy as np
 import torch
 
 import maskwright as mw
-from tests.lessons.arithmetic import Array, add, select, softmax
+from tests._helpers.naive_softmax import Array, add, select, softmax
 
+PADDING = mw.padding(lengths=[3])  # the last of four tokens is filler
+BOTH = (PADDING & PADDING.T).on(4)  # its row is hidden, too
 WORDS = [["hello", "world", "!"], ["I", "love", "AI", "research"], ["yes"]]
 
 
@@ -20,7 +22,7 @@ def four_tokens() -> tuple[Array, Array]:
     return (x @ to_query) @ (x @ to_key).T, x @ to_value
 
 
-def test_b1_padding_from_tokens_to_every_head() -> None:
+def test_b1_padding_broadcasts_to_heads_and_queries() -> None:
     """Two sequences of 3 and 4 tokens in 5 places: (B, T) → (B, 1, T) → (B, H, T, T).
 
     Every query of a sequence gets the same row, so the small shapes hold all there is to know.
@@ -39,24 +41,13 @@ def test_b1_padding_from_tokens_to_every_head() -> None:
     assert np.array_equal(np.broadcast_to(one_row, (2, 2, 5, 5)), wide)
 
 
-def test_b1_padding_gets_no_weight() -> None:
-    """After `scores + (1 - mask) * -1e9` and softmax, the filler has weight 0 in every head."""
-    scores = np.random.default_rng(0).normal(size=(2, 2, 5, 5))
-    weights = softmax(add(scores, mw.padding(lengths=[3, 4]).on(5).dense(), -1e9))
-    assert not weights[0, :, :, 3:].any()
-    assert not weights[1, :, :, 4:].any()
-    assert (weights[0, :, :, :3] > 0).all()
-    assert (weights[1, :, :, :4] > 0).all()
-    np.testing.assert_allclose(weights.sum(axis=-1), 1)
-
-
-def test_b7_hiding_column_d_keeps_row_d() -> None:
+def test_b7_padding_masks_columns_not_rows() -> None:
     """In `a b c D`, with D a filler, nobody may look at D; D itself may look at a, b and c.
 
     So D's value reaches no output, not even its own, while row D still holds real weights.
     """
     scores, values = four_tokens()
-    bound = mw.padding(lengths=[3]).on(4)
+    bound = PADDING.on(4)
     keep = bound.dense()[0, 0]
     assert keep.astype(int).tolist() == [[1, 1, 1, 0]] * 4
     assert not bound.empty_rows().any()
@@ -72,47 +63,42 @@ def test_b7_hiding_column_d_keeps_row_d() -> None:
     assert np.array_equal(weights @ other, weights @ values)
 
 
-def test_b7_hiding_row_d_too_with_a_finite_fill_is_uniform() -> None:
+def test_b7_masked_row_with_finite_fill_is_uniform() -> None:
     """With row and column D hidden, a row of equal fills becomes four weights of 1/4.
 
     The output of D is then the mean of all values, of D's too, and says nothing about D.
     """
     scores, values = four_tokens()
-    padding = mw.padding(lengths=[3])
-    both = (padding & padding.T).on(4)
-    keep = both.dense()[0, 0]
+    keep = BOTH.dense()[0, 0]
     assert keep.astype(int).tolist() == [[1, 1, 1, 0]] * 3 + [[0, 0, 0, 0]]
-    assert both.empty_rows().tolist() == [[[False, False, False, True]]]
+    assert BOTH.empty_rows().tolist() == [[[False, False, False, True]]]
 
     weights = softmax(select(scores, keep, -1e9))
     assert weights[3].tolist() == [0.25, 0.25, 0.25, 0.25]
     np.testing.assert_allclose((weights @ values)[3], values.mean(axis=0))
-    real = softmax(select(scores, padding.on(4).dense()[0, 0], -1e9))
+    real = softmax(select(scores, PADDING.on(4).dense()[0, 0], -1e9))
     assert np.array_equal(weights[:3], real[:3])
 
 
-def test_b7_hiding_row_d_too_with_minus_infinity_is_nan() -> None:
+def test_b7_masked_row_with_infinite_fill_is_nan() -> None:
     """With -inf the same row is 0 / 0: NaN in exactly the rows that are reported as empty."""
     scores, values = four_tokens()
-    padding = mw.padding(lengths=[3])
-    both = (padding & padding.T).on(4)
-    filled = select(scores, both.dense()[0, 0], -np.inf)
+    filled = select(scores, BOTH.dense()[0, 0], -np.inf)
     with np.errstate(invalid="ignore"):
         weights = softmax(filled)
-    assert np.array_equal(np.isnan(weights).all(axis=1), both.empty_rows()[0, 0])
+    assert np.array_equal(np.isnan(weights).all(axis=1), BOTH.empty_rows()[0, 0])
     assert np.isnan(weights[3] @ values).all()
     assert torch.softmax(torch.from_numpy(filled), dim=-1)[3].isnan().all()
 
 
-def test_b7_an_added_fill_is_uniform_only_where_it_swallows_the_scores() -> None:
+def test_b7_added_fill_depends_on_precision() -> None:
     """Adding -1e9 to a whole row gives 1/4 in float32, where it is too coarse for the scores.
 
     In float64 the scores survive the sum, and the row comes out as if nothing were hidden at all:
     the filler too has its full weight.
     """
     scores = four_tokens()[0]
-    padding = mw.padding(lengths=[3])
-    keep = (padding & padding.T).on(4).dense()[0, 0]
+    keep = BOTH.dense()[0, 0]
     assert softmax(add(scores.astype(np.float32), keep, -1e9))[3].tolist() == [0.25] * 4
     revived = softmax(add(scores, keep, -1e9))[3]
     np.testing.assert_allclose(revived, softmax(scores)[3], atol=1e-6)
@@ -120,7 +106,7 @@ def test_b7_an_added_fill_is_uniform_only_where_it_swallows_the_scores() -> None
     assert np.ptp(revived) > 0.3
 
 
-def test_c1_three_sentences_become_a_rectangle_and_its_mask() -> None:
+def test_c1_pad_words() -> None:
     """Sentences of 3, 4 and 1 words are filled up to 4, and the mask remembers which are real."""
     batch = mw.pad(WORDS, pad_id="<pad>")
     assert batch.ids.tolist() == [
@@ -134,7 +120,7 @@ def test_c1_three_sentences_become_a_rectangle_and_its_mask() -> None:
     assert batch.mask == mw.padding(lengths=[3, 4, 1])
 
 
-def test_c1_numbers_for_words_give_the_same_mask() -> None:
+def test_c1_pad_ids() -> None:
     """With a number for every word and 0 for the filler, the mask is read from the ids alone."""
     batch = mw.pad([[5, 7, 1], [3, 4, 2, 6], [8]], pad_id=0)
     assert batch.ids.tolist() == [[5, 7, 1, 0], [3, 4, 2, 6], [8, 0, 0, 0]]
@@ -144,7 +130,7 @@ def test_c1_numbers_for_words_give_the_same_mask() -> None:
     assert batch.mask.on(4).equals(mw.pad(WORDS, pad_id="<pad>").mask)
 
 
-def test_d2_a_mask_of_what_to_hide_is_the_other_way_round() -> None:
+def test_d2_true_is_masked_convention() -> None:
     """Some code marks the filler with True and turns True into -inf. Here True means "may see".
 
     So its mask comes in by `padding(keep=~hide)`; without the `~`, the real tokens are hidden.
@@ -164,7 +150,7 @@ def test_d2_a_mask_of_what_to_hide_is_the_other_way_round() -> None:
     assert not inverted[0, :, :, :3].any()
 
 
-def test_d2_multihead_attention_marks_what_to_hide() -> None:
+def test_d2_key_padding_mask_is_inverted() -> None:
     """`nn.MultiheadAttention` is one such reader: its `key_padding_mask` hides where True."""
     tokens = torch.from_numpy(np.random.default_rng(2).normal(size=(2, 5, 4)))
     layer = torch.nn.MultiheadAttention(4, 1, bias=False, batch_first=True, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The written lessons name the tests that hold them."""
+"""The index of the lessons lists their tests, and the document map names code and tests that exist."""
 
 from __future__ import annotations
 
@@ -11,44 +11,59 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ENGLISH = ROOT / "docs" / "lessons"
 CHINESE = ENGLISH / "zh"
-NAMES = sorted(path.name for path in ENGLISH.glob("*-*.md"))
+FOLDERS = pytest.mark.parametrize("folder", [ENGLISH, CHINESE], ids=["English", "Chinese"])
 
 
-def lesson_tests() -> set[str]:
-    """Every test of a lesson, as pytest names it."""
-    return {
-        f"tests/lessons/{path.name}::{node.name}"
-        for path in Path(__file__).parent.glob("test_*.py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and re.match(r"test_[a-e]\d+_", node.name)
-    }
-
-
-def named_in(text: str) -> list[str]:
-    return re.findall(r"`(tests/[^`]*::[^`]*)`", text)
-
-
-def table_of(index: Path) -> dict[str, list[str]]:
-    """The tests that an index names for each page."""
-    found: dict[str, list[str]] = {}
-    for line in index.read_text(encoding="utf-8").splitlines():
-        if tests := named_in(line):
-            [page] = re.findall(r"\]\(([^)]*)\)", line)
-            found.setdefault(page, []).extend(tests)
+def definitions(path: Path) -> set[str]:
+    """Names of the functions and classes of a file; methods as `Class.method`."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = (item for item in node.body if isinstance(item, ast.FunctionDef))
+            found |= {f"{node.name}.{method.name}" for method in methods}
     return found
 
 
-@pytest.mark.parametrize("folder", [ENGLISH, CHINESE], ids=["English", "Chinese"])
-def test_the_index_names_every_test_of_a_lesson_once(folder: Path) -> None:
-    table = table_of(folder / "index.md")
-    named = [test for tests in table.values() for test in tests]
-    assert sorted(named) == sorted(lesson_tests())
-    assert sorted(table) == NAMES
+def lesson_tests() -> set[str]:
+    """Ids of all lesson tests, as pytest names them."""
+    return {
+        f"tests/lessons/{path.name}::{name}"
+        for path in Path(__file__).parent.glob("test_*.py")
+        for name in definitions(path)
+        if re.match(r"test_[a-e]\d+_", name)
+    }
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("folder", [ENGLISH, CHINESE], ids=["English", "Chinese"])
-def test_a_page_names_its_tests_at_its_end(folder: Path, name: str) -> None:
-    text = (folder / name).read_text(encoding="utf-8")
-    assert named_in(text) == table_of(folder / "index.md")[name]
-    assert named_in(text[text.rindex("\n## ") :]) == named_in(text)
+@FOLDERS
+def test_index_lists_every_lesson_test_once(folder: Path) -> None:
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"`(tests/[^`]*::[^`]*)`", index)) == sorted(lesson_tests())
+
+
+@FOLDERS
+def test_index_links_every_page(folder: Path) -> None:
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    linked = {link for link in re.findall(r"\]\(([^)#]*)\)", index) if "/" not in link}
+    assert linked == {path.name for path in folder.glob("*-*.md")}
+
+
+def test_both_languages_have_the_same_pages() -> None:
+    english, chinese = (
+        {path.name for path in folder.glob("*.md")} for folder in (ENGLISH, CHINESE)
+    )
+    assert english == chinese
+
+
+@FOLDERS
+def test_document_map_names_existing_code(folder: Path) -> None:
+    """`path::name` is a definition below src/maskwright, or the beginning of a lesson test's name."""
+    text = (folder / "12-document-map.md").read_text(encoding="utf-8")
+    names = re.findall(r"`([\w/]+\.py)::([\w.]+)`", text)
+    assert len(names) > 50
+    for path, name in names:
+        if path.startswith("tests/"):
+            assert any(test.startswith(f"{path}::{name}_") for test in lesson_tests()), name
+        else:
+            assert name in definitions(ROOT / "src" / "maskwright" / path), f"{path}::{name}"

@@ -25,18 +25,18 @@ def weights_of(head_size: int) -> tuple[Tensor, Tensor]:
     return scores.softmax(-1), (scores / math.sqrt(head_size)).softmax(-1)
 
 
-def test_e2_the_variance_of_a_dot_product_is_the_head_size() -> None:
-    """It is a sum of so many products, each of variance 1. Divided by the root, it is 1 again."""
+def test_e2_variance_of_scores_is_head_dim() -> None:
+    """A sum of head_dim products of variance 1. Divided by the square root, it is 1 again."""
     for size in SIZES:
         scores = random_scores(size)
         assert float(scores.var()) == pytest.approx(size, rel=0.1)
         assert float((scores / math.sqrt(size)).var()) == pytest.approx(1, rel=0.1)
 
 
-def test_e2_without_scaling_softmax_picks_one_key_and_forgets_the_others() -> None:
+def test_e2_unscaled_softmax_saturates() -> None:
     """The largest of 8 weights: 1/8 would be even. Scaled, it stays near 0.36 at every size.
 
-    Not scaled, it is 0.52 with 4 numbers a head, and 0.94 with 256.
+    Not scaled, it is 0.52 with head_dim 4, and 0.94 with 256.
     """
     for size, sharp in zip(SIZES, (0.52, 0.75, 0.88, 0.94), strict=True):
         weights, scaled = weights_of(size)
@@ -44,7 +44,7 @@ def test_e2_without_scaling_softmax_picks_one_key_and_forgets_the_others() -> No
         assert float(scaled.amax(-1).mean()) == pytest.approx(0.36, abs=0.03)
 
 
-def test_e2_a_weight_near_0_or_1_hardly_answers_to_its_score() -> None:
+def test_e2_saturated_softmax_has_small_gradients() -> None:
     """The slope of softmax is w (1 - w): how much a weight changes with its own score.
 
     Scaled, it is the same at every size. Not scaled, it shrinks, and at 256 a ninth of it

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright import lint
 from maskwright.linting.codes import CODES
-from tests.linting.masks import (
+from tests._helpers.lint_masks import (
     INF,
     LOWEST,
     added,
@@ -78,7 +78,7 @@ FINITE = {"-1e9", "lowest", "half", "bfloat16"}
 
 
 @given(samples(), st.sampled_from([*FORMS]))
-def test_a_correct_mask_has_no_findings_in_any_convention(mask: Sample, form: str) -> None:
+def test_correct_mask_has_no_findings_in_any_convention(mask: Sample, form: str) -> None:
     build, how = FORMS[form]
     empty = ~mask.keep.any(axis=-1)[:, 0]
     if form in FINITE:  # the row of a padding query stays finite and is not reported
@@ -89,7 +89,7 @@ def test_a_correct_mask_has_no_findings_in_any_convention(mask: Sample, form: st
 
 
 @given(samples(), st.sampled_from([*FORMS]))
-def test_the_complement_is_reported_as_inverted(mask: Sample, form: str) -> None:
+def test_complement_is_reported_as_inverted(mask: Sample, form: str) -> None:
     build, how = FORMS[form]
     report = lint(build(~mask.keep), **mask.stated, **how)
     assert "inverted" in report.codes, report
@@ -121,7 +121,7 @@ def test_one_visible_cell_too_many_is_reported(mask: Sample, data: st.DataObject
 
 
 @given(samples(), st.data())
-def test_a_masked_token_is_reported(mask: Sample, data: st.DataObject) -> None:
+def test_masked_token_is_reported(mask: Sample, data: st.DataObject) -> None:
     """The column of a real token is masked."""
     if not {"padding", "documents"} & set(mask.stated):
         return
@@ -135,7 +135,7 @@ def test_a_masked_token_is_reported(mask: Sample, data: st.DataObject) -> None:
 
 
 @given(st.integers(4, 40), st.data())
-def test_a_window_off_by_one_is_reported_in_both_directions(size: int, data: st.DataObject) -> None:
+def test_window_off_by_one_is_reported_in_both_directions(size: int, data: st.DataObject) -> None:
     wide = data.draw(st.integers(2, size - 2))
     q, k = np.arange(size)[:, None], np.arange(size)[None]
     for count, code in ((wide - 1, "off-by-one"), (wide, ""), (wide + 1, "off-by-one")):

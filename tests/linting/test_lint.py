@@ -14,7 +14,7 @@ from maskwright import Finding, lint
 from maskwright.linting.cells import CELL_CHECKS, CellInput
 from maskwright.linting.codes import make_finding
 from maskwright.messages import Reason
-from tests.linting.masks import (
+from tests._helpers.lint_masks import (
     BOTH,
     INF,
     PAST,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-def test_the_report_is_a_sequence_that_prints_one_line_per_finding() -> None:
+def test_report_is_sequence_that_prints_one_line_per_finding() -> None:
     report = lint(np.ones((4, 4), bool), causal=True, documents=[[2, 2]])
     assert report.codes == ("future-visible", "documents-leak")
     assert [finding.code for finding in report] == list(report.codes)
@@ -37,7 +37,7 @@ def test_the_report_is_a_sequence_that_prints_one_line_per_finding() -> None:
     assert str(lint(mw.causal(), q_len=3)) == "no findings"
 
 
-def test_a_report_has_no_truth_value() -> None:
+def test_report_has_no_truth_value() -> None:
     with pytest.raises(mw.TruthError, match=r"report\.ok"):
         bool(lint(mw.causal(), q_len=3))
 
@@ -67,7 +67,7 @@ def test_findings_are_data() -> None:
     assert pickle.loads(pickle.dumps(one)) == one
 
 
-def test_a_check_is_registered_with_one_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_is_registered_with_one_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CELL_CHECKS, "entries", dict(CELL_CHECKS.entries))
 
     @CELL_CHECKS.register("differs")
@@ -80,13 +80,13 @@ def test_a_check_is_registered_with_one_decorator(monkeypatch: pytest.MonkeyPatc
     assert lint(PAST[:4, :4], causal=True).ok
 
 
-def test_two_problems_are_both_reported() -> None:
+def test_two_findings() -> None:
     """A problem of the values does not mask a problem of the cells."""
     report = lint(np.ones((6, 6), np.float32), causal=True, device="cuda")
     assert report.codes == ("wrong-device", "zero-one-added", "future-visible")
 
 
-def test_a_message_names_batch_row_and_head_where_there_are_several() -> None:
+def test_message_names_batch_row_and_head_where_there_are_several() -> None:
     report = lint(BOTH | (np.arange(2) > 0)[:, None, None, None], heads=3, causal=True)
     assert report[0].cell == (1, 0, 0, 1)
     assert "Query 0 (batch row 1, head 0) attends to key 1" in report[0].message
@@ -99,7 +99,7 @@ def test_masks_of_other_libraries_have_no_findings() -> None:
     assert lint(mw.where(lambda b, h, q, k: q >= k), q_len=6, causal=True).ok
 
 
-def test_the_row_of_a_padding_query_may_be_visible_to_avoid_nan() -> None:
+def test_row_of_padding_query_may_be_visible_to_avoid_nan() -> None:
     """With left padding, all keys or the own position of a padding query may be visible."""
     left = ~REAL[:1]
     keep = PAST & left
@@ -110,21 +110,21 @@ def test_the_row_of_a_padding_query_may_be_visible_to_avoid_nan() -> None:
     assert lint(opened, causal=True, padding=left).codes == ("padding-visible",)
 
 
-def test_a_square_mask_with_batch_size_equal_to_q_len_has_no_findings() -> None:
+def test_square_mask_with_batch_size_equal_to_q_len_has_no_findings() -> None:
     square = np.tril(np.ones((4, 4), bool))
     for keep in (square, square & (np.arange(4) != 1), mw.window(1, 1).on(4).dense()[0, 0]):
         assert lint(keep, batch=4).ok
     assert lint(np.zeros((4, 4), bool), batch=4).codes == ("empty-row",)
 
 
-def test_a_mask_without_cells_has_no_findings() -> None:
+def test_mask_without_cells_has_no_findings() -> None:
     assert lint(np.zeros((0, 0), bool), causal=True).ok
     assert lint(np.zeros((2, 1, 4, 0), np.float32), padding=[0, 0]).ok
     assert lint(mw.causal(), q_len=0, causal=True).ok
     assert lint([[True]]).ok
 
 
-def test_a_bias_has_no_findings() -> None:
+def test_bias_has_no_findings() -> None:
     """Distances that are added to the scores, as in ALiBi, are visible."""
     distance = np.arange(6)[None] - np.arange(6)[:, None]
     bias = np.where(PAST, 0.5 * distance, -INF)
@@ -133,7 +133,7 @@ def test_a_bias_has_no_findings() -> None:
     assert lint(np.where(PAST, 0.5 * distance, 0), causal=True).codes == ("future-visible",)
 
 
-def test_a_large_array() -> None:
+def test_large_array() -> None:
     keep = np.tril(np.ones((4096, 4096), bool))
     assert lint(keep, causal=True, window=(-1, 0), padding=[4096]).ok
     keep[17, 4000] = True
@@ -141,14 +141,26 @@ def test_a_large_array() -> None:
     assert lint(keep, causal=True)[0].cell == (0, 0, 17, 4000)
 
 
-def test_a_mask_of_a_million_queries_is_not_made_dense() -> None:
+def test_array_that_repeats_same_memory() -> None:
+    """It has 2**38 cells, which could not be read one by one."""
+    shape = (2**12, 2**12, 128, 128)
+    causal = np.broadcast_to(np.tri(128, dtype=bool), shape)
+    assert lint(causal, causal=True).codes == ()
+    assert lint(causal, causal=True, to="drop").codes == ("inverted",)
+    assert lint(causal, kv_len=7).codes == ("keys-mismatch",)
+    assert lint(causal, batch=3).codes == ("does-not-broadcast",)
+    fill = torch.zeros(128, 128).masked_fill(~torch.tril(torch.ones(128, 128)).bool(), -1e9)
+    assert lint(fill.expand(shape), causal=True).codes == ()
+
+
+def test_mask_of_million_queries_is_not_made_dense() -> None:
     mask = mw.window(back=511) & mw.documents(lengths=[[400_000, 600_000]])
     assert lint(mask, q_len=1_000_000, window=512, documents=[[400_000, 600_000]]).ok
     report = lint(mw.window(back=511), q_len=1_000_000, documents=[[400_000, 600_000]])
     assert report[0].cell == (0, 0, 400_000, 399_489)
 
 
-def test_queries_that_are_not_tokens_of_the_keys() -> None:
+def test_queries_that_are_not_tokens_of_keys() -> None:
     """Data about keys may not cover the queries; it is used where it does."""
     one = REAL[:1]
     report = lint(np.ones((4, 6), bool), padding=one, causal=True, q_start=0)
@@ -160,7 +172,7 @@ def test_queries_that_are_not_tokens_of_the_keys() -> None:
     assert report.codes == ("own-position-hidden", "differs")
 
 
-def test_a_list_has_no_device() -> None:
+def test_list_has_no_device() -> None:
     assert lint([[1, 0], [1, 1]], device="cuda").ok
 
 
@@ -196,7 +208,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_invalid_arguments_raise_with_a_fix(name: str) -> None:
+def test_invalid_arguments_raise_with_fix(name: str) -> None:
     call, words = BAD[name]
     with pytest.raises(mw.ArgumentError) as caught:
         call()
@@ -205,7 +217,7 @@ def test_invalid_arguments_raise_with_a_fix(name: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["torch.mha", "torch.transformer"])
-def test_a_target_implies_its_convention(to: str) -> None:
+def test_target_implies_convention(to: str) -> None:
     drops = np.triu(np.ones((4, 4), bool), 1)
     assert mw.lint(drops, to=to, causal=True).ok
     assert mw.lint(~drops, to=to, causal=True).codes == ("inverted",)
@@ -216,12 +228,12 @@ def test_a_target_implies_its_convention(to: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["torch.sdpa", "hf", "torch.mha"])
-def test_an_additive_mask_for_a_target_that_adds_floats_has_no_findings(to: str) -> None:
+def test_additive_mask_for_target_that_adds_floats_has_no_findings(to: str) -> None:
     bias = np.where(np.tri(4, dtype=bool), 0.0, -np.inf)
     assert mw.lint(bias, to=to, causal=True).ok
 
 
-def test_an_empty_row_has_no_finding_if_the_target_returns_zero() -> None:
+def test_empty_row_has_no_finding_if_target_returns_zero() -> None:
     keep = (mw.causal() & mw.padding(keep=[[0, 1, 1, 1]])).on(4).dense()
     assert mw.lint(keep, to="torch.sdpa", causal=True).ok
     assert mw.lint(keep, to="keep", causal=True).codes == ("empty-row",)

@@ -17,7 +17,7 @@ def fields(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_every_language_has_every_code_with_the_same_parameters(lang: str) -> None:
+def test_every_language_has_every_code_with_same_parameters(lang: str) -> None:
     english, other = messages("en"), messages(lang)
     assert set(english) == set(other)
     for code, text in english.items():
@@ -37,12 +37,12 @@ def test_reasons_nest() -> None:
     assert render(inner, "zh") in render(outer, "zh")
 
 
-def test_an_unknown_language_is_refused() -> None:
+def test_unknown_language_is_rejected() -> None:
     with pytest.raises(mw.ArgumentError, match=r"'de'.*en, zh"):
         render(Reason("keys.masked", {"key": 1}), "de")
 
 
-def test_every_code_of_a_finding_has_a_meaning_and_a_fix() -> None:
+def test_every_code_of_finding_has_meaning_and_fix() -> None:
     texts = {name for name in messages("en") if name.endswith((".meaning", ".fix"))}
     assert texts == {reason.code for code in CODES.values() for reason in (code.meaning, code.fix)}
     for lang in LANGUAGES:
@@ -52,6 +52,6 @@ def test_every_code_of_a_finding_has_a_meaning_and_a_fix() -> None:
             assert not render(code.meaning, lang).endswith(stop)
 
 
-def test_a_reason_can_be_pickled() -> None:
+def test_reason_can_be_pickled() -> None:
     reason = Reason("cell.masked", {"terms": (Reason("tree.self"),)})
     assert pickle.loads(pickle.dumps(reason)) == reason

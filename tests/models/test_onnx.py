@@ -8,34 +8,37 @@ import torch
 
 import maskwright as mw
 from maskwright.models.bert import Bert, BertConfig
-from maskwright.models.gpt import GPT, BabyGPT, GPTConfig
-from maskwright.models.onnx import export_onnx, onnx_bytes
+from maskwright.models.gpt import GPT, GPTConfig
+from maskwright.models.onnx import MaskFormula, export_onnx, onnx_bytes
 from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-onnx = pytest.importorskip("onnx")
+for package in ("onnx", "onnxscript"):
+    pytest.importorskip(package)
 onnxruntime = pytest.importorskip("onnxruntime")
 
-WORDS, CONTEXT, HEADS = 40, 16, 2
-SIZES = [(1, 1), (2, 7), (3, CONTEXT)]
+VOCAB, BLOCK_SIZE, HEADS = 40, 16, 2
+SIZES = [(1, 1), (2, 7), (3, BLOCK_SIZE)]  # batch, length
 TREE = mw.tree([-1, 0, 0, 1, 1, 2])
 
 
-def session(model: torch.nn.Module, **how: Any) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4  # what a run refuses it raises; it need not print it too
-    return onnxruntime.InferenceSession(onnx_bytes(model, **how), options)
+QUIET = onnxruntime.SessionOptions()
+QUIET.intra_op_num_threads = 1
+QUIET.log_severity_level = 4  # errors are raised, and need not be printed
 
 
-def run(given: Any, **feeds: Any) -> np.ndarray:
-    return given.run(["logits"], {name: np.asarray(x) for name, x in feeds.items()})[0]
+def make_session(model: torch.nn.Module, **how: Any) -> Any:
+    return onnxruntime.InferenceSession(onnx_bytes(model, **how), QUIET)
 
 
-def lively(model: torch.nn.Module) -> Any:
-    """Weights so large that a cell more or less in the mask shows in the logits."""
+def run(session: Any, **feeds: Any) -> np.ndarray:
+    return session.run(["logits"], {name: np.asarray(x) for name, x in feeds.items()})[0]
+
+
+def with_large_weights(model: Any) -> Any:
+    """Random weights so large that one cell of the mask changes the logits visibly."""
     torch.manual_seed(1)
     with torch.no_grad():
         for weight in model.parameters():
@@ -43,214 +46,64 @@ def lively(model: torch.nn.Module) -> Any:
     return model.eval()
 
 
-def gpt(mask: mw.Mask | None = None) -> GPT:
-    return lively(GPT(GPTConfig(WORDS, CONTEXT, 16, HEADS, 2), mask))
-
-
-def baby(heads: int, mask: mw.Mask | None = None) -> BabyGPT:
-    return lively(BabyGPT(GPTConfig(WORDS, CONTEXT, 16, heads), mask))
+def gpt(mask: mw.Mask | None = None, dropout: float = 0.0) -> GPT:
+    return with_large_weights(GPT(GPTConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16, dropout), mask))
 
 
 def bert(mask: mw.Mask | None = None) -> Bert:
-    return lively(Bert(BertConfig(WORDS, CONTEXT, 16, HEADS, 2), mask))
+    return with_large_weights(Bert(BertConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16), mask))
 
 
-def seq2seq(mask: mw.Mask | None = None) -> Seq2Seq:
-    return lively(Seq2Seq(Seq2SeqConfig(30, WORDS, CONTEXT, 16, HEADS, 2), mask))
+def seq2seq(
+    mask: mw.Mask | None = None, pointer: bool = False, block_size: int = BLOCK_SIZE
+) -> Seq2Seq:
+    config = Seq2SeqConfig(VOCAB, VOCAB, block_size, 1, HEADS, 16, use_pointer=pointer)
+    return with_large_weights(Seq2Seq(config, mask))
 
 
-def ids_of(batch: int, tokens: int, words: int = WORDS) -> torch.Tensor:
-    return torch.randint(words, (batch, tokens), generator=torch.Generator().manual_seed(tokens))
+def make_ids(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(VOCAB, (batch, length), generator=torch.Generator().manual_seed(length))
 
 
-def keeps(batch: int, tokens: int) -> dict[str, np.ndarray]:
-    """Padding of many kinds, (batch, tokens) each; under `none` a whole sequence is padding."""
-    at = np.arange(tokens)
-    half = np.broadcast_to(at < (tokens + 1) // 2, (batch, tokens))
-    none = np.ones((batch, tokens), bool)
+def make_keeps(batch: int, length: int) -> dict[str, np.ndarray]:
+    """Padding of many kinds, (batch, length) each; in `none` the last sequence is all padding."""
+    half = np.broadcast_to(np.arange(length) < (length + 1) // 2, (batch, length))
+    none = np.ones((batch, length), bool)
     none[-1] = False
     return {
-        "all": np.ones((batch, tokens), bool),
+        "all": np.ones((batch, length), bool),
         "right": half,
         "left": half[:, ::-1],
-        "holes": np.random.default_rng(0).random((batch, tokens)) < 0.6,
+        "holes": np.random.default_rng(0).random((batch, length)) < 0.6,
         "none": none,
     }
 
 
-def close(found: np.ndarray, want: torch.Tensor) -> None:
-    np.testing.assert_allclose(found, want.detach().numpy(), atol=1e-4, rtol=1e-4)
+def assert_close(found: np.ndarray, expected: torch.Tensor) -> None:
+    np.testing.assert_allclose(found, expected.detach().numpy(), atol=1e-4, rtol=1e-4)
 
 
 MASKS = [
-    None,  # the model's own
     mw.causal(),
     mw.everything(),
     mw.nothing(),
-    mw.window(back=3),
     mw.window(back=2, ahead=1),
     mw.causal() | mw.prefix(4),
-    mw.causal() & mw.chunks(5),
-    mw.causal() & ~mw.keys([1]),
-    mw.window(back=1) | mw.keys([0]) | mw.queries([2]),
-    mw.causal() & mw.stride(2),
-    mw.by_head([mw.causal(), mw.window(back=1)]),
+    mw.causal() & mw.chunks(5) & ~mw.keys([1, 3, 4, 9]),
+    mw.window(back=1) | mw.keys([0]) | mw.queries(range(2, 12)) | mw.keys([2, 5]).T,
+    mw.causal() & mw.stride(2, phase=1),
+    mw.keys([]) | mw.keys(range(0, 100, 2)),
+    mw.by_head([mw.causal(), mw.window(back=1)]) & ~mw.keys([2]),
+    mw.by_head([mw.chunks(3), mw.everything()]).T & mw.by_head([mw.causal(), mw.stride(3)]),
 ]
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=repr)
-@pytest.mark.parametrize("make", [gpt, bert])
-def test_one_file_gives_the_models_logits_at_every_size_and_padding(make: Any, mask: Any) -> None:
-    model = make(mask)
-    file = session(model)
-    for batch, tokens in SIZES:
-        ids = ids_of(batch, tokens)
-        for keep in keeps(batch, tokens).values():
-            close(run(file, ids=ids, keep=keep), model(ids, mw.padding(keep=keep)))
-
-
-@pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("mask", [None, mw.window(back=3), mw.causal() | mw.prefix(4)], ids=repr)
-def test_a_baby_gpt_gives_its_logits_too(heads: int, mask: Any) -> None:
-    model = baby(heads, mask)
-    file = session(model)
-    for batch, tokens in SIZES:
-        ids = ids_of(batch, tokens)
-        for keep in keeps(batch, tokens).values():
-            close(run(file, ids=ids, keep=keep), model(ids, mw.padding(keep=keep)))
-
-
-@pytest.mark.parametrize("mask", [None, mw.window(back=3), mw.everything()], ids=repr)
-def test_an_encoder_decoder_takes_two_texts_of_any_length(mask: Any) -> None:
-    model = seq2seq(mask)
-    file = session(model)
-    for (batch, tokens), long in zip(SIZES, (5, CONTEXT, 1), strict=True):
-        source, target = ids_of(batch, long, 30), ids_of(batch, tokens)
-        targets = keeps(batch, tokens)
-        for kind, keep in keeps(batch, long).items():
-            found = run(
-                file, source=source, target=target, source_keep=keep, target_keep=targets[kind]
-            )
-            paddings = mw.padding(keep=keep), mw.padding(keep=targets[kind])
-            close(found, model(source, target, *paddings))
-
-
-def test_an_encoder_sums_a_text_up() -> None:
-    model, ids, keep = bert(), ids_of(2, 7), keeps(2, 7)["right"]
-    (found,) = session(model).run(["pooled"], {"ids": ids.numpy(), "keep": keep})
-    close(found, model.pooled(ids, mw.padding(keep=keep)))
-
-
-def test_padding_can_be_lengths_or_nothing() -> None:
-    model, ids = gpt(mw.everything()), ids_of(3, 7)
-    found = run(session(model, padding="lengths"), ids=ids, lengths=np.array([7, 3, 0]))
-    close(found, model(ids, mw.padding(lengths=[7, 3, 0])))
-    close(run(session(model, padding=None), ids=ids), model(ids))
-    pair, source = seq2seq(), ids_of(3, 5, 30)
-    lengths = {"source_lengths": np.array([5, 2, 0]), "target_lengths": np.array([7, 7, 3])}
-    found = run(session(pair, padding="lengths"), source=source, target=ids, **lengths)
-    paddings = mw.padding(lengths=[5, 2, 0]), mw.padding(lengths=[7, 7, 3])
-    close(found, pair(source, ids, *paddings))
-
-
-def test_a_row_that_sees_nothing_gives_exact_zeros() -> None:
-    model = baby(1, mw.causal() & mw.keys([1, 2]))
-    logits = run(session(model, padding=None), ids=ids_of(1, 3))
-    np.testing.assert_array_equal(logits[0, 0], model.name.bias.detach().numpy())
-    assert not np.array_equal(logits[0, 1], logits[0, 0])
-
-
-# ── nothing leaks ─────────────────────────────────────────────────────────────────────────────
-
-
-def depends(file: Any, ids: torch.Tensor, **more: Any) -> np.ndarray:
-    """(T, T): do the logits at q change at all with the token at k?"""
-    before = run(file, ids=ids, **more)
-    found = np.zeros((ids.shape[1], ids.shape[1]), bool)
-    for k in range(ids.shape[1]):
-        other = ids.clone()
-        other[:, k] = (other[:, k] + 1) % WORDS
-        found[:, k] = (run(file, ids=other, **more) != before).any(axis=(0, 2))
-    return found
-
-
-@pytest.mark.parametrize("tokens", [2, 9, CONTEXT])
-def test_the_future_can_not_leak(tokens: int) -> None:
-    found = depends(session(gpt(), padding=None), ids_of(1, tokens))
-    np.testing.assert_array_equal(found, np.tri(tokens, dtype=bool))
-    assert depends(session(bert(), padding=None), ids_of(1, tokens)).all()
-
-
-def test_a_window_reaches_as_far_as_its_layers_carry() -> None:
-    found = depends(session(gpt(mw.window(back=3)), padding=None), ids_of(1, CONTEXT))
-    np.testing.assert_array_equal(found, mw.window(back=6).on(CONTEXT).dense()[0, 0])
-
-
-def test_padding_can_not_leak() -> None:
-    keep = np.array([[True] * 5 + [False] * 3])
-    found = depends(session(bert()), ids_of(1, 8), keep=keep)
-    assert found[:5, :5].all()
-    assert not found[:5, 5:].any()
-
-
-def test_an_audit_of_the_file_finds_nothing() -> None:
-    file = session(gpt(), padding=None)
-    report = mw.audit(
-        lambda ids: torch.from_numpy(run(file, ids=ids)), ids_of(2, 12), expects="causal"
-    )
-    assert report.ok, report
-
-
-def test_an_audit_finds_a_file_that_sees_the_future() -> None:
-    file = session(gpt(mw.causal() | mw.prefix(3)), padding=None)
-    report = mw.audit(
-        lambda ids: torch.from_numpy(run(file, ids=ids)), ids_of(2, 12), expects="causal"
-    )
-    assert not report.ok
-
-
-# ── masks with data ───────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [
-        mw.causal(),
-        TREE,
-        mw.image(2, 3, 1),
-        mw.graph([(0, 3), (4, 1)], directed=False, loops=True),
-        mw.dense(np.random.default_rng(0).random((6, 6)) < 0.5),
-        mw.where(lambda b, h, q, k: (q + k) % 3 == h),
-        mw.by_head([mw.causal(), TREE]),
-    ],
-    ids=lambda mask: repr(mask)[:20],
-)
-def test_any_mask_goes_into_a_file_of_fixed_length(mask: mw.Mask) -> None:
-    model = gpt(mask)
-    file = session(model, tokens=6)
-    for batch in (1, 3):
-        keep = keeps(batch, 6)["left"]
-        found = run(file, ids=ids_of(batch, 6), keep=keep)
-        close(found, model(ids_of(batch, 6), mw.padding(keep=keep)))
-    with pytest.raises(Exception, match="Got: 5 Expected: 6"):
-        run(file, ids=ids_of(1, 5), keep=keeps(1, 5)["all"])
-
-
-def test_of_an_encoder_decoder_the_target_is_of_fixed_length() -> None:
-    model = seq2seq(TREE)
-    file = session(model, tokens=6, padding=None)
-    for long in (2, 9):
-        source, target = ids_of(2, long, 30), ids_of(2, 6)
-        close(run(file, source=source, target=target), model(source, target))
-
-
-@pytest.mark.parametrize("tokens", [None, 7])
-def test_a_mask_for_two_sequences_fixes_the_batch(tokens: int | None) -> None:
-    model = gpt(mw.causal() | mw.prefix([2, 5]))
-    file = session(model, padding=None, tokens=tokens)
-    close(run(file, ids=ids_of(2, 7)), model(ids_of(2, 7)))
-    with pytest.raises(Exception, match="Got: 3 Expected: 2"):
-        run(file, ids=ids_of(3, 7))
+def test_formulas_equal_the_mask_at_every_length(mask: mw.Mask) -> None:
+    formula = MaskFormula(mask, HEADS, BLOCK_SIZE, None)
+    for length in range(1, BLOCK_SIZE + 1):
+        expected = mask.on(length, heads=HEADS).dense()
+        np.testing.assert_array_equal(formula.visible(length).numpy(), expected)
 
 
 @pytest.mark.parametrize(
@@ -258,68 +111,104 @@ def test_a_mask_for_two_sequences_fixes_the_batch(tokens: int | None) -> None:
     [
         (mw.causal() & TREE, repr(TREE)),
         (mw.causal() & mw.documents(lengths=[[2, 3]]), "documents(lengths=[[2, 3]])"),
-        (~mw.padding(lengths=[3]), "padding(lengths=[3])"),
+        (~mw.padding(keep=[[1, 1, 0]]), "padding(keep=[[1, 1, 0]])"),
         (mw.causal() | mw.keys([True, False]), "keys([[1, 0]])"),
+        (mw.by_head([mw.causal(), mw.image(2, 3, 1)]), "image(height=2, width=3, radius=1)"),
     ],
 )
-def test_a_mask_that_has_one_length_is_refused_by_name(mask: mw.Mask, term: str) -> None:
-    with pytest.raises(mw.Unsupported, match="tokens=") as refusal:
+def test_a_mask_of_one_length_raises_and_names_the_term(mask: mw.Mask, term: str) -> None:
+    with pytest.raises(mw.Unsupported, match="seq_len=") as error:
         onnx_bytes(gpt(mask))
-    assert refusal.value.term == term
+    assert error.value.term == term
 
 
-# ── the file ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_file_is_whole_and_says_which_mask_it_holds(tmp_path: Path) -> None:
-    model = gpt(mw.window(back=3))
-    export_onnx(model, tmp_path / "gpt.onnx")
-    assert [path.name for path in tmp_path.iterdir()] == ["gpt.onnx"]
-    file = onnxruntime.InferenceSession(str(tmp_path / "gpt.onnx"))
-    close(run(file, ids=ids_of(2, 5), keep=keeps(2, 5)["all"]), model(ids_of(2, 5)))
-    assert file.get_modelmeta().custom_metadata_map == {"mask": "window(back=3)"}
-    assert [(x.name, x.shape) for x in file.get_inputs()] == [
-        ("ids", ["batch", "tokens"]),
-        ("keep", ["batch", "tokens"]),
+ALL_OPERATORS = mw.by_head(
+    [
+        (mw.causal() & mw.stride(2)) | (mw.prefix(4) & ~mw.keys([1, 3])),
+        (mw.chunks(5) & mw.window(back=3, ahead=1)) | mw.queries(range(6, 90)) | mw.nothing(),
     ]
+)
 
 
-def test_the_file_holds_every_weight_once_under_its_name() -> None:
-    for model in (gpt(), bert(), seq2seq(), baby(1)):
-        held = onnx.load_from_string(onnx_bytes(model)).graph.initializer
-        found = {x.name: onnx.numpy_helper.to_array(x) for x in held}
-        weights = dict(model.named_parameters())
-        assert set(weights) == {name for name in found if not name.startswith("constant_")}
-        for name, weight in weights.items():
-            np.testing.assert_array_equal(found[name], weight.detach().numpy())
+@pytest.mark.parametrize("model", [gpt(ALL_OPERATORS), bert()], ids=lambda x: type(x).__name__)
+def test_outputs_are_equal_for_every_size_and_padding(model: Any) -> None:
+    session = make_session(model)
+    for batch, length in SIZES:
+        ids = make_ids(batch, length)
+        for keep in make_keeps(batch, length).values():
+            padding = mw.padding(keep=keep)
+            assert_close(run(session, ids=ids, keep=keep), model(ids, padding))
+            if isinstance(model, Bert):
+                (pooled,) = session.run(["pooled"], {"ids": ids.numpy(), "keep": keep})
+                assert_close(pooled, model.pooled(ids, padding))
 
 
-def test_dropout_is_left_out_also_of_a_model_in_training() -> None:
-    model = lively(GPT(GPTConfig(WORDS, CONTEXT, 16, HEADS, 2, dropout=0.5)))
-    file = session(model.train(), padding=None)
-    close(run(file, ids=ids_of(2, 5)), model.eval()(ids_of(2, 5)))
+def test_seq2seq_with_a_pointer_has_two_dynamic_lengths() -> None:
+    model = seq2seq(pointer=True)
+    session = make_session(model)
+    for (batch, length), src_len in zip(SIZES, (5, BLOCK_SIZE, 1), strict=True):
+        src, tgt = make_ids(batch, src_len), make_ids(batch, length)
+        tgt_keeps = make_keeps(batch, length)
+        for kind, src_keep in make_keeps(batch, src_len).items():
+            keeps = {"src_keep": src_keep, "tgt_keep": tgt_keeps[kind]}
+            padding = [mw.padding(keep=keep) for keep in keeps.values()]
+            assert_close(run(session, src=src, tgt=tgt, **keeps), model(src, tgt, *padding))
 
 
-def test_a_text_longer_than_the_context_is_refused_at_run_time() -> None:
-    with pytest.raises(Exception, match="out of data bounds"):
-        run(session(gpt(), padding=None), ids=ids_of(1, CONTEXT + 1))
+def test_any_mask_can_be_exported_with_a_fixed_length() -> None:
+    model = gpt(mw.by_head([mw.causal() & TREE, mw.where(lambda b, h, q, k: (q + k) % 3 == h)]))
+    session = make_session(model, seq_len=6)
+    for batch in (1, 3):
+        ids, keep = make_ids(batch, 6), make_keeps(batch, 6)["left"]
+        assert_close(run(session, ids=ids, keep=keep), model(ids, mw.padding(keep=keep)))
+    with pytest.raises(Exception, match="Got: 5 Expected: 6"):
+        run(session, ids=make_ids(1, 5), keep=make_keeps(1, 5)["all"])
 
 
-def test_what_can_not_be_exported_is_refused() -> None:
-    class Mine(GPT):
-        pass
+def test_a_fixed_length_of_a_seq2seq_is_that_of_its_target() -> None:
+    model, tgt = seq2seq(TREE), make_ids(3, 6)
+    session = make_session(model, seq_len=6, padding=False)
+    for src_len in (2, 9):
+        src = make_ids(3, src_len)
+        assert_close(run(session, src=src, tgt=tgt), model(src, tgt))
 
-    with pytest.raises(mw.ArgumentError, match="got a Linear"):
+
+@pytest.mark.parametrize("block_size", [1, 2])
+def test_a_small_block_size_can_be_exported(block_size: int) -> None:
+    model = seq2seq(mw.everything(), block_size=block_size)
+    session = make_session(model, padding=False)
+    src, tgt = make_ids(3, 1), make_ids(3, block_size)
+    assert_close(run(session, src=src, tgt=tgt), model(src, tgt))
+
+
+def test_the_file_names_its_inputs_and_mask_and_has_no_leak(tmp_path: Path) -> None:
+    mask, path = mw.window(back=3), tmp_path / "gpt.onnx"
+    model = gpt(mask, dropout=0.5).train()
+    export_onnx(model, path)
+    assert model.training
+    assert [file.name for file in tmp_path.iterdir()] == ["gpt.onnx"]
+    assert b".py" not in path.read_bytes()  # no paths of this machine
+    session = onnxruntime.InferenceSession(str(path), QUIET)
+    assert session.get_modelmeta().custom_metadata_map == {"mask": "window(back=3)"}
+    shape = ["batch", "seq_len"]
+    assert [(x.name, x.shape) for x in session.get_inputs()] == [("ids", shape), ("keep", shape)]
+
+    def run_file(ids: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(run(session, ids=ids, keep=np.ones(ids.shape, bool)))
+
+    assert_close(run_file(make_ids(2, 9)).numpy(), model.eval()(make_ids(2, 9)))  # no dropout
+    mw.audit(run_file, make_ids(2, 12), expects=mask).assert_ok()
+    with pytest.raises(Exception, match="out of data bounds"):  # longer than block_size
+        run_file(make_ids(1, BLOCK_SIZE + 1))
+
+
+def test_invalid_arguments_raise() -> None:
+    with pytest.raises(mw.ArgumentError, match="got Linear"):
         onnx_bytes(torch.nn.Linear(2, 2))
-    with pytest.raises(mw.ArgumentError, match="got a Mine"):
-        onnx_bytes(Mine(GPTConfig(9)))
-    with pytest.raises(mw.ArgumentError, match="padding"):
-        onnx_bytes(gpt(), padding="left")  # type: ignore[arg-type]
-    with pytest.raises(mw.ArgumentError, match="tokens=17 but the context is 16"):
-        onnx_bytes(gpt(), tokens=17)
-    with pytest.raises(mw.ArgumentError, match="tokens=0"):
-        onnx_bytes(gpt(), tokens=0)
-    with pytest.raises(mw.ArgumentError, match=r"model\.float"):
-        onnx_bytes(gpt().half())
+    for seq_len in (0, 17):
+        with pytest.raises(mw.ArgumentError, match=f"seq_len={seq_len}"):
+            onnx_bytes(gpt(), seq_len=seq_len)
+    with pytest.raises(mw.Unsupported, match="2 sequences"):
+        onnx_bytes(gpt(mw.causal() | mw.prefix([2, 5])))
     with pytest.raises(mw.FrameError, match="heads"):
-        onnx_bytes(baby(2, mw.by_head([mw.causal(), mw.everything()])))
+        onnx_bytes(gpt(mw.by_head([mw.causal()] * 3)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.parallel.pool import Pool
+from tests._helpers.process_pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

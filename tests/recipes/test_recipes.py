@@ -71,7 +71,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_recipe_matches_the_rule_of_its_paper(name: str) -> None:
+def test_recipe_matches_rule_of_paper(name: str) -> None:
     mask, rule = RULES[name]
     right = np.array([[rule(q, k) for k in range(N)] for q in range(N)])
     assert mask.on(N).equals(mw.dense(right))
@@ -95,7 +95,7 @@ def test_translation() -> None:
     assert np.array_equal(cross, np.broadcast_to((source != 0)[:, None, None], (2, 1, 20, N)))
 
 
-def test_medusa_drafts_attend_to_the_past_and_their_path() -> None:
+def test_medusa_drafts_attend_to_past_and_their_path() -> None:
     paths = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 1, 0)]
     past = 4
     bound = recipes.medusa(paths, past=past).on(past + len(paths))

@@ -28,6 +28,6 @@ def test_examples_can_be_bound_and_parsed(name: str) -> None:
         assert mask.on(size or 8).count() > 0
 
 
-def test_unknown_recipes_are_refused_with_a_suggestion() -> None:
+def test_unknown_recipes_are_rejected_with_suggestion() -> None:
     with pytest.raises(mw.ArgumentError, match=r"longfromer.*longformer"):
         RECIPES.find("longfromer", "recipes")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import ArgumentError, Frame, Mask
-from maskwright.recognition.recognize import recognize
+from maskwright.recognition import recognize
+from tests._helpers.mask_encodings import CONVENTIONS, cells_on, check_exact, encode
+from tests._helpers.strategies import bind, cases
 from tests.conftest import FUZZ
-from tests.recognition.encodings import CONVENTIONS, cells_on, check_exact, encode
-from tests.strategies import bind, cases
 
 R = mw.recipes
 
@@ -51,7 +51,7 @@ def test_both_polarities_are_exact(case: tuple[Mask, Frame], convention: str) ->
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
-def test_every_convention_gives_the_same_mask(convention: str) -> None:
+def test_every_convention_gives_same_mask(convention: str) -> None:
     mask = mw.causal() & mw.padding(lengths=[3, 4])
     found = recognize(encode(mask.on(4).dense(), convention)[0])
     assert found.mask == mask
@@ -59,7 +59,7 @@ def test_every_convention_gives_the_same_mask(convention: str) -> None:
     assert not found.ambiguous
 
 
-def test_text_of_the_result() -> None:
+def test_text_of_result() -> None:
     mask = mw.causal() & mw.padding(lengths=[3, 4])
     low = float(np.finfo(np.float32).min)
     found = recognize(np.where(mask.on(4).dense(), 0, low).astype(np.float32))
@@ -76,7 +76,7 @@ def test_note_on_summed_masks() -> None:
     assert found.notes == ("several mask values (-1e+09 … -2e+09): two masks were summed",)
 
 
-def test_long_expressions_are_abbreviated_in_the_text() -> None:
+def test_long_expressions_are_abbreviated_in_text() -> None:
     ids = np.arange(300) ** 2 % 7
     found = recognize(mw.documents(ids=ids).on(300).dense(), polarity="keep")
     assert str(found).startswith("documents(...)   bool")
@@ -95,7 +95,7 @@ def test_note_on_q_start_0() -> None:
 
 
 @pytest.mark.parametrize("start", [-(10**9), -50, 7, 10**9])
-def test_queries_far_from_the_keys(start: int) -> None:
+def test_queries_far_from_keys(start: int) -> None:
     for mask in (
         mw.causal(),
         mw.keys([1, 4]),
@@ -159,6 +159,17 @@ def test_arrays_without_cells(shape: tuple[int, ...]) -> None:
 
 
 # ── other frameworks, and wrong input ─────────────────────────────────────────────────────────
+
+
+def test_arrays_that_repeat_same_memory() -> None:
+    """They have 2**38 cells, which could not be read one by one."""
+    shape = (2**12, 2**12, 128, 128)
+    causal = np.tri(128, dtype=bool)
+    for plane in (causal, np.where(causal, 0.0, -1e9)):
+        found = recognize(np.broadcast_to(plane, shape))
+        assert (found.mask, found.frame.batch, found.frame.heads) == (mw.causal(), 2**12, 2**12)
+    zeros = np.broadcast_to(np.float32(0), shape)
+    assert recognize(zeros, polarity="drop").mask == mw.everything()
 
 
 def test_tensors() -> None:

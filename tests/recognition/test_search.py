@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright import Frame, Mask
 from maskwright.recognition import plane as plane_module
-from maskwright.recognition.recognize import recognize
+from maskwright.recognition import recognize, search
+from tests._helpers.mask_encodings import cells_on, check_exact
+from tests._helpers.strategies import cases
 from tests.conftest import FUZZ
-from tests.recognition.encodings import cells_on, check_exact
-from tests.strategies import cases
 
 R = mw.recipes
 
@@ -49,7 +49,7 @@ def test_sampled_search_is_exact(case: tuple[Mask, Frame], num_rows: int) -> Non
         check_exact(recognize(cells, polarity="keep", q_start=case[1].q_start), cells)
 
 
-def test_a_large_array_with_one_exception() -> None:
+def test_large_array_with_one_exception() -> None:
     cells = np.array(mw.causal().on(600).dense())
     cells[0, 0, 301, 17] = False
     found = recognize(cells)
@@ -57,11 +57,36 @@ def test_a_large_array_with_one_exception() -> None:
     assert len(repr(found.mask)) < 60
 
 
-def test_a_large_random_array_is_listed() -> None:
+def test_large_random_array_is_listed() -> None:
     cells = np.random.default_rng(0).random((600, 600)) < 0.5
     found = recognize(cells, polarity="keep")
     check_exact(found, cells[None, None])
     assert "no closed form fits" in found.notes
+
+
+def test_search_of_arrays_without_structure_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = []
+    explain = search.explain_plane
+
+    def counted(plane: plane_module.Plane, *, nested: bool = True) -> search.Candidate | None:
+        searched.append(plane)
+        return explain(plane, nested=nested)
+
+    monkeypatch.setattr(search, "explain_plane", counted)
+    cells = np.random.default_rng(0).random((16, 16, 8, 8)) < 0.5
+    assert np.array_equal(recognize(cells, polarity="keep").mask.on(8).dense(), cells)
+    assert len(searched) <= search.MAX_FAILED_SEARCHES
+
+
+def test_heads_with_structure_are_found_among_others() -> None:
+    heads = np.stack(
+        [np.tri(16, dtype=bool)] * 3 + [np.random.default_rng(0).random((16, 16)) < 0.5]
+    )
+    found = recognize(heads[None], polarity="keep").mask
+    assert repr(found).startswith("by_head([causal(), causal(), causal(), ")
+    assert np.array_equal(found.on(16).dense(), heads[None])
 
 
 @settings(max_examples=max(30, FUZZ // 10))
@@ -86,7 +111,7 @@ def test_one_flipped_cell_is_found(mask: Mask, place: int) -> None:
     check_exact(recognize(cells, polarity="keep"), cells)
 
 
-def test_a_flipped_cell_is_a_graph_edge() -> None:
+def test_flipped_cell_is_graph_edge() -> None:
     cells = np.array(mw.causal().on(20).dense())
     cells[0, 0, 3, 11] = True
     found = recognize(cells).mask

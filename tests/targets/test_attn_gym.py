@@ -30,7 +30,7 @@ EQUALS = {
 
 
 @pytest.mark.parametrize("name", MODS)
-def test_a_mask_mod_is_a_mask(name: str) -> None:
+def test_mask_mod_is_mask(name: str) -> None:
     theirs = create_mask(MODS[name], 1, 1, LENGTH, LENGTH, device="cpu").numpy()
     mask = mw.where(over_tensors(MODS[name]))
     assert theirs.any()

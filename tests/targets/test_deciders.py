@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from tests.targets import deciders
-from tests.targets.reference import attention, random_qkv
+from tests._helpers import representable
+from tests._helpers.reference_attention import attention, random_qkv
 
 
 @st.composite
@@ -36,20 +36,20 @@ def sorted_or_not(parts: list[int]) -> np.ndarray:
 @settings(max_examples=150)
 @given(tiny_masks())
 def test_segments_are_found_where_any_cu_seqlens_would_do(allowed: np.ndarray) -> None:
-    can = deciders.flash_varlen_by_brute_force(allowed)
+    can = representable.flash_varlen_by_brute_force(allowed)
     event(f"can be said: {can}")
-    assert deciders.flash_varlen(allowed) == can
+    assert representable.flash_varlen(allowed) == can
 
 
 @settings(max_examples=150)
 @given(tiny_masks())
 def test_partitions_are_found_where_any_exists(allowed: np.ndarray) -> None:
-    can = deciders.splash_by_brute_force(allowed[:, :, :3, :3])
+    can = representable.splash_by_brute_force(allowed[:, :, :3, :3])
     event(f"can be said: {can}")
-    assert deciders.splash(allowed[:, :, :3, :3]) == can
+    assert representable.splash(allowed[:, :, :3, :3]) == can
 
 
-def test_the_reference_gives_zero_for_an_empty_row_and_plain_softmax_for_others() -> None:
+def test_reference_gives_zero_for_empty_row_and_plain_softmax_for_others() -> None:
     q, k, v = random_qkv((1, 1, 2, 3))
     allowed = np.array([[[[True, False, True], [False, False, False]]]])
     out = attention(q, k, v, allowed)

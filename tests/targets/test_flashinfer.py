@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import Frame, Mask
-from tests.strategies import bind
-from tests.targets import deciders, readers
-from tests.targets.drawn import for_target
+from tests._helpers import representable, target_readers
+from tests._helpers.strategies import bind
+from tests._helpers.target_strategies import for_target
 from tests.targets.test_lowering import cells, share
 
 FLAGS = {"qo_indptr", "kv_indptr", "causal", "window_left"}
@@ -21,11 +21,11 @@ FLAGS = {"qo_indptr", "kv_indptr", "causal", "window_left"}
 
 @settings(max_examples=max(share("flashinfer"), 100))
 @given(for_target("flashinfer"), st.sampled_from([True, False, None]))
-def test_the_kernel_reads_exactly_this_mask(case: tuple[Mask, Frame], packed: Any) -> None:
+def test_kernel_reads_exactly_this_mask(case: tuple[Mask, Frame], packed: Any) -> None:
     mask, frame = case
     note(f"{mask!r}\n{frame}")
     right = cells(mask, frame)
-    if not deciders.heads_are_equal(right) or not frame.heads:
+    if not representable.heads_are_equal(right) or not frame.heads:
         return
     lowered = mw.lower(bind(mask, frame), "flashinfer", packed=packed)
     names = set(lowered) - FLAGS
@@ -33,7 +33,7 @@ def test_the_kernel_reads_exactly_this_mask(case: tuple[Mask, Frame], packed: An
     if names:
         packs = packed or (packed is None and frame.batch == 1)
         assert names == {"packed_custom_mask" if packs else "custom_mask", "mask_indptr"}
-    assert np.array_equal(readers.flashinfer(lowered, right.shape), right)
+    assert np.array_equal(target_readers.flashinfer(lowered, right.shape), right)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_flags_are_used_where_they_are_equal(
     assert ("mask_indptr" in lowered) == dense
 
 
-def test_requests_start_at_a_byte_and_the_first_cell_is_the_lowest_bit() -> None:
+def test_requests_start_at_byte_and_first_cell_is_lowest_bit() -> None:
     mask = mw.dense(np.array([[[[1, 0, 0], [1, 1, 0]]], [[[0, 0, 1], [1, 1, 1]]]]))
     lowered = mw.lower(mask, "flashinfer", packed=True)
     assert lowered["packed_custom_mask"].tolist() == [0b011001, 0b111100]
@@ -67,14 +67,14 @@ def test_requests_start_at_a_byte_and_the_first_cell_is_the_lowest_bit() -> None
     assert lowered["mask_indptr"].tolist() == [0, 6, 12]
 
 
-def test_heads_that_differ_are_refused_with_their_term() -> None:
+def test_heads_that_differ_are_rejected_with_their_term() -> None:
     mask = mw.causal() & mw.by_head([mw.everything(), mw.window(1)])
     with pytest.raises(mw.Unsupported, match="by_head") as refusal:
         mw.lower(mask, "flashinfer", q_len=4)
     assert refusal.value.term == repr(mw.by_head([mw.everything(), mw.window(1)]))
 
 
-def test_offsets_that_do_not_fit_int32_are_refused() -> None:
+def test_offsets_that_do_not_fit_int32_are_rejected() -> None:
     mask = (mw.causal() | mw.prefix(3)).on(60_000)
     with pytest.raises(mw.SizeError, match="int32"):
         mw.lower(mask, "flashinfer", packed=False)
@@ -82,7 +82,7 @@ def test_offsets_that_do_not_fit_int32_are_refused() -> None:
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_the_snippet_makes_the_same_arrays(packed: bool, batch: int) -> None:
+def test_snippet_makes_same_arrays(packed: bool, batch: int) -> None:
     for mask in (mw.causal() | mw.prefix([2]), mw.causal(), mw.everything(), mw.window(1)):
         bound = mask.on(5, batch=batch)
         lowered = mw.lower(bound, "flashinfer", packed=packed)

@@ -14,9 +14,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import maskwright as mw
 from maskwright import Frame, Mask
-from tests.strategies import masks
-from tests.targets.readers import listed_blocks
-from tests.targets.reference import attention, random_qkv
+from tests._helpers.reference_attention import attention, random_qkv
+from tests._helpers.strategies import masks
+from tests._helpers.target_readers import listed_blocks
 
 LENGTH = 160  # no multiple of 128
 
@@ -81,8 +81,9 @@ def compiled() -> Any:
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_compiled_flex_attention_serves_all_masks_of_a_shape(compiled: Any) -> None:
+def test_compiled_flex_attention_serves_all_masks_of_shape(compiled: Any) -> None:
     counter, attend = compiled
     q, k, v = random_qkv((2, 2, LENGTH, LENGTH), 16)
     inputs = [torch.from_numpy(x).float() for x in (q, k, v)]
@@ -122,7 +123,7 @@ def listed_rows(block_mask: Any, row: int) -> list[int]:
     return sorted(found)
 
 
-def test_rows_of_many_intervals_are_looked_up_in_a_table() -> None:
+def test_rows_of_many_intervals_are_looked_up_in_table() -> None:
     mask, length = mw.stride(2) & mw.causal(), 80
     allowed = mask.on(length).dense()
     block_mask = mw.lower(mask, "torch.flex", q_len=length, block_size=16)
@@ -131,18 +132,18 @@ def test_rows_of_many_intervals_are_looked_up_in_a_table() -> None:
     assert np.array_equal(block_mask.mask_mod(b, h, q, k).numpy(), allowed[0, 0])
 
 
-def test_a_table_that_does_not_fit_is_refused() -> None:
-    mask = mw.causal() & mw.keys(range(0, 2000, 50))  # 40 intervals a row, 17 GB of cells
+def test_table_that_does_not_fit_is_rejected() -> None:
+    mask = mw.causal() & mw.keys(range(0, 2000, 50))  # 40 intervals per row, 17 GB of cells
     with pytest.raises(mw.SizeError, match=r"a table of 17\.2 GB\. Lower a range of rows"):
         mw.lower(mask, "torch.flex", q_len=131_072)
 
 
 @pytest.mark.parametrize("block_size", [0, -1, 1.5, (128, 0), "128", True])
-def test_a_block_has_a_size(block_size: Any) -> None:
+def test_block_has_size(block_size: Any) -> None:
     with pytest.raises(mw.ArgumentError, match="block_size"):
         mw.lower(mw.causal(), "torch.flex", q_len=4, block_size=block_size)
 
 
-def test_a_table_that_is_too_large_is_refused_before_it_is_read() -> None:
+def test_table_that_is_too_large_is_rejected_before_it_is_read() -> None:
     with pytest.raises(mw.SizeError, match=r"need a table of 17\.2 GB"):
         mw.lower(mw.stride(2), "torch.flex", q_len=131_072)

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_keras_on_jax_gives_the_references_output() -> None:
+@pytest.mark.slow
+def test_keras_on_jax_gives_references_output() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.targets.keras_on_jax"],
+        [sys.executable, "-m", "tests._helpers.keras_on_jax"],
         cwd=ROOT,
         env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,

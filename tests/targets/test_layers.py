@@ -38,7 +38,7 @@ def out_of(module: nn.Module, training: bool, grad: bool, *inputs: Any, **masks:
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize(("training", "grad"), MODES)
-def test_an_encoder_sees_exactly_this_mask(name: str, training: bool, grad: bool) -> None:
+def test_encoder_sees_exactly_this_mask(name: str, training: bool, grad: bool) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True, dtype=torch.float64)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -53,7 +53,7 @@ def test_an_encoder_sees_exactly_this_mask(name: str, training: bool, grad: bool
 
 
 @pytest.mark.parametrize(("training", "grad"), MODES)
-def test_a_decoder_sees_exactly_these_masks(training: bool, grad: bool) -> None:
+def test_decoder_sees_exactly_these_masks(training: bool, grad: bool) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerDecoderLayer(D, H, 16, 0.0, batch_first=True, dtype=torch.float64)
     decoder = nn.TransformerDecoder(layer, 2)

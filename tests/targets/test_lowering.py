@@ -21,13 +21,13 @@ from maskwright.core.atoms.array import Where
 from maskwright.core.expr import walk
 from maskwright.core.oracle import truth
 from maskwright.targets.lower import TARGETS
+from tests._helpers import representable, transformers_reader
+from tests._helpers.strategies import bind
+from tests._helpers.target_readers import READERS, transformer
+from tests._helpers.target_runners import RUNNERS, transformer_is_right
+from tests._helpers.target_runners import transformer as run_transformer
+from tests._helpers.target_strategies import encoder_decoder, for_target
 from tests.conftest import TARGET_CASES
-from tests.strategies import bind
-from tests.targets import deciders, transformers_reader
-from tests.targets.drawn import encoder_decoder, for_target
-from tests.targets.readers import READERS, transformer
-from tests.targets.runners import RUNNERS, transformer_is_right
-from tests.targets.runners import transformer as run_transformer
 
 SINGLE = sorted(set(READERS) - {"torch.transformer"})
 SLOW = ("jax", "jax.splash", "torch.flex", "torch.mha", "torch.transformer")
@@ -50,7 +50,7 @@ def test_every_target_is_tested() -> None:
 
 
 @pytest.mark.parametrize("target", SINGLE)
-def test_exactly_this_mask_or_a_real_refusal(target: str) -> None:
+def test_exactly_this_mask_or_real_refusal(target: str) -> None:
     @settings(max_examples=share(target))
     @given(for_target(target))
     def check(case: tuple[Mask, Frame]) -> None:
@@ -66,17 +66,17 @@ def check_one(target: str, mask: Mask, frame: Frame) -> None:
         given_form = mw.lower(bind(mask, frame), target)
     except mw.Unsupported as refusal:
         event("refused")
-        assert not deciders.CAN_REPRESENT[target](right), "it could have been represented"
+        assert not representable.CAN_REPRESENT[target](right), "it could have been represented"
         check_refusal(refusal, target, mask)
         return
     event("lowered")
-    assert deciders.CAN_REPRESENT[target](right), "it cannot be represented"
+    assert representable.CAN_REPRESENT[target](right), "it cannot be represented"
     assert np.array_equal(READERS[target](given_form, right.shape), right)
     if target in RUNNERS:
         RUNNERS[target](given_form, right)
 
 
-def test_a_query_that_attends_beyond_the_last_of_its_segment_is_not_a_window() -> None:
+def test_query_that_attends_beyond_last_of_segment_is_not_window() -> None:
     mask = mw.dense([[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0]])
     with pytest.raises(mw.Unsupported, match="attends to keys after those of its segment"):
         mw.lower(mask, "flash.varlen")
@@ -99,10 +99,10 @@ def test_transformers_makes_exactly_this_mask(
     try:
         given_form = mw.lower(bind(mask, frame), "hf", model=kind, packed=packed)
     except mw.Unsupported as refusal:
-        assert not deciders.hf(right, frame.q_start), "it could have been represented"
+        assert not representable.hf(right, frame.q_start), "it could have been represented"
         check_refusal(refusal, "hf", mask)
         return
-    assert deciders.hf(right, frame.q_start), "it cannot be represented"
+    assert representable.hf(right, frame.q_start), "it cannot be represented"
     event("4-D" if getattr(given_form["attention_mask"], "ndim", 2) == 4 else "2-D")
     for implementation in ("eager", "sdpa"):
         made = transformers_reader.read(given_form, right.shape, kind, implementation)
@@ -113,7 +113,7 @@ def test_transformers_makes_exactly_this_mask(
 
 @settings(max_examples=share("torch.transformer"))
 @given(parts=encoder_decoder(), dtype=st.sampled_from([None, torch.float64]))
-def test_a_transformer_sees_exactly_these_masks(parts: Any, dtype: Any) -> None:
+def test_transformer_sees_exactly_these_masks(parts: Any, dtype: Any) -> None:
     note("\n".join(f"{mask!r}\n{frame}" for mask, frame in parts))
     right = [cells(mask, frame) for mask, frame in parts]
     bound: Any = tuple(bind(mask, frame) for mask, frame in parts)

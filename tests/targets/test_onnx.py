@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import Frame, Mask
-from tests.strategies import bind
-from tests.targets import deciders, readers, runners
-from tests.targets.drawn import for_target
-from tests.targets.reference import attention, random_qkv
+from tests._helpers import representable, target_readers, target_runners
+from tests._helpers.reference_attention import attention, random_qkv
+from tests._helpers.strategies import bind
+from tests._helpers.target_strategies import for_target
 from tests.targets.test_lowering import cells, check_refusal, share
 
 PADDING = mw.padding(lengths=[3, 5])
@@ -65,14 +65,14 @@ def test_both_runtimes_compute_attention_under_this_mask(
     assert "nonpad_kv_seqlen" not in used or options["opset"] >= 24
     assert not any("window" in name for name in used) or options["opset"] >= 25
     past = options["past_len"]
-    assert np.array_equal(readers.onnx(lowered, right.shape, past), right)
+    assert np.array_equal(target_readers.onnx(lowered, right.shape, past), right)
     if dtype != "float16":
-        runners.onnx(lowered, right, past, options["opset"])
+        target_runners.onnx(lowered, right, past, options["opset"])
 
 
 @settings(max_examples=max(share("onnx"), 100))
 @given(onnx_cases(), st.sampled_from(FORCED))
-def test_a_required_representation_is_obeyed_or_refused(
+def test_required_representation_is_obeyed_or_refused(
     case: tuple[Mask, Frame, dict[str, Any]], representation: str
 ) -> None:
     mask, frame, options = case
@@ -81,7 +81,9 @@ def test_a_required_representation_is_obeyed_or_refused(
     note(f"{mask!r}\n{frame}\n{options}")
     right = cells(mask, frame)
     past = options["past_len"]
-    possible = representation == "attn_mask" or deciders.onnx(right, representation, opset, past)
+    possible = representation == "attn_mask" or representable.onnx(
+        right, representation, opset, past
+    )
     try:
         lowered = mw.lower(bind(mask, frame), "onnx", **options)
     except mw.Unsupported as refusal:
@@ -91,7 +93,7 @@ def test_a_required_representation_is_obeyed_or_refused(
         return
     event(f"{representation} obeyed")
     assert possible
-    assert np.array_equal(readers.onnx(lowered, right.shape, past), right)
+    assert np.array_equal(target_readers.onnx(lowered, right.shape, past), right)
     if representation in ("attn_mask", "nonpad_kv_seqlen"):
         assert representation in lowered.inputs
     else:
@@ -119,21 +121,21 @@ def test_a_required_representation_is_obeyed_or_refused(
         (mw.by_head([mw.causal(), mw.everything()]), {}, {}, {}, {"attn_mask"}),
     ],
 )
-def test_the_most_compact_representation_is_chosen(
+def test_most_compact_representation_is_chosen(
     mask: Mask, sizes: dict[str, int], options: dict[str, int], attributes: Any, inputs: Any
 ) -> None:
     lowered = mw.lower(mask.on(5, **sizes), "onnx", **options)
     assert (lowered.attributes, set(lowered.inputs)) == (attributes, inputs)
 
 
-def test_a_refusal_names_the_term_and_the_option() -> None:
+def test_refusal_names_term_and_option() -> None:
     mask = mw.causal() & mw.padding(lengths=[3, 5])
     with pytest.raises(mw.Unsupported, match="representation='is_causal'") as refusal:
         mw.lower(mask, "onnx", representation="is_causal")
     assert refusal.value.term == "padding(lengths=[3, 5])"
 
 
-def test_nonpad_kv_seqlen_moves_the_causal_mask() -> None:
+def test_nonpad_kv_seqlen_moves_causal_mask() -> None:
     """The trap: is_causal is aligned at the last of the valid keys, as with a static cache."""
     cached = mw.dense(np.array([[[[1, 1, 0, 0], [1, 1, 1, 0]]], [[[1, 0, 0, 0], [1, 1, 0, 0]]]]))
     lowered = mw.lower(cached, "onnx")
@@ -156,12 +158,12 @@ def test_nonpad_kv_seqlen_moves_the_causal_mask() -> None:
         ({"dtype": "bfloat17"}, "dtype is bfloat17"),
     ],
 )
-def test_an_invalid_option_is_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_option_is_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(mw.ArgumentError, match=message):
         mw.lower(mw.causal(), "onnx", q_len=5, **options)
 
 
-def test_names_and_opsets_are_those_of_the_installed_schema() -> None:
+def test_names_and_opsets_are_those_of_installed_schema() -> None:
     for opset in OPSETS:
         schema = onnx.defs.get_schema("Attention", opset)
         inputs = {one.name for one in schema.inputs}
@@ -170,14 +172,14 @@ def test_names_and_opsets_are_those_of_the_installed_schema() -> None:
         assert {"is_causal"} <= set(schema.attributes)
 
 
-def test_a_fully_masked_row_is_zero_but_not_in_float64_by_onnx_runtime() -> None:
+def test_fully_masked_row_is_zero_but_not_in_float64_by_onnx_runtime() -> None:
     """What the target's data claims, and what ONNX Runtime does against the definition."""
     allowed = np.array([[[[True, False, True], [False, False, False]]]])
     lowered = mw.lower(mw.dense(allowed), "onnx", representation="attn_mask")
     assert mw.capabilities()["onnx"].empty_rows == "zero"
-    runners.onnx(lowered, allowed)
-    feeds = runners.onnx_feeds(lowered, allowed, 0, np.float64)
-    out = runners.onnx_runtime(runners.onnx_model(lowered, feeds, 24), feeds)
+    target_runners.onnx(lowered, allowed)
+    feeds = target_runners.onnx_feeds(lowered, allowed, 0, np.float64)
+    out = target_runners.onnx_runtime(target_runners.onnx_model(lowered, feeds, 24), feeds)
     assert np.isnan(out[0, 0, 1]).all()
 
 
@@ -187,26 +189,24 @@ def test_onnx_runtime_ignores_is_causal_for_one_query_with_past_keys() -> None:
     assert set(mw.lower(mask, "onnx", past_len=1).inputs) == {"attn_mask"}
     lowered = mw.lower(mask, "onnx", past_len=1, representation="is_causal")
     allowed = mask.dense()
-    feeds = runners.onnx_feeds(lowered, allowed, 1, np.float32)
-    out = runners.onnx_runtime(runners.onnx_model(lowered, feeds, 24), feeds)
+    feeds = target_runners.onnx_feeds(lowered, allowed, 1, np.float32)
+    out = target_runners.onnx_runtime(target_runners.onnx_model(lowered, feeds, 24), feeds)
     everything = attention(*random_qkv(allowed.shape), np.ones_like(allowed))
     assert np.allclose(out, everything, atol=1e-5)
 
 
 def test_onnx_runtime_does_not_implement_windows() -> None:
-    """Remove the exception in `runners.onnx` once this fails."""
+    """Remove the exception in `target_runners.onnx` once this fails."""
     lowered = mw.lower(mw.window(1), "onnx", q_len=4, opset=25)
     allowed = np.broadcast_to(mw.window(1).on(4).dense(), (1, 1, 4, 4))
-    feeds = runners.onnx_feeds(lowered, allowed, 0, np.float32)
+    feeds = target_runners.onnx_feeds(lowered, allowed, 0, np.float32)
     with pytest.raises(Exception, match="left_window_size"):
-        runners.onnx_runtime(runners.onnx_model(lowered, feeds, 25), feeds)
+        target_runners.onnx_runtime(target_runners.onnx_model(lowered, feeds, 25), feeds)
 
 
 @settings(max_examples=30)
 @given(onnx_cases(), st.sampled_from([None, "float32"]))
-def test_the_snippet_makes_the_same_node(
-    case: tuple[Mask, Frame, dict[str, Any]], dtype: Any
-) -> None:
+def test_snippet_makes_same_node(case: tuple[Mask, Frame, dict[str, Any]], dtype: Any) -> None:
     mask, frame, options = case
     bound = bind(mask, frame)
     if "where" in repr(mask):

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 import maskwright as mw
-from tests.targets import transformers_reader
+from tests._helpers import transformers_reader
 
 LENGTH = 8
 OURS: dict[str, np.ndarray] = {}  # the mask that the reference attention goes by
@@ -52,7 +52,7 @@ POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 0]])
 
 
 @pytest.mark.parametrize("window", [1, 3, 8, 20])
-def test_a_sliding_window_of_w_keys_looks_back_w_minus_one(window: int) -> None:
+def test_sliding_window_of_w_keys_looks_back_w_minus_one(window: int) -> None:
     config = config_of(MistralConfig, sliding_window=window)
     theirs = their_mask(masking_utils.create_sliding_window_causal_mask, config)
     assert np.array_equal(theirs, mw.lower(mw.window(back=window - 1), "numpy", q_len=LENGTH))
@@ -109,17 +109,8 @@ def model_of(kind: str, attention: str) -> Any:
             LlamaConfig(**SMALL, intermediate_size=16, num_key_value_heads=1)
         )
     elif kind == "gpt2":
-        model = GPT2LMHeadModel(
-            GPT2Config(
-                n_layer=2,
-                n_embd=16,
-                n_head=2,
-                vocab_size=32,
-                n_positions=32,
-                bos_token_id=0,
-                eos_token_id=0,
-            )
-        )
+        sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 32, "n_positions": 32}
+        model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
     else:
         model = BertModel(BertConfig(**SMALL, intermediate_size=16), add_pooling_layer=False)
     model.set_attn_implementation(attention)
@@ -153,7 +144,7 @@ CASES += [("bert", name) for name in MASKS]
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_a_model_sees_exactly_this_mask(kind: str, name: str, attention: str) -> None:
+def test_model_sees_exactly_this_mask(kind: str, name: str, attention: str) -> None:
     mask = MASKS[name]
     bound = mask.on(LENGTH, batch=2, heads=2)
     given = mw.lower(bound, "hf", model="encoder" if kind == "bert" else "decoder")
@@ -169,7 +160,7 @@ def test_a_model_sees_exactly_this_mask(kind: str, name: str, attention: str) ->
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_a_padded_row_gives_what_the_sequence_gives_alone(kind: str, attention: str) -> None:
+def test_padded_row_equals_sequence_alone(kind: str, attention: str) -> None:
     ids = torch.randint(1, 32, (2, LENGTH), generator=torch.Generator().manual_seed(2))
     given = mw.lower(mw.causal() & mw.padding(keep=KEEP.numpy() > 0), "hf")
     out = run(kind, attention, ids, **given)
@@ -182,7 +173,7 @@ def test_a_padded_row_gives_what_the_sequence_gives_alone(kind: str, attention: 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("packed", ["mask", "positions"])
-def test_packed_documents_give_what_each_gives_alone(
+def test_packed_documents_equal_documents_alone(
     kind: str, attention: str, window: int | None, packed: str
 ) -> None:
     """As a 4-D mask with positions, and without a mask where requested and sufficient."""
@@ -204,7 +195,7 @@ def test_packed_documents_give_what_each_gives_alone(
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", [OPTForCausalLM, FalconForCausalLM])
-def test_packed_documents_stay_separate_where_the_model_ignores_positions(
+def test_packed_documents_stay_separate_where_model_ignores_positions(
     kind: Any, attention: str
 ) -> None:
     torch.manual_seed(0)
@@ -234,14 +225,14 @@ def test_positions_may_begin_elsewhere() -> None:
         assert torch.allclose(out[row, keep], alone[0], atol=2e-5)
 
 
-def test_a_masked_key_that_is_not_padding_does_not_change_positions() -> None:
+def test_masked_key_that_is_not_padding_does_not_change_positions() -> None:
     given = mw.lower(mw.causal() & ~mw.keys([2]), "hf", q_len=5)
     assert given["attention_mask"].tolist() == [[1, 1, 0, 1, 1]]
     assert "position_ids" not in given
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_step_with_a_cache_equals_the_full_forward(attention: str) -> None:
+def test_step_with_cache_equals_full_forward(attention: str) -> None:
     ids = torch.randint(1, 32, (2, LENGTH), generator=torch.Generator().manual_seed(4))
     mask, model = mw.causal() & mw.padding(keep=KEEP.numpy() > 0), model_of("llama", attention)
     whole = run("llama", attention, ids, **mw.lower(mask, "hf"))
@@ -254,7 +245,7 @@ def test_a_step_with_a_cache_equals_the_full_forward(attention: str) -> None:
     assert torch.allclose(out[real], whole[:, 5:][real], atol=2e-5)
 
 
-def test_the_reader_knows_what_a_missing_mask_means() -> None:
+def test_reader_without_mask() -> None:
     shape = (1, 1, 1, 4)
     assert transformers_reader.as_cells(None, shape, "decoder").all()
     assert transformers_reader.as_cells(None, (1, 1, 3, 3), "decoder").sum() == 6

@@ -12,8 +12,8 @@ from hypothesis import given, note, settings
 import maskwright as mw
 from maskwright import Frame, Mask
 from maskwright.core.oracle import truth
-from tests.strategies import bind, cases
-from tests.targets.reference import attention, attention_weights, random_qkv
+from tests._helpers.reference_attention import attention, attention_weights, random_qkv
+from tests._helpers.strategies import bind, cases
 
 tf = pytest.importorskip("tensorflow")
 
@@ -32,7 +32,7 @@ def inputs(allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 @settings(max_examples=150)
 @given(cases())
-def test_bools_and_floats_give_the_references_output(case: tuple[Mask, Frame]) -> None:
+def test_bools_and_floats_give_references_output(case: tuple[Mask, Frame]) -> None:
     mask, frame = case
     note(f"{mask!r}\n{frame}")
     right = cells(mask, frame)
@@ -65,7 +65,7 @@ def layer_of(heads: int, dropout: float) -> Any:
 @pytest.mark.filterwarnings("ignore:You are using a softmax over axis 3:UserWarning")
 @settings(max_examples=60)
 @given(cases())
-def test_a_keras_layer_gives_the_references_output(case: tuple[Mask, Frame]) -> None:
+def test_keras_layer_gives_references_output(case: tuple[Mask, Frame]) -> None:
     mask, frame = case
     note(f"{mask!r}\n{frame}")
     right = cells(mask, frame)
@@ -82,7 +82,7 @@ def test_a_keras_layer_gives_the_references_output(case: tuple[Mask, Frame]) -> 
 
 @settings(max_examples=60)
 @given(cases())
-def test_three_ways_to_hide_give_the_same_weights(case: tuple[Mask, Frame]) -> None:
+def test_three_ways_to_hide_give_same_weights(case: tuple[Mask, Frame]) -> None:
     """masked_fill with -inf, tf.where with -1e9, and a sum with -1e9: equal where a row sees."""
     mask, frame = case
     right = cells(mask, frame)
@@ -99,10 +99,8 @@ def test_three_ways_to_hide_give_the_same_weights(case: tuple[Mask, Frame]) -> N
         assert np.allclose(weights[seen], wanted[seen], atol=1e-12)
 
 
-def test_a_row_that_sees_nothing_is_uniform_with_a_finite_fill_and_nan_with_minus_infinity() -> (
-    None
-):
-    mask = mw.causal() & ~mw.keys([0])  # row 0 sees nothing
+def test_row_that_is_fully_masked_is_uniform_with_finite_fill_and_nan_with_minus_infinity() -> None:
+    mask = mw.causal() & ~mw.keys([0])  # row 0 is fully masked
     scores = tf.zeros((1, 1, 3, 3), tf.float32)
     for fill, value in ((-1e9, 1 / 3), ("min", 1 / 3), ("-inf", np.nan)):
         bias = mw.lower(mask, "tensorflow", q_len=3, dtype="float32", fill=fill)
@@ -112,7 +110,7 @@ def test_a_row_that_sees_nothing_is_uniform_with_a_finite_fill_and_nan_with_minu
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", tf.float32])
 @pytest.mark.parametrize("fill", ["-inf", "min"])
-def test_floats_are_of_the_dtype(dtype: Any, fill: str) -> None:
+def test_floats_are_of_dtype(dtype: Any, fill: str) -> None:
     bias = mw.lower(mw.causal(), "tensorflow", q_len=2, dtype=dtype, fill=fill)
     assert bias.dtype == tf.as_dtype(dtype)
     least = -np.inf if fill == "-inf" else float(tf.as_dtype(dtype).min)
@@ -131,13 +129,13 @@ def test_floats_are_of_the_dtype(dtype: Any, fill: str) -> None:
     ],
     ids=repr,
 )
-def test_what_does_not_fit_is_refused(options: dict[str, Any], says: str) -> None:
+def test_what_does_not_fit_is_rejected(options: dict[str, Any], says: str) -> None:
     with pytest.raises(mw.ArgumentError, match=says):
         mw.lower(mw.causal(), "tensorflow", q_len=4, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"dtype": "float16", "fill": "min"}])
-def test_the_snippet_gives_the_references_weights(options: dict[str, Any]) -> None:
+def test_snippet_gives_references_weights(options: dict[str, Any]) -> None:
     mask = mw.causal() & mw.padding(lengths=[3, 2])
     right = np.broadcast_to(mask.on(3).dense(), (2, 1, 3, 3))
     scores = (
@@ -151,7 +149,7 @@ def test_the_snippet_gives_the_references_weights(options: dict[str, Any]) -> No
     assert np.allclose(weights, attention_weights(scores, right), atol=1e-3)
 
 
-def test_an_empty_row_is_refused_on_request() -> None:
+def test_empty_row_is_rejected_on_request() -> None:
     for wish in ("error", "zero"):
         with pytest.raises(mw.Unsupported, match="tensorflow"):
             mw.lower(mw.nothing(), "tensorflow", q_len=2, empty_rows=wish)

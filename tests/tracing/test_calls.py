@@ -6,8 +6,17 @@ import torch
 from torch import nn
 
 import maskwright as mw
-from maskwright.tracing.trace import trace
-from tests.tracing.examples import B, H, ResidualStack, T, causal_layer, sdpa, tensors, tokens
+from maskwright.tracing import trace
+from tests._helpers.traced_modules import (
+    B,
+    H,
+    ResidualStack,
+    T,
+    causal_layer,
+    sdpa,
+    tensors,
+    tokens,
+)
 
 
 def test_mask_text_is_short_for_random_masks() -> None:
@@ -17,19 +26,19 @@ def test_mask_text_is_short_for_random_masks() -> None:
     assert len(call.mask_text) < 80
 
 
-def test_layers_are_named_when_a_function_calls_the_model() -> None:
+def test_layers_are_named_when_function_calls_model() -> None:
     model = ResidualStack(causal_layer())
     assert [call.layer for call in trace(lambda x: model(x), tokens())] == ["layers.0"]
     assert [call.layer for call in trace(model.forward, tokens())] == ["layers.0"]
 
 
-def test_modules_with_the_same_input_are_one_step() -> None:
-    from maskwright.models.attention import Heads
+def test_modules_with_same_input_are_one_step() -> None:
+    from maskwright.models.attention import NaiveMultiHeadAttention
 
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second = Heads(8, 2), Heads(8, 2)
+            self.first, self.second = NaiveMultiHeadAttention(8, 2), NaiveMultiHeadAttention(8, 2)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             mask = mw.window(back=1)
@@ -46,7 +55,7 @@ def test_modules_with_the_same_input_are_one_step() -> None:
     mw.audit(Two(), torch.randn(2, 12, 8), expects=mw.window(back=1)).assert_ok()
 
 
-def test_a_tensor_modified_in_place_is_a_new_input() -> None:
+def test_tensor_modified_in_place_is_new_input() -> None:
     class InPlace(nn.Module):
         def __init__(self) -> None:
             super().__init__()

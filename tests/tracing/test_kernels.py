@@ -16,8 +16,8 @@ from torch.nn.attention.bias import causal_lower_right
 
 import maskwright as mw
 from maskwright.engine.api import override_attention
-from maskwright.tracing.trace import recording, trace
-from tests.tracing.examples import (
+from maskwright.tracing import recording, trace
+from tests._helpers.traced_modules import (
     CAUSAL,
     FUTURE,
     INF,
@@ -67,7 +67,7 @@ def test_sdpa_attn_mask(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("fill", [-1.0, 1.0, -50.0])
-def test_additive_values_that_leave_a_weight_mask_nothing(fill: float) -> None:
+def test_additive_values_that_leave_weight_mask_nothing(fill: float) -> None:
     mask = torch.zeros(T, T).masked_fill(FUTURE, fill)
     [call] = trace(sdpa, *tensors(), attn_mask=mask)
     assert call.mask == mw.everything()
@@ -86,7 +86,7 @@ def test_distant_keys_under_alibi_are_visible() -> None:
     assert call.mask == CAUSAL
 
 
-def test_is_causal_is_aligned_at_the_upper_left() -> None:
+def test_is_causal_is_aligned_at_upper_left() -> None:
     q, k, v = tensors(T, T + 3)
     [call] = trace(sdpa, q, k, v, is_causal=True)
     assert call.convention == "is_causal"
@@ -205,7 +205,7 @@ def test_multihead_attention(name: str, batch_first: bool, grad: bool, weights: 
         trace_unchanged(layer, x, x, x, need_weights=weights, **given)
 
 
-def test_mha_with_is_causal_ignores_the_mask() -> None:
+def test_mha_with_is_causal_ignores_mask() -> None:
     """With need_weights=False, nn.MultiheadAttention ignores attn_mask if is_causal is given."""
     layer = nn.MultiheadAttention(C, H).eval()
     x = tokens().transpose(0, 1)
@@ -226,7 +226,7 @@ def test_multihead_cross_attention() -> None:
     assert call.cross
 
 
-def test_multi_head_attention_forward_without_a_module() -> None:
+def test_multi_head_attention_forward_without_module() -> None:
     layer = nn.MultiheadAttention(C, H)
     x = tokens().transpose(0, 1)
 
@@ -290,7 +290,7 @@ def test_flex_attention_output_is_unchanged() -> None:
 
 
 def test_maskwright_attention() -> None:
-    from maskwright.integrations.torch import MultiheadAttention
+    from maskwright.integrations import MultiheadAttention
 
     q, k, v = tensors()
     mask = CAUSAL & PADDING
@@ -364,7 +364,7 @@ def test_other_threads_are_not_recorded() -> None:
     assert torch.equal(copied, expected)
 
 
-def test_an_override_applies_to_its_own_thread() -> None:
+def test_override_applies_to_own_thread() -> None:
     q, k, v = tensors()
     expected = mw.attention(q, k, v, CAUSAL)
     seen = []

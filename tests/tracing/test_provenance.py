@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import maskwright as mw
-from maskwright.tracing.trace import recording, trace
-from tests.tracing.examples import (
+from maskwright.tracing import recording, trace
+from tests._helpers.traced_modules import (
     CAUSAL,
     FUTURE,
     INF,
@@ -80,7 +80,7 @@ def test_one_head_and_multi_query() -> None:
     assert (call.mask, call.q_shape, call.k_shape) == (CAUSAL, (B, H, T, D), (B, 1, T, D))
 
 
-def test_decode_step_with_a_kv_cache() -> None:
+def test_decode_step_with_kv_cache() -> None:
     class Cached(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -117,7 +117,7 @@ def test_weight_norm_parameters_are_not_activations() -> None:
     assert (call.mask, call.cross) == (CAUSAL, False)
 
 
-def test_layers_that_share_a_buffer() -> None:
+def test_layers_that_share_buffer() -> None:
     buffer = torch.empty(B, H, T, T)
 
     def through(scores: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import maskwright as mw
-from maskwright.tracing.trace import recording, trace
-from tests.tracing.examples import (
+from maskwright.tracing import recording, trace
+from tests._helpers.traced_modules import (
     CAUSAL,
     FUTURE,
     INF,
@@ -46,7 +46,7 @@ BEFORE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("how", BEFORE)
-def test_masks_before_the_softmax(how: str) -> None:
+def test_masks_before_softmax(how: str) -> None:
     [call] = trace_unchanged(ManualAttention(lambda s: BEFORE[how](s, KEEP)).eval(), tokens())
     assert call.mask == CAUSAL
     assert call.mask_argument is not None or how == "index"
@@ -92,7 +92,7 @@ WRONG_AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("how", WRONG_AFTER)
-def test_mask_values_after_the_softmax_mask_nothing(how: str) -> None:
+def test_mask_values_after_softmax_mask_nothing(how: str) -> None:
     [call] = trace_unchanged(ManualAttention(after=WRONG_AFTER[how]).eval(), tokens())
     assert call.mask == mw.everything()
     assert call.after_softmax
@@ -101,7 +101,7 @@ def test_mask_values_after_the_softmax_mask_nothing(how: str) -> None:
 
 @pytest.mark.parametrize("form", ["matmul", "bmm", "einsum"])
 @pytest.mark.parametrize("how", AFTER)
-def test_masks_after_the_softmax(how: str, form: str) -> None:
+def test_masks_after_softmax(how: str, form: str) -> None:
     [call] = trace_unchanged(ManualAttention(after=AFTER[how], form=form).eval(), tokens())
     assert call.mask == CAUSAL
     assert call.after_softmax

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import maskwright as mw
-from maskwright.tracing.trace import AttentionCall, recording, trace
-from tests.tracing.examples import (
+from maskwright.tracing import AttentionCall, recording, trace
+from tests._helpers.traced_modules import (
     CAUSAL,
     FUTURE,
     IS_PADDING,
@@ -124,7 +124,7 @@ def assert_visible_without_padding(call: AttentionCall, mask: Mask) -> None:
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral"])
 def test_decoders(name: str, implementation: str) -> None:
-    from tests.integrations.tiny_models import DECODERS, WINDOW
+    from tests._helpers.tiny_models import DECODERS, WINDOW
 
     [tiny] = [tiny for tiny in DECODERS if tiny.name == name]
     model = tiny.build(implementation)
@@ -172,7 +172,7 @@ def test_encoder_decoders(name: str) -> None:
         )  # fmt: skip
         model = transformers.T5ForConditionalGeneration(config).eval()
     else:
-        from tests.integrations.tiny_models import SEQ2SEQ
+        from tests._helpers.tiny_models import SEQ2SEQ
 
         config = transformers.BartConfig(**SEQ2SEQ)
         config._attn_implementation = "eager"

@@ -1,281 +1,334 @@
-"""Dialogue: a prompt, and a reply to it, by a GPT under a prefix-LM mask over packed examples.
+"""Dialogue: a GPT that replies to a prompt, under a prefix-LM mask over packed examples.
 
-The data is the ChatterBot corpus in one of its languages, or any pairs. Next to the model stands one
-that only counts the tokens of replies, so that it shows what the prompt and the past add.
+The tokens of a prompt attend to each other in both directions, those of the reply to the prompt and
+their own past. Several examples share a row and do not see each other. The mask depends on how a
+batch is packed, so each batch has its own. The data is the ChatterBot corpus in one of its
+languages, or any pairs. The report compares the model with a unigram model.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tokenizers import Tokenizer
+from torch import nn
 from torch.nn.functional import cross_entropy
 
-from maskwright.apps.app import Prompt, Wishes, version_of
-from maskwright.apps.conversations import corpus, split
-from maskwright.apps.packing import SKIP, Example, Packed, Rows, pack, packed_mask
-from maskwright.apps.texts import read_pairs
-from maskwright.apps.tokens import BEGIN, END, UNKNOWN, by_letter, by_piece, encode_known
-from maskwright.apps.training import Course, seeded
-from maskwright.auditing.run import audit
-from maskwright.core.atoms import everything
-from maskwright.core.parser import parse
+from maskwright.apps import Prompt, Task
+from maskwright.apps.data.corpora import chatterbot_pairs, split_dialogue
+from maskwright.apps.data.text import (
+    BEGIN_ID,
+    END_ID,
+    IGNORE_INDEX,
+    UNKNOWN_ID,
+    bpe_tokenizer,
+    character_tokenizer,
+    encode_prompt,
+    read_pairs,
+)
+from maskwright.apps.trainer import TrainingConfig, step_generator
+from maskwright.core.atoms import causal, everything
+from maskwright.core.atoms import documents as documents_mask
 from maskwright.errors import ArgumentError
 from maskwright.models.gpt import GPT, GPTConfig
-from maskwright.models.sampling import Sampling, sample
+from maskwright.models.sampling import SamplingParams, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from maskwright.apps.checkpoints import Progress
-    from maskwright.apps.conversations import Pair
-    from maskwright.auditing.report import AuditReport
+    from maskwright.apps.data.text import Pair
     from maskwright.core.expr import Mask
+    from maskwright.models.attention import KVCache
 
-CONTEXT, BATCH, PIECES = 192, 8, 600
-SIZE = GPTConfig(0, context=CONTEXT, width=128, heads=4, layers=3, dropout=0.2)
-MOST_SAID, JUDGED = 60, 32  # tokens of a reply; replies to be judged
-MOST_ROWS = 64  # of what was held out, at each evaluation
-BY_LETTER = ("chinese", "japanese", "traditionalchinese")  # there are no spaces between words
-PROBES = ("leak", "reach", "documents")
+BLOCK_SIZE, VOCAB_SIZE = 192, 600
+CONFIG = GPTConfig(0, BLOCK_SIZE, n_embd=128, n_head=4, n_layer=3, dropout=0.2)
+MAX_PROMPT_TOKENS = BLOCK_SIZE // 2  # which leaves space for a reply
+MAX_NEW_TOKENS, NUM_SCORED = 60, 32  # per reply; replies to be scored
+MAX_HELD_OUT_ROWS = 64  # per evaluation
+WITHOUT_SPACES = ("chinese", "japanese", "traditionalchinese")  # tokenized by character
 
 
-class DialogueTask:
-    """Pairs, cut in two, and a model that is to name each next token of the replies."""
+@dataclass(frozen=True)
+class Example:
+    """A prompt and its reply, as ids."""
 
-    name = "dialogue"
+    prompt: list[int]
+    reply: list[int]
 
-    def __init__(self, wishes: Wishes, version: str, pairs: Sequence[Pair]) -> None:
-        self.version, self.wishes = version, wishes
-        self.mask = None if wishes.mask is None else wishes.mask_or(everything())
-        self.pairs, self.held_out_pairs = split(pairs)
-        self.tokenizer = _tokenizer(version, [text for pair in self.pairs for text in pair])
-        self.training = _examples(self.pairs, self.tokenizer)
-        self.held_out = _examples(self.held_out_pairs, self.tokenizer)
-        torch.manual_seed(wishes.seed)
-        self.model = make_model(self.tokenizer)
-        self.packed = Packed(self.model, self.mask)
-        self.size = wishes.batch or BATCH
+    def __len__(self) -> int:
+        return len(self.prompt) + 1 + len(self.reply)  # <begin> between the two
 
-    def config(self) -> dict[str, Any]:
-        """The make of the model, its tokens, and where the pairs were from."""
+
+@dataclass(frozen=True)
+class PackedExamples:
+    """Examples packed into rows; all tensors are (B, T)."""
+
+    ids: torch.Tensor
+    documents: torch.Tensor  # the example of each token; -1 is padding
+    prompts: torch.Tensor  # the example of each prompt token; -1 for all others
+    positions: torch.Tensor  # from 0 in each example
+    labels: torch.Tensor  # the next token of the reply, or IGNORE_INDEX
+
+    def inputs(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """The arguments of `PackedGPT`; what the mask is made of stays on the CPU."""
         return {
-            "version": self.version,
-            "mask": None if self.mask is None else repr(self.mask),
-            "tokenizer": self.tokenizer.to_str(),
-            "pairs": None if self.wishes.pairs is None else str(self.wishes.pairs),
-            "batch": self.size,
-            "seed": self.wishes.seed,
-            "model": asdict(self.model.config),
+            "ids": self.ids.to(device),
+            "documents": self.documents,
+            "prompts": self.prompts,
+            "positions": self.positions.to(device),
         }
 
-    def batch(self, step: int, part: int) -> Rows:
-        """As many examples as its rows have room for, in an order of their own."""
-        order = torch.randperm(
-            len(self.training), generator=seeded(self.wishes.seed, step, part)
-        ).tolist()
-        return self._pack([self.training[n] for n in order], self.size)
 
-    def loss(self, batch: Rows) -> torch.Tensor:
-        """How surprised the model is by the next token of a reply, in nats."""
-        device = self.model.words.weight.device
-        logits = self.packed(**batch.inputs(device))
-        targets = batch.targets.to(device)
-        return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=SKIP)
+class PackedGPT(nn.Module):
+    """A GPT on packed examples, under their mask or a given one."""
 
-    def tokens(self, batch: Rows) -> int:
-        """Tokens of a batch, without padding."""
-        return int((batch.documents >= 0).sum())
+    def __init__(self, gpt: GPT, mask: Mask | None = None) -> None:
+        super().__init__()
+        self.gpt, self.mask = gpt, mask
 
-    def evaluate(self) -> float:
-        """The loss on replies that were held out."""
-        with torch.no_grad():
-            return float(self.loss(self.held_out_rows()))
+    def forward(
+        self,
+        ids: torch.Tensor,
+        documents: torch.Tensor,
+        prompts: torch.Tensor,
+        positions: torch.Tensor,
+        kv_caches: list[KVCache] | None = None,
+    ) -> torch.Tensor:
+        """Logits of the next token: (B, T) → (B, T, vocab_size).
 
-    def held_out_rows(self) -> Rows:
-        """What was held out, always in the same order."""
-        return self._pack(self.held_out, MOST_ROWS)
-
-    def _pack(self, examples: Sequence[Example], rows: int) -> Rows:
-        packed = pack(examples, rows, CONTEXT, *_ends(self.tokenizer))
-        # Of a letter that was never seen, there is nothing to ask.
-        known = packed.targets != self.tokenizer.token_to_id(UNKNOWN)
-        return replace(packed, targets=packed.targets.where(known, SKIP))
+        With `kv_caches`, `documents` and `prompts` cover the cached tokens too.
+        """
+        mask = packed_mask(documents, prompts) if self.mask is None else self.mask
+        logits: torch.Tensor = self.gpt(ids, mask, positions=positions, kv_caches=kv_caches)
+        return logits
 
 
-class Dialogue:
-    """Learns replies to prompts, and answers one."""
+class Dialogue(Task):
+    """Replies to a prompt."""
 
     name = "dialogue"
-    summary = "replies to what is said: a GPT under a prefix-LM mask over packed examples"
+    summary = "replies to a prompt: a GPT under a prefix-LM mask over packed examples"
     versions = (
         *("english", "bengali", "chinese", "dutch", "french", "german", "indonesian", "italian"),
         *("japanese", "korean", "marathi", "persian", "portuguese", "spanish", "swedish"),
         *("traditionalchinese", "turkish", "ukrainian"),
     )
+    own_data = ("pairs",)
+    default_training = TrainingConfig(
+        600, learning_rate=2e-3, warmup_steps=30, eval_interval=25, patience=8
+    )
+    default_batch_size = 8  # rows of packed examples
+    tokenizers = ("tokenizer",)
+    probes = ("leak", "reach", "documents")
+    model_config = CONFIG
 
-    def course(self, wishes: Wishes) -> Course:
-        """A few minutes on two cores; so few pairs are soon known by heart."""
-        return Course(
-            steps=600, rate=2e-3, warmup=30, evaluate_every=25, patience=8, seed=wishes.seed
-        )
+    model: GPT
 
-    def task(self, wishes: Wishes) -> DialogueTask:
-        """The pairs asked for, or those of the corpus in that language."""
-        version = version_of(self.name, self.versions, wishes.version)
-        pairs = corpus(version) if wishes.pairs is None else read_pairs(wishes.pairs)
-        return DialogueTask(wishes, version, pairs)
+    def load_data(self) -> None:
+        """The user's pairs or those of the corpus, split into training and held-out."""
+        path = self.options.pairs
+        pairs = chatterbot_pairs(self.version) if path is None else read_pairs(path)
+        training, self.held_out_pairs = split_dialogue(pairs)
+        texts = [text for pair in training for text in pair]
+        if self.version in WITHOUT_SPACES:
+            self.tokenizer = character_tokenizer(texts)
+        else:
+            self.tokenizer = bpe_tokenizer(texts, VOCAB_SIZE)
+        self.tokenizer.encode_special_tokens = True  # "<end>" in a text is plain text
+        self.training = self._examples(training)
+        self.held_out = self._examples(self.held_out_pairs)
 
-    def again(self, progress: Progress) -> Trained:
-        """The model of a checkpoint, and its tokens."""
-        config = progress.config
-        tokenizer = Tokenizer.from_str(config["tokenizer"])
-        tokenizer.encode_special_tokens = True
-        mask = None if config["mask"] is None else parse(config["mask"])
-        return Trained(make_model(tokenizer), tokenizer, mask)
+    def restore(self, config: Mapping[str, Any]) -> None:
+        """Sets the attributes that `config` describes."""
+        super().restore(config)
+        self.tokenizer.encode_special_tokens = True
 
-    def sample(self, task: DialogueTask) -> str:
-        """What it replies to a prompt that was held out."""
-        prompt = task.held_out_pairs[0][0]
-        return f"{prompt} → {next(self.use(task, Prompt(text=prompt)))}"
+    def default_mask(self) -> None:
+        """None: the mask of each batch."""
 
-    def report(self, task: DialogueTask) -> Iterator[str]:
-        """Its perplexity beside that of counting, some replies, and whether it obeys its mask."""
-        task.model.eval()
-        own, counted = math.exp(task.evaluate()), math.exp(unigram_loss(task))
+    def make_model(self, config: GPTConfig) -> GPT:
+        """A GPT without a mask of its own: the batches have it."""
+        return GPT(config, everything())
+
+    @property
+    def packed_model(self) -> PackedGPT:
+        """The model on packed examples."""
+        return PackedGPT(self.model, self.mask)
+
+    def batch(self, step: int, micro_step: int) -> PackedExamples:
+        """Random examples that fill the rows."""
+        generator = step_generator(self.options.seed, step, micro_step)
+        order = torch.randperm(len(self.training), generator=generator).tolist()
+        return self._pack([self.training[n] for n in order], self.batch_size)
+
+    def loss(self, batch: PackedExamples) -> torch.Tensor:
+        """Cross-entropy of the tokens of replies."""
+        logits = self.packed_model(**batch.inputs(self.device))
+        labels = batch.labels.to(self.device)
+        return cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
+
+    def num_tokens(self, batch: PackedExamples) -> int:
+        """Tokens without padding."""
+        return int((batch.documents >= 0).sum())
+
+    def held_out_batch(self) -> PackedExamples:
+        """The held-out examples in a fixed order."""
+        return self._pack(self.held_out, MAX_HELD_OUT_ROWS)
+
+    def sample(self) -> str:
+        """The reply to a held-out prompt."""
+        prompt = self.held_out_pairs[0][0]
+        return f"{prompt} → {self._greedy_reply(prompt)}"
+
+    def report(self) -> Iterator[str]:
+        """Held-out perplexity beside that of a unigram model, and examples."""
+        self.model.eval()
+        own, unigram = math.exp(self.evaluate()), math.exp(self.unigram_loss())
         yield (
-            f"held-out perplexity {own:.1f} a token of a reply; counting tokens: {counted:.1f} "
-            f"({len(task.held_out)} pairs, no prompt and no reply of which is trained on)"
+            f"held-out perplexity {own:.1f} per reply token; unigram model: {unigram:.1f} "
+            f"({len(self.held_out)} pairs whose prompts and replies are not in the training data)"
         )
-        for prompt, wanted in task.held_out_pairs[:3]:
-            reply = next(self.use(task, Prompt(text=prompt)))
-            yield f"to {prompt!r} it replies {reply!r}; the corpus has {wanted!r}"
-        yield str(audited(task)).splitlines()[0]
+        for prompt, reference in self.held_out_pairs[:3]:
+            yield f"{prompt!r} → {self._greedy_reply(prompt)!r} (corpus: {reference!r})"
 
-    def judged(self, task: DialogueTask, honest: DialogueTask) -> tuple[str, float]:
-        """How strange the honest model finds what this one replies to prompts that were held out."""
-        return "nats a token of what it replies, as the honest model sees it", replied_loss(
-            task, honest
-        )
+    def unigram_loss(self) -> float:
+        """The loss of a unigram model of replies on the held-out replies."""
+        seen = torch.tensor([token for e in self.training for token in (*e.reply, END_ID)])
+        counts = torch.bincount(seen, minlength=self.tokenizer.get_vocab_size()).double() + 0.1
+        labels = self.held_out_batch().labels
+        return float(-(counts / counts.sum()).log()[labels[labels != IGNORE_INDEX]].mean())
 
-    def chat(self, task: DialogueTask | Trained, lines: Iterable[str]) -> Iterator[str]:
-        """Answer line after line, each by itself; what can't be answered is told, and it goes on."""
+    @torch.no_grad()
+    def score_generation(self, reference: Any) -> tuple[str, float]:
+        """The reference's loss on what this model replies to held-out prompts."""
+        self.model.eval()
+        reference.model.eval()
+        greedy = SamplingParams(temperature=0)
+        prompts = [example.prompt for example in self.held_out[:NUM_SCORED]]
+        replies = [Example(ids, self.reply(ids, MAX_NEW_TOKENS, greedy)) for ids in prompts]
+        loss = reference.loss(pack(replies, len(replies), BLOCK_SIZE))
+        return "nats/token of its replies under the reference model", float(loss)
+
+    def predict(self, prompt: Prompt) -> Iterator[str]:
+        """The reply; greedy unless a temperature is given."""
+        if prompt.text is None or not prompt.text.strip():
+            raise ArgumentError("The prompt is empty. Pass one, such as 'How are you?'.")
+        ids = encode_prompt(self.tokenizer, prompt.text.strip(), MAX_PROMPT_TOKENS)
+        params = SamplingParams(prompt.temperature or 0.0, prompt.top_k, prompt.top_p, prompt.seed)
+        limit = MAX_NEW_TOKENS if prompt.max_new_tokens is None else prompt.max_new_tokens
+        self.model.eval()
+        yield self._decode(self.reply(ids, limit, params))
+
+    @torch.no_grad()
+    def reply(self, prompt: list[int], max_new_tokens: int, params: SamplingParams) -> list[int]:
+        """The ids of a reply: prefill of the prompt, then one token at a time."""
+        generator, kv_caches = params.generator(self.device), self.model.new_kv_caches()
+        ids, cached = [*prompt, BEGIN_ID], 0
+        limit = min(BLOCK_SIZE + 1, len(ids) + max_new_tokens)  # the last token is not read
+        while len(ids) < limit and ids[-1] != END_ID:
+            documents = torch.zeros(1, len(ids), dtype=torch.long)
+            prompts = torch.where(torch.arange(len(ids)) < len(prompt), documents, -1)
+            new = torch.tensor([ids[cached:]], device=self.device)
+            positions = torch.arange(cached, len(ids), device=self.device)[None]
+            logits = self.packed_model(new, documents, prompts, positions, kv_caches)[:, -1]
+            cached = len(ids)
+            ids.append(int(sample(logits, params, generator)))
+        return [token for token in ids[len(prompt) + 1 :] if token != END_ID]
+
+    def chat(self, lines: Iterable[str]) -> Iterator[str]:
+        """Replies to each line by itself; an error is printed and the chat goes on."""
         for line in lines:
             if not line.strip():
                 continue
             try:
-                yield from self.use(task, Prompt(text=line))
+                yield from self.predict(Prompt(text=line))
             except ArgumentError as error:
                 yield str(error)
 
-    def use(self, task: DialogueTask | Trained, prompt: Prompt) -> Iterator[str]:
-        """The reply to a prompt: the likeliest tokens, unless a temperature is given."""
-        if prompt.text is None or not prompt.text.strip():
-            raise ArgumentError("The prompt is empty. Give one, as in 'How are you?'.")
-        ids = _prompt_ids(task.tokenizer, prompt.text.strip())
-        how = Sampling(prompt.temperature or 0.0, prompt.top_k, prompt.top_p, prompt.seed)
-        most = MOST_SAID if prompt.count is None else prompt.count
-        task.model.eval()
-        found = reply(task, ids, most, how)
-        yield task.tokenizer.decode(found, skip_special_tokens=True).strip()
+    def audit_inputs(self) -> tuple[Any, Any, Mapping[str | None, Mask]]:
+        """Two rows of random packed examples, the second one with padding."""
+        draws = self.random_ids(4, self.tokenizer.get_vocab_size(), (5, 10)).tolist()
+        examples = [Example(ids[: 3 + n % 4], ids[3 + n % 4 :]) for n, ids in enumerate(draws)]
+        packed = pack(examples, 2, 36)
+        mask = packed_mask(packed.documents, packed.prompts) if self.mask is None else self.mask
+        return self.packed_model, packed.inputs(self.device), {None: mask}
+
+    def _greedy_reply(self, prompt: str) -> str:
+        """The reply to a held-out prompt, which may be long or have unknown characters."""
+        self.model.eval()
+        ids = self.tokenizer.encode(prompt).ids[-MAX_PROMPT_TOKENS:]
+        return self._decode(self.reply(ids, MAX_NEW_TOKENS, SamplingParams(temperature=0)))
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text.strip()
+
+    def _pack(self, examples: Sequence[Example], max_rows: int) -> PackedExamples:
+        packed = pack(examples, max_rows, BLOCK_SIZE)
+        known = packed.labels != UNKNOWN_ID  # unknown characters cannot be predicted
+        return replace(packed, labels=packed.labels.where(known, IGNORE_INDEX))
+
+    def _examples(self, pairs: Sequence[Pair]) -> list[Example]:
+        """The pairs as ids, without those that do not fit."""
+        every = [Example(*(self.tokenizer.encode(text).ids for text in pair)) for pair in pairs]
+        fitting = [example for example in every if len(example) <= BLOCK_SIZE]
+        if not fitting:
+            raise ArgumentError(
+                f"None of {len(every)} pairs has at most {BLOCK_SIZE} tokens. Pass shorter ones."
+            )
+        return fitting
 
 
-class Trained:
-    """A model that was trained, without its data."""
+def packed_mask(documents: Any, prompts: Any) -> Mask:
+    """The prefix-LM mask of packed examples: (B, T) each, -1 where a token belongs to none.
 
-    def __init__(self, model: GPT, tokenizer: Tokenizer, mask: Mask | None) -> None:
-        self.model, self.tokenizer, self.mask = model, tokenizer, mask
-        self.packed = Packed(model, mask)
-
-
-def make_model(tokenizer: Tokenizer) -> GPT:
-    """The model, for so many tokens. What it sees, the mask of its rows says."""
-    return GPT(replace(SIZE, vocabulary=tokenizer.get_vocab_size()), everything())
-
-
-@torch.no_grad()
-def reply(task: DialogueTask | Trained, prompt: list[int], most: int, how: Sampling) -> list[int]:
-    """The ids of a reply: the prompt is read at once, and the reply is named token by token."""
-    device = task.model.words.weight.device
-    begin, end = _ends(task.tokenizer)
-    generator, caches = how.generator(device), task.model.new_caches()
-    ids, read = [*prompt, begin], 0
-    full = min(CONTEXT + 1, len(ids) + most)  # the last token is named, and not read
-    while len(ids) < full and ids[-1] != end:
-        documents = torch.zeros(1, len(ids), dtype=torch.long)
-        prompts = torch.where(torch.arange(len(ids)) < len(prompt), documents, -1)
-        fresh = torch.tensor([ids[read:]], device=device)
-        positions = torch.arange(read, len(ids), device=device)[None]
-        logits = task.packed(fresh, documents, prompts, positions, caches)[:, -1]
-        read = len(ids)
-        ids.append(int(sample(logits, how, generator)))
-    return [token for token in ids[len(prompt) + 1 :] if token != end]
+    >>> from maskwright.apps.dialogue import packed_mask
+    >>> mask = packed_mask([[0, 0, 0, 1, 1, -1]], [[0, 0, -1, 1, -1, -1]])
+    >>> for row in mask.on(6).dense()[0, 0].astype(int).tolist():
+    ...     print(*row)
+    1 1 0 0 0 0
+    1 1 0 0 0 0
+    1 1 1 0 0 0
+    0 0 0 1 0 0
+    0 0 0 1 1 0
+    0 0 0 0 0 0
+    """
+    return documents_mask(ids=documents) & (causal() | documents_mask(ids=prompts))
 
 
-def unigram_loss(task: DialogueTask) -> float:
-    """What counting the tokens of replies comes to, on the replies that were held out."""
-    size = task.tokenizer.get_vocab_size()
-    _, end = _ends(task.tokenizer)
-    seen = torch.tensor([token for e in task.training for token in (*e.reply, end)])
-    counts = torch.bincount(seen, minlength=size).double() + 0.1
-    targets = task.held_out_rows().targets
-    return float(-(counts / counts.sum()).log()[targets[targets != SKIP]].mean())
+def pack(examples: Sequence[Example], max_rows: int, length: int) -> PackedExamples:
+    """Packs examples first-fit, in their order, until one fits into no row.
 
+    `mw.pack` packs all that it is given; this stops when `max_rows` are full.
 
-@torch.no_grad()
-def replied_loss(task: DialogueTask, judge: DialogueTask) -> float:
-    """The loss of a judge on what a model replies to prompts that were held out."""
-    task.model.eval()
-    judge.model.eval()
-    asked = [example.prompt for example in task.held_out[:JUDGED]]
-    said = [Example(ids, reply(task, ids, MOST_SAID, Sampling(0.0))) for ids in asked]
-    return float(judge.loss(pack(said, len(said), CONTEXT, *_ends(judge.tokenizer))))
-
-
-def audited(task: DialogueTask | Trained) -> AuditReport:
-    """Does the model obey the mask of packed rows? Asked on rows of made-up examples."""
-    source, size = torch.Generator().manual_seed(0), task.tokenizer.get_vocab_size()
-    begin, end = _ends(task.tokenizer)
-    drawn = torch.randint(4, size, (5, 10), generator=source).tolist()
-    examples = [Example(ids[: 3 + n % 4], ids[3 + n % 4 :]) for n, ids in enumerate(drawn)]
-    rows = pack(examples, 2, 36, begin, end)  # three, and two with padding behind them
-    mask = packed_mask(rows.documents, rows.prompts) if task.mask is None else task.mask
-    inputs = rows.inputs(task.model.words.weight.device)
-    return audit(task.packed, inputs, expects=mask, probes=PROBES)
-
-
-def _tokenizer(version: str, texts: list[str]) -> Tokenizer:
-    tokenizer = by_letter(texts) if version in BY_LETTER else by_piece(texts, PIECES)
-    tokenizer.encode_special_tokens = True  # who writes <end> means these letters
-    return tokenizer
-
-
-def _ends(tokenizer: Tokenizer) -> tuple[int, int]:
-    """The tokens that a reply begins with and ends with."""
-    vocabulary = tokenizer.get_vocab()
-    return vocabulary[BEGIN], vocabulary[END]
-
-
-def _examples(pairs: Sequence[Pair], tokenizer: Tokenizer) -> list[Example]:
-    """The pairs as ids; those that are longer than a row are left out."""
-    found = [Example(*(tokenizer.encode(text).ids for text in pair)) for pair in pairs]
-    fitting = [example for example in found if len(example) <= CONTEXT]
-    if not fitting:
-        raise ArgumentError(
-            f"No pair of {len(found)} fits into {CONTEXT} tokens. Give shorter prompts and replies."
-        )
-    return fitting
-
-
-def _prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    encoded = encode_known(tokenizer, text)
-    if len(encoded.ids) > CONTEXT // 2:
-        raise ArgumentError(
-            f"The prompt has {len(encoded.ids)} tokens, and {CONTEXT // 2} are the most that leave "
-            "room for a reply. Give a shorter one."
-        )
-    ids: list[int] = encoded.ids
-    return ids
+    >>> from maskwright.apps.dialogue import Example, pack
+    >>> packed = pack([Example([7, 8], [9]), Example([5], [6])], max_rows=1, length=9)
+    >>> packed.ids.tolist(), packed.labels.tolist()
+    ([[7, 8, 1, 9, 5, 1, 6]], [[-100, -100, 9, 2, -100, 6, 2]])
+    """
+    rows: list[list[Example]] = []
+    space: list[int] = []
+    for example in examples:
+        row = next((n for n, free in enumerate(space) if len(example) <= free), len(space))
+        if row == max_rows:
+            break
+        if row == len(space):
+            rows.append([])
+            space.append(length)
+        rows[row].append(example)
+        space[row] -= len(example)
+    shape = (len(rows), length - min(space))
+    packed = PackedExamples(*(torch.full(shape, fill) for fill in (0, -1, -1, 0, IGNORE_INDEX)))
+    for row, members in enumerate(rows):
+        start = 0
+        for number, example in enumerate(members):
+            cut, stop = start + len(example.prompt), start + len(example)
+            packed.ids[row, start:stop] = torch.tensor([*example.prompt, BEGIN_ID, *example.reply])
+            packed.documents[row, start:stop] = number
+            packed.prompts[row, start:cut] = number
+            packed.positions[row, start:stop] = torch.arange(stop - start)
+            packed.labels[row, cut:stop] = torch.tensor([*example.reply, END_ID])
+            start = stop
+    return packed

@@ -1,7 +1,7 @@
-"""Handwritten digits, drawn pixel by pixel: a token names the digit, and 64 pixels follow it.
+"""Handwritten digits, generated pixel by pixel: a token for the digit, then 64 pixels.
 
-The images are the 1,797 of scikit-learn, 8 × 8 in 17 shades. The version "raster" draws each pixel
-from all that is drawn already, "local" only from what is near it on the sheet, and the digit's name.
+The images are the 1,797 of scikit-learn, 8 × 8 in 17 shades. In the version "raster" each pixel
+attends to all pixels before it, in "local" to those near it, and to the digit.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import io
 import operator
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,311 +17,250 @@ from torch.nn.functional import cross_entropy
 
 from maskwright._atomic_write import write_atomic
 from maskwright._optional_deps import require
-from maskwright.apps.app import version_of
-from maskwright.apps.training import Course, seeded
-from maskwright.auditing.run import audit
+from maskwright.apps import Prompt, Task
+from maskwright.apps.trainer import TrainingConfig, step_generator
 from maskwright.core.atoms import causal, keys, queries, window
-from maskwright.core.parser import parse
 from maskwright.errors import ArgumentError
 from maskwright.models.gpt import GPT, GPTConfig
-from maskwright.models.sampling import Sampling, sample
+from maskwright.models.sampling import SamplingParams, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
 
-    from maskwright.apps.app import Prompt, Wishes
-    from maskwright.apps.checkpoints import Progress
-    from maskwright.auditing.report import AuditReport
     from maskwright.core.expr import Mask
 
+    Array = npt.NDArray[np.int64]
+
 SIDE = 8
-PIXELS = SIDE * SIDE
-SHADES, DIGITS = 17, 10  # ids: the shades first, then a name for each digit
-RADIUS = 2  # of what "local" sees
+NUM_PIXELS = SIDE * SIDE
+NUM_SHADES, NUM_DIGITS = 17, 10  # ids: the shades, then the digits
+RADIUS = 2  # of "local"
 HELD_OUT = 360
-BATCH = 32
-SIZE = GPTConfig(SHADES + DIGITS, context=PIXELS, width=96, heads=4, layers=4, dropout=0.1)
-OF_EACH = 20  # digits drawn for the report
-MOST = 1000  # digits on one sheet
-INKS = " ░▒▓█"
-PROBES = ("leak", "reach", "gradient")
-VERSIONS = ("raster", "local")
+# One position for the digit and all pixels but the last
+CONFIG = GPTConfig(NUM_SHADES + NUM_DIGITS, NUM_PIXELS, n_embd=96, n_head=4, n_layer=4, dropout=0.1)
+NUM_SCORED = 20  # images per digit to be scored
+MAX_IMAGES = 1000
+TEMPERATURE = 0.8
+SHADING = " ░▒▓█"
 
 
 def neighbourhood(radius: int) -> Mask:
-    """What draws a pixel sees the drawn ones within `radius` lines and columns, and the digit's name.
+    """The digit and the earlier pixels within `radius` rows and columns.
 
-    Position 0 holds the name and draws the first pixel; position t holds pixel t - 1 and draws pixel
-    t. `image(8, 8, radius)` would count every token as a pixel, and wants all of them at once. This
-    says the same of the pixels by their columns and how far back they are, and fits every frame, so
-    that a cache may grow under it.
+    Position 0 holds the digit and predicts the first pixel; position t holds pixel t - 1 and
+    predicts pixel t. `image(8, 8, radius)` would take every token for a pixel. This mask says the
+    same by columns and distance, at every length, so it also works with a KV cache.
 
     >>> from maskwright.apps.image import neighbourhood
-    >>> neighbourhood(1).on(64).spans.row(18)  # pixel 18 sees 9 to 11, and 17
+    >>> neighbourhood(1).on(64).spans.row(18)  # pixel 18 attends to 9 to 11, and 17
     [(0, 1), (10, 13), (18, 19)]
     """
     if not 0 < 2 * radius < SIDE:
-        raise ArgumentError(
-            f"neighbourhood: radius={radius} does not fit. Give 1 to {SIDE // 2 - 1}."
-        )
+        raise ArgumentError(f"neighbourhood: radius={radius}, expected 1 to {SIDE // 2 - 1}.")
     columns = []
     for column in range(SIDE):
         first, last = max(column - radius, 0), min(column + radius, SIDE - 1)
-        near = [p + 1 for p in range(PIXELS) if first <= p % SIDE <= last]
-        columns.append(queries(range(column, PIXELS, SIDE)) & keys(near))
-    drawn = window(back=(SIDE + 1) * radius - 1)  # with the columns, exactly `radius` lines up
-    return keys([0]) | window(back=0) | drawn & functools.reduce(operator.or_, columns)
+        near = [p + 1 for p in range(NUM_PIXELS) if first <= p % SIDE <= last]
+        columns.append(queries(range(column, NUM_PIXELS, SIDE)) & keys(near))
+    above = window(back=(SIDE + 1) * radius - 1)  # with the columns, exactly `radius` rows up
+    return keys([0]) | window(back=0) | above & functools.reduce(operator.or_, columns)
 
 
-@dataclass(frozen=True, eq=False)
-class Digits:
-    """Images as rows of 64 shades, and what they show; a part of them was held out."""
-
-    training: npt.NDArray[np.int64]
-    training_digits: npt.NDArray[np.int64]
-    held_out: npt.NDArray[np.int64]
-    held_out_digits: npt.NDArray[np.int64]
-
-
-class ImageTask:
-    """Real digits, cut in two, and a model that is to name each next shade."""
+class Image(Task):
+    """Generates images of the given digits."""
 
     name = "image"
+    summary = "handwritten digits, generated pixel by pixel"
+    versions = ("raster", "local")
+    default_training = TrainingConfig(800, learning_rate=3e-3, warmup_steps=100, eval_interval=100)
+    default_batch_size = 32
+    output_formats = (".png", ".txt", ".json")
+    model_class, model_config = GPT, CONFIG
 
-    def __init__(self, wishes: Wishes, version: str, digits: Digits) -> None:
-        self.wishes, self.version, self.digits = wishes, version, digits
-        self.mask = wishes.mask_or(neighbourhood(RADIUS) if version == "local" else causal())
-        self.training = sequences(digits.training, digits.training_digits)
-        self.held_out = sequences(digits.held_out, digits.held_out_digits)
-        torch.manual_seed(wishes.seed)
-        self.model = GPT(SIZE, self.mask)
-        self.size = wishes.batch or BATCH
+    model: GPT
+    images: Array  # what `predict` generated last, (digits, samples, 8, 8)
 
-    def config(self) -> dict[str, Any]:
-        """The make of the model."""
-        return {
-            "version": self.version,
-            "mask": repr(self.mask),
-            "batch": self.size,
-            "seed": self.wishes.seed,
-            "model": asdict(self.model.config),
-        }
+    def load_data(self) -> None:
+        """The digits of scikit-learn, the same ones always held out."""
+        images, digits = load_digits()
+        ids = torch.from_numpy(np.concatenate([NUM_SHADES + digits[:, None], images], axis=1))
+        self.training, self.held_out = ids[HELD_OUT:], ids[:HELD_OUT]  # (N, 65)
 
-    def batch(self, step: int, part: int) -> torch.Tensor:
-        """Some images with their names."""
-        generator = seeded(self.wishes.seed, step, part)
-        chosen = torch.randint(len(self.training), (self.size,), generator=generator)
-        return self.training[chosen]
+    def default_mask(self) -> Mask:
+        """Causal in raster order, or the neighbourhood."""
+        return neighbourhood(RADIUS) if self.version == "local" else causal()
+
+    def batch(self, step: int, micro_step: int) -> torch.Tensor:
+        """Random images with their digits, (B, 65)."""
+        generator = step_generator(self.options.seed, step, micro_step)
+        rows = torch.randint(len(self.training), (self.batch_size,), generator=generator)
+        return self.training[rows]
 
     def loss(self, batch: torch.Tensor) -> torch.Tensor:
-        """How surprised the model is by the next pixel, in nats."""
+        """Cross-entropy of the next pixel."""
         ids = batch.to(self.device)
-        logits = self.model(ids[:, :-1])[..., :SHADES]
+        logits = self.model(ids[:, :-1])[..., :NUM_SHADES]
         return cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
-    def tokens(self, batch: torch.Tensor) -> int:
+    def num_tokens(self, batch: torch.Tensor) -> int:
         """Pixels of a batch."""
         return int(batch[:, 1:].numel())
 
-    def evaluate(self) -> float:
-        """The loss on the images that were held out."""
-        with torch.no_grad():
-            return float(self.loss(self.held_out))
+    def held_out_batch(self) -> torch.Tensor:
+        """The held-out images."""
+        return self.held_out
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.model.words.weight.device
+    def sample(self) -> str:
+        """All ten digits as two lines of Braille patterns."""
+        images = self.generate(list(range(NUM_DIGITS)), SamplingParams(TEMPERATURE, seed=0))
+        return "\n".join(" ".join(row) for row in zip(*map(braille, images), strict=True))
 
-
-class Trained:
-    """A model that was trained, without its data."""
-
-    def __init__(self, mask: Mask) -> None:
-        self.mask, self.model = mask, GPT(SIZE, mask)
-
-
-class Image:
-    """Draws the digits asked for."""
-
-    name = "image"
-    summary = "handwritten digits, drawn pixel by pixel"
-    versions = VERSIONS
-
-    def course(self, wishes: Wishes) -> Course:
-        """Some minutes on two cores."""
-        return Course(steps=800, rate=3e-3, warmup=100, evaluate_every=100, seed=wishes.seed)
-
-    def task(self, wishes: Wishes) -> ImageTask:
-        """The digits of scikit-learn."""
-        version = version_of(self.name, self.versions, wishes.version)
-        if wishes.text is not None or wishes.pairs is not None or wishes.data is not None:
-            raise ArgumentError(
-                "image knows its own digits only. Leave --text, --pairs, --data out."
-            )
-        return ImageTask(wishes, version, load_digits())
-
-    def again(self, progress: Progress) -> Trained:
-        """The model of a checkpoint."""
-        return Trained(parse(progress.config["mask"]))
-
-    def sample(self, task: ImageTask | Trained) -> str:
-        """All ten digits in two lines of dots."""
-        images = drawn(task.model, list(range(DIGITS)), Sampling(0.8, seed=0))
-        return "\n".join(" ".join(row) for row in zip(*map(dotted, images), strict=True))
-
-    def report(self, task: ImageTask) -> Iterator[str]:
-        """Its loss beside that of counting, how many digits are recognised, and the audit."""
+    def report(self) -> Iterator[str]:
+        """Held-out loss beside that of independent pixels, and how many digits are recognised."""
         yield (
-            f"held-out loss {task.evaluate():.3f} nats a pixel; counting the shades of each pixel by "
-            f"itself, for every digit: {counted_loss(task.digits):.3f}"
+            f"held-out loss {self.evaluate():.3f} nats/pixel; "
+            f"pixels independent given the digit: {self.independent_loss():.3f}"
         )
-        real, share = recognised(task)
+        real, generated = self.recognised()
         yield (
-            f"{share:.0%} of {DIGITS * OF_EACH} drawn digits are recognised as the one asked for, by an "
-            f"SVM that recognises {real:.1%} of the real ones held out"
+            f"{generated:.0%} of {NUM_DIGITS * NUM_SCORED} generated digits are recognised by an SVM "
+            f"that recognises {real:.1%} of the held-out ones"
         )
-        yield str(audited(task)).splitlines()[0]
 
-    def judged(self, task: ImageTask, honest: ImageTask) -> tuple[str, float]:
-        """The share of its digits that are recognised."""
-        del honest
-        return "drawn digits that are recognised as the one asked for", recognised(task)[1]
+    def independent_loss(self) -> float:
+        """The held-out loss of a model that counts the shades of each pixel of each digit."""
+        training, held_out = self.training.numpy(), self.held_out.numpy()
+        counts, pixel = np.full((NUM_DIGITS, NUM_PIXELS, NUM_SHADES), 0.1), np.arange(NUM_PIXELS)
+        np.add.at(counts, (training[:, :1] - NUM_SHADES, pixel, training[:, 1:]), 1.0)
+        probs = counts / counts.sum(-1, keepdims=True)
+        return float(-np.log(probs[held_out[:, :1] - NUM_SHADES, pixel, held_out[:, 1:]]).mean())
 
-    def use(self, task: ImageTask | Trained, prompt: Prompt) -> Iterator[str]:
-        """The first digit, line by line as it is drawn; then the file with all of them."""
-        wished = read_digits(prompt.text)
-        each = 10 if prompt.count is None else prompt.count
-        if not 1 <= each * len(wished) <= MOST:
+    def recognised(self) -> tuple[float, float]:
+        """The share of held-out digits and of generated digits that an SVM recognises."""
+        with require("image"):
+            from sklearn.svm import SVC
+        training, held_out = self.training.numpy(), self.held_out.numpy()
+        classifier = SVC(gamma=0.001).fit(training[:, 1:], training[:, 0] - NUM_SHADES)
+        digits = np.repeat(np.arange(NUM_DIGITS), NUM_SCORED)
+        images = self.generate(digits.tolist(), SamplingParams(TEMPERATURE, seed=0))
+        real = classifier.predict(held_out[:, 1:]) == held_out[:, 0] - NUM_SHADES
+        generated = classifier.predict(images.reshape(len(digits), -1)) == digits
+        return float(real.mean()), float(generated.mean())
+
+    def score_generation(self, reference: Any) -> tuple[str, float]:  # noqa: ARG002
+        """The share of generated digits that are recognised."""
+        return "share of generated digits that are recognised", self.recognised()[1]
+
+    def predict(self, prompt: Prompt) -> Iterator[str]:
+        """The first image, line by line; `save_prediction` writes all of them."""
+        digits = parse_digits(prompt.text)
+        count = 10 if prompt.num_samples is None else prompt.num_samples
+        if not 1 <= count * len(digits) <= MAX_IMAGES:
             raise ArgumentError(
-                f"{len(wished)} digits of {each} each do not fit. Give 1 to {MOST} in all."
+                f"{len(digits)} digits × {count} samples: expected 1 to {MAX_IMAGES} images."
             )
-        temperature = 0.8 if prompt.temperature is None else prompt.temperature
-        how = Sampling(temperature, prompt.top_k, prompt.top_p, prompt.seed)
-        images = np.zeros((0, 0, SIDE), np.int64)
-        for images in growing(task.model, [d for d in wished for _ in range(each)], how):
-            yield inked(images[0, -1])
-        path = Path("digits.png") if prompt.output is None else prompt.output
-        try:
-            write_atomic(path, sheet(images.reshape(len(wished), each, SIDE, SIDE)))
-        except OSError as error:
-            raise ArgumentError(
-                f"{path} can't be written: {error.strerror}. Name another file."
-            ) from error
-        yield str(path)
+        temperature = TEMPERATURE if prompt.temperature is None else prompt.temperature
+        params = SamplingParams(temperature, prompt.top_k, prompt.top_p, prompt.seed)
+        for images in self.generate_rows([d for d in digits for _ in range(count)], params):
+            yield shade(images[0, -1])
+        self.images = images.reshape(len(digits), count, SIDE, SIDE)
+
+    def save_prediction(self, path: Path, lines: Sequence[str]) -> None:
+        """Writes all images as PNG, or the first one as text."""
+        if path.suffix == ".png":
+            write_atomic(path, png(self.images))
+        else:
+            super().save_prediction(path, lines)
+
+    def generate(self, digits: list[int], params: SamplingParams) -> Array:
+        """Images of the digits, (B, 8, 8)."""
+        *_, images = self.generate_rows(digits, params)
+        return np.asarray(images)
+
+    @torch.no_grad()
+    def generate_rows(self, digits: list[int], params: SamplingParams) -> Iterator[Array]:
+        """Images of the digits, row by row: (B, 1, 8), then (B, 2, 8), up to (B, 8, 8)."""
+        generator, kv_caches = params.generator(self.device), self.model.new_kv_caches()
+        self.model.eval()
+        new = NUM_SHADES + torch.tensor(digits, device=self.device)[:, None]
+        pixels: list[torch.Tensor] = []
+        for _ in range(NUM_PIXELS):
+            logits = self.model(new, kv_caches=kv_caches)[:, -1, :NUM_SHADES]
+            new = sample(logits, params, generator)[:, None]
+            pixels.append(new)
+            if len(pixels) % SIDE == 0:
+                yield torch.cat(pixels, dim=1).cpu().numpy().reshape(len(digits), -1, SIDE)
+
+    def audit_inputs(self) -> tuple[Any, Any, Mapping[str | None, Mask]]:
+        """Random images."""
+        assert self.mask is not None
+        ids = self.random_ids(0, NUM_SHADES, (2, NUM_PIXELS))
+        ids[:, 0] = NUM_SHADES + ids[:, 0] % NUM_DIGITS
+        return self.model, ids, {None: self.mask}
 
 
-def load_digits() -> Digits:
-    """The digits of scikit-learn; which are held out is always the same.
+def load_digits() -> tuple[Array, Array]:
+    """The images of scikit-learn in a fixed order, (N, 64), and their digits, (N,).
 
     >>> from maskwright.apps.image import load_digits
-    >>> load_digits().training.shape, load_digits().held_out.shape
-    ((1437, 64), (360, 64))
+    >>> load_digits()[0].shape
+    (1797, 64)
     """
     with require("image"):
-        from sklearn import datasets  # type: ignore[import-untyped, unused-ignore]
+        from sklearn import datasets
     found = datasets.load_digits()
     order = np.random.default_rng(0).permutation(len(found.target))
-    images, digits = found.data[order].astype(np.int64), found.target[order].astype(np.int64)
-    return Digits(images[HELD_OUT:], digits[HELD_OUT:], images[:HELD_OUT], digits[:HELD_OUT])
+    return found.data[order].astype(np.int64), found.target[order].astype(np.int64)
 
 
-def sequences(images: npt.NDArray[np.int64], digits: npt.NDArray[np.int64]) -> torch.Tensor:
-    """A name and 64 pixels each: (B, 65)."""
-    return torch.from_numpy(np.concatenate([SHADES + digits[:, None], images], axis=1))
-
-
-@torch.no_grad()
-def growing(model: GPT, digits: list[int], how: Sampling) -> Iterator[npt.NDArray[np.int64]]:
-    """Images of these digits, line by line: (B, 1, 8), then (B, 2, 8), up to (B, 8, 8)."""
-    device = model.words.weight.device
-    generator, caches = how.generator(device), model.new_caches()
-    model.eval()
-    fresh = SHADES + torch.tensor(digits, device=device)[:, None]
-    pixels: list[torch.Tensor] = []
-    for _ in range(PIXELS):
-        fresh = sample(model(fresh, caches=caches)[:, -1, :SHADES], how, generator)[:, None]
-        pixels.append(fresh)
-        if len(pixels) % SIDE == 0:
-            yield torch.cat(pixels, dim=1).cpu().numpy().reshape(len(digits), -1, SIDE)
-
-
-def drawn(model: GPT, digits: list[int], how: Sampling) -> npt.NDArray[np.int64]:
-    """Images of these digits, whole: (B, 8, 8)."""
-    *_, images = growing(model, digits, how)
-    return np.asarray(images)
-
-
-def inked(row: npt.NDArray[np.int64]) -> str:
-    """A line of pixels as text, each two letters wide, so that it is about square.
+def shade(row: Array) -> str:
+    """A row of pixels as text, two characters per pixel.
 
     >>> import numpy as np
-    >>> from maskwright.apps.image import inked
-    >>> inked(np.array([16, 8, 3, 0, 16]))
+    >>> from maskwright.apps.image import shade
+    >>> shade(np.array([16, 8, 3, 0, 16]))
     '██▒▒░░  ██'
     """
-    return "".join(2 * INKS[round(int(shade) * (len(INKS) - 1) / (SHADES - 1))] for shade in row)
+    steps = len(SHADING) - 1
+    return "".join(2 * SHADING[round(int(x) * steps / (NUM_SHADES - 1))] for x in row)
 
 
-def dotted(image: npt.NDArray[np.int64]) -> list[str]:
-    """An image as two lines of four letters, each of 2 × 4 dots; dark pixels are dots."""
+def braille(image: Array) -> list[str]:
+    """An image as two lines of four Braille patterns, 2 × 4 pixels each.
+
+    >>> import numpy as np
+    >>> from maskwright.apps.image import braille
+    >>> braille(16 * np.eye(8, dtype=int))
+    ['⠑⢄⠀⠀', '⠀⠀⠑⢄']
+    """
     bits = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-    dark = (image >= SHADES // 2).reshape(2, 4, 4, 2).transpose(0, 2, 1, 3)  # (line, letter, 4, 2)
-    return ["".join(chr(0x2800 + int((letter * bits).sum())) for letter in line) for line in dark]
+    dark = (image >= NUM_SHADES // 2).reshape(2, 4, 4, 2).transpose(0, 2, 1, 3)
+    return ["".join(chr(0x2800 + int((cell * bits).sum())) for cell in line) for line in dark]
 
 
-def sheet(images: npt.NDArray[np.int64], scale: int = 6) -> bytes:
-    """A PNG of images (rows, columns, 8, 8), dark on white, with lines of grey between them."""
+def png(images: Array, scale: int = 6) -> bytes:
+    """A PNG of images (rows, columns, 8, 8), dark on white, with grey lines between them."""
     with require("image"):
         from matplotlib.image import imsave
     large = images.repeat(scale, axis=2).repeat(scale, axis=3)
     framed = np.pad(large, ((0, 0), (0, 0), (0, scale), (0, scale)), constant_values=3)
-    whole = framed.transpose(0, 2, 1, 3).reshape(framed.shape[0] * framed.shape[2], -1)
+    sheet = framed.transpose(0, 2, 1, 3).reshape(framed.shape[0] * framed.shape[2], -1)
     file = io.BytesIO()
-    imsave(file, whole[:-scale, :-scale], cmap="gray_r", vmin=0, vmax=SHADES - 1, format="png")
+    imsave(file, sheet[:-scale, :-scale], cmap="gray_r", vmin=0, vmax=NUM_SHADES - 1, format="png")
     return file.getvalue()
 
 
-def read_digits(text: str | None) -> list[int]:
-    """The digits that a prompt asks for; all of them where it says nothing.
+def parse_digits(text: str | None) -> list[int]:
+    """The digits of a prompt; all ten if it is empty.
 
-    >>> from maskwright.apps.image import read_digits
-    >>> read_digits("3141"), read_digits(None)
+    >>> from maskwright.apps.image import parse_digits
+    >>> parse_digits("3141"), parse_digits(None)
     ([3, 1, 4, 1], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
-    wished = "".join((text or "").split()) or "0123456789"
-    strange = sorted({letter for letter in wished if letter not in "0123456789"})
-    if strange:
-        raise ArgumentError(f"{' '.join(strange)[:40]!r} is no digit. Give digits, such as 3141.")
-    return [int(letter) for letter in wished]
-
-
-def counted_loss(digits: Digits) -> float:
-    """The held-out loss of counting how often a pixel has a shade, for every digit and pixel."""
-    counts = np.full((DIGITS, PIXELS, SHADES), 0.1)
-    place = np.arange(PIXELS)
-    np.add.at(counts, (digits.training_digits[:, None], place, digits.training), 1.0)
-    chances = counts / counts.sum(-1, keepdims=True)
-    return float(-np.log(chances[digits.held_out_digits[:, None], place, digits.held_out]).mean())
-
-
-def recognised(task: ImageTask) -> tuple[float, float]:
-    """What an SVM recognises of the real digits held out, and of drawn ones."""
-    with require("image"):
-        from sklearn.svm import SVC  # type: ignore[import-untyped, unused-ignore]
-    digits = task.digits
-    judge = SVC(gamma=0.001).fit(digits.training, digits.training_digits)
-    asked = np.repeat(np.arange(DIGITS), OF_EACH)
-    images = drawn(task.model, asked.tolist(), Sampling(0.8, seed=0))
-    real = (judge.predict(digits.held_out) == digits.held_out_digits).mean()
-    return float(real), float((judge.predict(images.reshape(len(asked), -1)) == asked).mean())
-
-
-def audited(task: ImageTask | Trained) -> AuditReport:
-    """Does the model obey its mask?"""
-    ids = torch.randint(SHADES, (2, PIXELS), generator=torch.Generator().manual_seed(0))
-    ids[:, 0] = SHADES + ids[:, 0] % DIGITS
-    device = task.model.words.weight.device
-    return audit(task.model, ids.to(device), expects=task.mask, probes=PROBES)
+    wanted = "".join((text or "").split()) or "0123456789"
+    if not (wanted.isascii() and wanted.isdecimal()):
+        raise ArgumentError(f"expected digits such as 3141, got {wanted[:40]!r}.")
+    return [int(character) for character in wanted]

@@ -1,121 +1,112 @@
-"""Summaries by an encoder-decoder: the body of a docstring in, its first line out.
+"""Summarisation by an encoder-decoder with a pointer: a docstring's first line from its body.
 
-A pointer lets it copy words that it reads. How much does it get out of them? The loss with the
-source stands beside the loss with the source hidden. For that to be fair the model must know how to
-do without: while it learns, a share of the sources is hidden, of which one <begin> is left to see.
+The report compares the loss with the source and without it. For a fair comparison the model must
+have learnt to do without: in training a share of the sources is replaced by `<begin>` alone.
 """
 
 from __future__ import annotations
 
 from statistics import mean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright.apps.answers import Trained, answers, audited, trained, written
-from maskwright.apps.app import version_of
-from maskwright.apps.docstrings import docstring_pairs, sums_up
-from maskwright.apps.pairs import Lessons, Pair, PairTask, evenly, needed, split
-from maskwright.apps.texts import read_pairs
-from maskwright.apps.tokens import by_piece
-from maskwright.apps.training import Course
+from maskwright._optional_deps import require
+from maskwright.apps.data.corpora import docstring_pairs, is_summary
+from maskwright.apps.data.text import Pair, bpe_tokenizer, evenly_spaced, read_pairs
+from maskwright.apps.seq2seq import PairDataset, Seq2SeqTask, split_pairs
+from maskwright.apps.trainer import TrainingConfig
 from maskwright.errors import ArgumentError
-from maskwright.models.seq2seq import Seq2SeqConfig
+from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maskwright.apps.app import Prompt, Wishes
-    from maskwright.apps.checkpoints import Progress
+    from maskwright.apps import Prompt
 
-PIECES, CONTEXT = 3000, 96  # a longer body is cut
-WIDTH, HEADS, LAYERS, DROPOUT = 128, 4, 2, 0.1
-BATCH = 32
-HIDDEN = 0.15  # of the sources, while it learns
-SCORES = ("rouge1", "rouge2", "rougeL")
-TESTED, SHOWN = 200, 3  # held-out pairs, in the report
-BEAMS = 4
+VOCAB_SIZE, BLOCK_SIZE = 3000, 96  # longer bodies are truncated
+DROP_SOURCE = 0.15
+ROUGE_TYPES = ("rouge1", "rouge2", "rougeL")
+NUM_TESTED, NUM_SHOWN = 200, 3  # held-out pairs of the report
 
 
-class Summarisation:
-    """Learns to write the first line of a docstring, and writes one for any text."""
+class Summarisation(Seq2SeqTask):
+    """Writes the first line of a docstring from the rest of it."""
 
     name = "summarisation"
     summary = "an encoder-decoder that writes a docstring's first line from the rest of it"
     versions = ("docstrings",)
+    default_training = TrainingConfig(600, learning_rate=2e-3, warmup_steps=60, eval_interval=100)
+    default_batch_size = 32
+    num_beams = 4
 
-    def course(self, wishes: Wishes) -> Course:
-        """Some minutes on two cores."""
-        return Course(steps=600, rate=2e-3, warmup=60, evaluate_every=100, seed=wishes.seed)
-
-    def task(self, wishes: Wishes) -> PairTask:
-        """The docstrings of this machine, or a user's own pairs of a text and its summary."""
-        version = version_of(self.name, self.versions, wishes.version)
-        if wishes.pairs is None:
-            training, held_out = (list(filter(sums_up, part)) for part in docstring_pairs())
+    def make_dataset(self) -> PairDataset:
+        """The docstrings of this machine, or the user's own texts with their summaries."""
+        if self.options.pairs is None:
+            training, held_out = (list(filter(is_summary, part)) for part in docstring_pairs())
         else:
-            training, held_out = split([[pair] for pair in dict(read_pairs(wishes.pairs)).items()])
-        pieces = by_piece([text for pair in training for text in pair], PIECES)
-        lessons = Lessons(training, held_out, pieces, pieces, cut=True, hidden=HIDDEN)
-        size = Seq2SeqConfig(
-            pieces.get_vocab_size(),
-            pieces.get_vocab_size(),
-            context=CONTEXT,
-            width=WIDTH,
-            heads=HEADS,
-            layers=LAYERS,
-            dropout=DROPOUT,
-            copies=True,
+            pairs = dict(read_pairs(self.options.pairs)).items()
+            training, held_out = split_pairs([[pair] for pair in pairs])
+        tokenizer = bpe_tokenizer([text for pair in training for text in pair], VOCAB_SIZE)
+        return PairDataset(
+            *(training, held_out, tokenizer, tokenizer, BLOCK_SIZE),
+            truncate=True,
+            drop_source=DROP_SOURCE,
         )
-        task = PairTask(self.name, wishes, version, lessons, size)
-        task.size = wishes.batch or BATCH
-        with torch.no_grad():  # one word is one thing, read or written: so words are soon copied
-            task.model.source_words.weight.copy_(task.model.target_words.weight)
-        return task
 
-    def again(self, progress: Progress) -> Trained:
-        """The model of a checkpoint, and its pieces."""
-        return trained(progress)
+    def make_config(self) -> Seq2SeqConfig:
+        """A model that can copy source tokens."""
+        vocab_size = self.source_tokenizer.get_vocab_size()
+        return Seq2SeqConfig(
+            vocab_size, vocab_size, block_size=BLOCK_SIZE, dropout=0.1, use_pointer=True
+        )
 
-    def sample(self, task: PairTask) -> str:
-        """What it makes of one held-out body, beside the line that stands there."""
-        said = written(task, [task.held_out[0][0]])[0]
-        return f"{said} (its author: {task.held_out_texts[0][1]})"
+    def make_model(self, config: Seq2SeqConfig) -> Seq2Seq:
+        """Source and target embeddings start equal, which helps the pointer."""
+        model = super().make_model(config)
+        with torch.no_grad():
+            model.encoder.token_embedding.weight.copy_(model.decoder.token_embedding.weight)
+        return model
 
-    def report(self, task: PairTask) -> Iterator[str]:
-        """What reading brings, ROUGE beside the first words of the body, examples, and the audit."""
-        seen, unseen = task.held_out_loss(), task.held_out_loss(hidden=True)
+    def sample(self) -> str:
+        """The summary of a held-out body, and the original."""
+        [(_, original)], [summary] = self.generate_held_out(1)
+        return f"{summary} (original: {original})"
+
+    def report(self) -> Iterator[str]:
+        """Loss with and without the source, ROUGE beside that of the body's first words, examples."""
+        with_source, without = self.held_out_loss(), self.held_out_loss(drop_source=True)
         yield (
-            f"held-out loss {seen:.3f} nats a token with the source, {unseen:.3f} with it hidden: "
-            f"{1 - seen / unseen:.1%} less"
+            f"held-out loss {with_source:.3f} nats/token with the source, {without:.3f} without: "
+            f"{1 - with_source / without:.1%} lower"
         )
-        tested = evenly(task.held_out_texts, TESTED)
-        said = written(task, [source for source, _ in evenly(task.held_out, TESTED)])
-        for name, texts in (("the model", said), ("the body's first words", lead(tested))):
-            found = rouge(texts, [summary for _, summary in tested])
-            told = ", ".join(f"{key.upper()[:5]}-{key[5:]} {x:.3f}" for key, x in found.items())
-            yield f"{told} of {name}, on {len(tested)} held out"
-        for (body, summary), answer in evenly(list(zip(tested, said, strict=True)), SHOWN):
-            yield f"{body[:60]!r}… → {answer!r} (its author: {summary!r})"
-        yield str(audited(task)).splitlines()[0]
+        tested, summaries = self.generate_held_out(NUM_TESTED)
+        references = [summary for _, summary in tested]
+        for name, texts in (("model", summaries), ("first words of the body", lead(tested))):
+            scores = ", ".join(
+                f"{key.upper()[:5]}-{key[5:]} {value:.3f}"
+                for key, value in rouge(texts, references).items()
+            )
+            yield f"{name}: {scores} on {len(tested)} held-out pairs"
+        examples = list(zip(tested, summaries, strict=True))
+        for (body, original), summary in evenly_spaced(examples, NUM_SHOWN):
+            yield f"{body[:60]!r}… → {summary!r} (original: {original!r})"
 
-    def judged(self, task: PairTask, honest: PairTask) -> tuple[str, float]:
-        """ROUGE-1 of the lines that it writes."""
-        del honest
-        said = written(task, [source for source, _ in evenly(task.held_out, TESTED)])
-        wanted = [summary for _, summary in evenly(task.held_out_texts, TESTED)]
-        return "ROUGE-1 of what it writes by itself", rouge(said, wanted)["rouge1"]
+    def score_generation(self, reference: Any) -> tuple[str, float]:  # noqa: ARG002
+        """ROUGE-1 of held-out summaries."""
+        tested, summaries = self.generate_held_out(NUM_TESTED)
+        return "ROUGE-1", rouge(summaries, [summary for _, summary in tested])["rouge1"]
 
-    def use(self, task: PairTask | Trained, prompt: Prompt) -> Iterator[str]:
-        """One line for the text of the prompt."""
+    def predict(self, prompt: Prompt) -> Iterator[str]:
+        """One line for the text."""
         text = " ".join((prompt.text or "").split())
         if not text:
-            raise ArgumentError("The text to sum up is empty. Give one.")
-        yield from answers(task, [text], BEAMS if prompt.beams is None else prompt.beams)
+            raise ArgumentError("The text to summarise is empty. Pass one.")
+        yield from self.generate_from_texts([text], prompt.num_beams)
 
 
 def lead(pairs: Sequence[Pair]) -> list[str]:
-    """The first words of every body, as many as summaries have in the middle.
+    """The first words of every body, up to the median length of the summaries.
 
     >>> from maskwright.apps.summarisation import lead
     >>> lead([("The cat sat on the mat.", "A cat sits."), ("Dogs bark a lot.", "Dogs are loud.")])
@@ -125,14 +116,15 @@ def lead(pairs: Sequence[Pair]) -> list[str]:
     return [" ".join(body.split()[:count]) for body, _ in pairs]
 
 
-def rouge(said: Sequence[str], wanted: Sequence[str]) -> dict[str, float]:
-    """The mean of ROUGE's F-measures: single words, words in twos, and the longest in order.
+def rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """The mean F-measures of ROUGE-1, ROUGE-2 and ROUGE-L.
 
     >>> from maskwright.apps.summarisation import rouge
     >>> rouge(["the black cat"], ["the black dog"])["rouge2"]
     0.5
     """
-    library = needed("summarisation", "rouge_score.rouge_scorer")
-    scorer = library.RougeScorer(list(SCORES))
-    found = [scorer.score(b, a) for a, b in zip(said, wanted, strict=True)]
-    return {key: mean(one[key].fmeasure for one in found) for key in SCORES}
+    with require("summarisation"):
+        from rouge_score.rouge_scorer import RougeScorer
+    scorer = RougeScorer(list(ROUGE_TYPES))
+    scores = [scorer.score(b, a) for a, b in zip(texts, references, strict=True)]
+    return {key: mean(score[key].fmeasure for score in scores) for key in ROUGE_TYPES}

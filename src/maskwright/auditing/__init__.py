@@ -1,1 +1,359 @@
 """Audit: probes that test whether a model respects its mask, and the diagnosis of what failed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from maskwright.auditing.expectations import Expectation, SubsetOf, expect, own_calls, read_expects
+from maskwright.auditing.measure import Meter, make_meter
+from maskwright.auditing.model_under_test import (
+    Key,
+    ModelUnderTest,
+    eval_mode,
+    find_embeddings,
+    first_tensor,
+    make_model_under_test,
+)
+from maskwright.auditing.probes import (
+    PROBES,
+    Failure,
+    Location,
+    Probe,
+    ProbeContext,
+    ProbeResult,
+    Symptom,
+    brief,
+)
+from maskwright.auditing.report import AuditFinding, AuditReport
+from maskwright.core.atoms import causal, everything
+from maskwright.core.expr import brief as abbreviate
+from maskwright.errors import ArgumentError
+from maskwright.messages import Reason
+from maskwright.tracing import Trace, recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from maskwright.auditing.probes import Step
+    from maskwright.core.validate import BoolArray
+    from maskwright.tracing import AttentionCall
+
+MAX_NOISE: Final = 1e-3  # of the outputs' size, between identical runs of a deterministic model
+
+
+def audit(
+    model: Any,
+    inputs: Any = None,
+    *,
+    expects: Any = "auto",
+    output: Callable[[Any], Any] | None = None,
+    layers: int | None = None,
+    pad_id: int | None = None,
+    step: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
+    paths: Mapping[str, Callable[..., Any]] | None = None,
+    probes: Sequence[str] | None = None,
+    seed: int = 0,
+) -> AuditReport:
+    """Test, as a black box, whether a model respects its attention mask.
+
+    The audit changes inputs on which an output must not depend, and inputs on which it must. It
+    changes, adds, removes and moves padding, and runs sequences alone and in a batch, in steps with
+    a KV cache, in other dtypes, compiled, and with other attention implementations. A failure is
+    traced to its layer, cause and fix with the masks that the model's attention used. Dropout is
+    off, the random seed is fixed, and the state of the model is restored.
+
+    Args:
+        model: A module, or any function of tensors.
+        inputs: A tensor, a tuple of arguments, or a dict of keyword arguments. Positions are the
+            second axis of ids (batch, positions) or of floats (batch, positions, features). May be
+            omitted for models of transformers.
+        expects: The mask of one layer, or its text; "causal", "bidirectional" or "encoder-decoder";
+            "auto", which reads the config of a model of transformers; or a dict with, for each
+            input, the mask of the whole model: what its outputs may depend on.
+        output: Selects the output, (batch, positions, ...), from what the model returns.
+        layers: Number of attention layers; counted by default.
+        pad_id: The id of padding, if the model recognizes padding by its ids.
+        step: step(model, piece, state) runs the next positions with a cache, and returns the output
+            and the new state, which is None at first. Not needed for models of transformers.
+        paths: Other ways to run the model that must give the same outputs, by name: functions of
+            the model and its inputs.
+        probes: The probes to run, by default all: leak, reach, gradient, padding, documents, batch,
+            steps, numbers, paths, dtype.
+        seed: Random seed.
+
+    Returns:
+        An `AuditReport`; `report.ok` is True if no probe failed.
+
+    Raises:
+        ArgumentError: If the model, its inputs or an option cannot be used.
+        TextError: If `expects` is text that is not a mask.
+
+    >>> import torch, maskwright as mw
+    >>> def mean_so_far(x):
+    ...     return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+    >>> mw.audit(mean_so_far, torch.randn(2, 8, 4), expects="causal").ok
+    True
+    >>> report = mw.audit(lambda x: mean_so_far(x.flip(1)).flip(1), torch.randn(2, 8, 4), expects="causal")
+    >>> report.ok, report.findings[0].probe
+    (False, 'leak')
+    """
+    names = _read_probes(probes)
+    start = time.perf_counter()
+    expected = read_expects(expects)
+    generated = inputs is None
+    if inputs is None or expected == "auto":
+        from maskwright.auditing.huggingface import expected_masks, make_inputs
+
+        inputs = make_inputs(model) if inputs is None else inputs
+        expected = expected_masks(model, inputs) if expected == "auto" else expected
+    input_names = _input_names(expected, inputs)
+    if expected == "encoder-decoder":
+        expected = {input_names[0]: everything(), input_names[1]: causal()}
+    tested = make_model_under_test(
+        model, inputs, names=input_names, output=output, pad_id=pad_id, seed=seed
+    )
+    run = AuditRun(tested, expected, layers, step, paths, generated)
+    with eval_mode(model):
+        results = run.run_probes(names)
+        findings = run.findings(results)
+    return run.report(results, findings, time.perf_counter() - start)
+
+
+def _read_probes(probes: Sequence[str] | None) -> tuple[str, ...]:
+    if probes is None:
+        return tuple(PROBES.entries)
+    given = (probes,) if isinstance(probes, str) else tuple(probes)
+    names = [PROBES.resolve(name, "audit") for name in given]
+    return tuple(name for name in PROBES.entries if name in names)
+
+
+@cache
+def _probe(name: str) -> Probe:
+    """A registered probe, imported once."""
+    return PROBES[name]
+
+
+def _input_names(expected: Any, inputs: Any) -> tuple[Key, ...]:
+    """The inputs whose positions are changed; the outputs have the positions of the last one."""
+    if isinstance(expected, dict):
+        return tuple(expected)
+    if expected != "encoder-decoder":
+        return ()
+    held = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
+    ids = [name for name, x in held if isinstance(x, torch.Tensor) and x.dim() in (2, 3)]
+    if len(ids) < 2:
+        raise ArgumentError(
+            'audit: expects="encoder-decoder" needs two inputs with positions, the source first. '
+            "Pass both, as a tuple or a dict."
+        )
+    return ids[0], ids[1]
+
+
+@dataclass
+class AuditRun:
+    """One audit: the model, what is expected of it, and its baseline."""
+
+    tested: ModelUnderTest
+    expects: Any
+    layers: int | None = None
+    step: Step | None = None
+    variants: Mapping[str, Callable[..., Any]] | None = None
+    generated_inputs: bool = False
+    calls: list[AttentionCall] = field(default_factory=list)  # of one pass
+    expected: dict[Key, Expectation] = field(default_factory=dict)  # for each input
+
+    def run_probes(self, names: Sequence[str]) -> list[ProbeResult]:
+        """Runs the model unchanged, and then each probe."""
+        meter, failure = self._baseline()
+        if meter is None:
+            assert failure is not None
+            tried = Reason("audit.run.tried", {})
+            return [ProbeResult("run", tried, [failure])]
+        heads = [call.q_shape[1] for call in self.calls if len(call.q_shape) == 4]
+        results: list[ProbeResult] = []
+        for name in names:
+            before = self.tested.passes
+            probe = _probe(name)
+            inputs = self.expected if getattr(probe, "per_input", False) else (self.tested.main,)
+            parts = {
+                key: probe(
+                    ProbeContext(
+                        meter,
+                        self.expected[key],
+                        key,
+                        has_attention=bool(self.calls),
+                        num_heads=max(heads, default=None),
+                        step=self.step,
+                        variants=self.variants,
+                        failed=any(result.failures for result in results),
+                    )
+                )
+                for key in inputs
+            }
+            result = _merged(parts)
+            result.passes = self.tested.passes - before
+            results.append(result)
+        self._check_masks(results)
+        if any(f.symptom is Symptom.LEAK for result in results for f in result.failures):
+            for result in results:  # a leak in float32 does not come from half precision
+                result.failures = [f for f in result.failures if f.symptom is not Symptom.HALF_LEAK]
+        return results
+
+    def findings(self, results: Sequence[ProbeResult]) -> tuple[AuditFinding, ...]:
+        """All failures with their diagnosis."""
+        failures = [failure for result in results for failure in result.failures]
+        if not failures:
+            return ()
+        from maskwright.auditing.diagnose import Evidence, diagnose
+
+        evidence = Evidence(self.tested, self.expected, self.calls)
+        return tuple(
+            AuditFinding.from_failure(failure, diagnose(failure, evidence)) for failure in failures
+        )
+
+    def report(
+        self, results: Sequence[ProbeResult], findings: tuple[AuditFinding, ...], seconds: float
+    ) -> AuditReport:
+        """The report."""
+        own = self.expected.get(self.tested.main)
+        measured = [result.measured for result in results if result.measured is not None]
+        return AuditReport(
+            findings,
+            tuple(results),
+            _describe_expected(self.expects),
+            self.tested.passes,
+            seconds,
+            _model_name(self.tested.model),
+            Trace(tuple(self.calls)) if self.calls else None,
+            None if own is None else own.closure,
+            None if own is None else own.judged,
+            measured[-1] if measured else None,
+        )
+
+    # ── the baseline ──────────────────────────────────────────────────────────────────────────
+
+    def _baseline(self) -> tuple[Meter | None, Failure | None]:
+        """Runs the model on unchanged inputs: its output, its noise, and its attention calls."""
+        try:
+            with torch.no_grad():
+                output = first_tensor(self.tested.call())
+            if output is not None and output.device.type == "meta":
+                raise RuntimeError("the output is on the meta device, which holds no data")
+            with recording(self.tested.model) as recorder, torch.no_grad():
+                self.tested.call()
+        except Exception as error:
+            code = "audit.run.raises_generated" if self.generated_inputs else "audit.run.raises"
+            message = Reason(code, {"error": brief(error)})
+            return None, Failure("run", Symptom.RAISES, message)
+        self.calls = list(recorder.calls)
+        find_embeddings(self.tested)
+        meter = make_meter(self.tested)
+        noise = float(meter.noise.max())
+        if noise > MAX_NOISE * max(meter.size, 1e-30) and noise > 0:
+            message = Reason("audit.run.random", {"size": noise})
+            return None, Failure("run", Symptom.NOT_DETERMINISTIC, message, noise)
+        for name in self.tested.embeddings:
+            self.expected[name] = self._expect(name, meter.baseline.shape[1])
+        return meter, None
+
+    def _expect(self, name: Key, outputs: int) -> Expectation:
+        tested = self.tested
+        layers = self.layers if self.layers is not None else self._count_layers()
+        per_input = isinstance(self.expects, dict)
+        mask = self.expects[name] if per_input else self.expects
+        length = tested.length(name)
+        if per_input and (name != tested.main or outputs != length):
+            return expect(mask, outputs, length, tested.batch, whole_model=True)
+        if outputs == length:
+            return expect(mask, length, length, tested.batch, layers=layers)
+        if outputs == 1:
+            full = expect(mask, length, length, tested.batch, layers=layers)
+            visible = np.logical_or.reduce(full.closure, axis=1) & ~full.padding
+            return Expectation(full.masks, (visible[:, None, :],), whole_model=True, rows=full)
+        raise ArgumentError(
+            f"audit: the output has {outputs} positions, and the input {length}. Pass output=, a "
+            "function that selects one output per position."
+        )
+
+    def _count_layers(self) -> int | None:
+        """Steps of attention over all positions; else modules with attention over some of them."""
+        length = self.tested.length()
+        own = own_calls(self.calls)
+        whole = [call for call in own if call.visible.shape[-2:] == (length, length)]
+        steps = {call.step for call in whole}
+        return len(steps) or len({call.layer for call in own if call.layer}) or None
+
+    def _check_masks(self, results: Sequence[ProbeResult]) -> None:
+        """A visible key that every layer masks, with an effect too small for the probe reach."""
+        reach = next((r for r in results if r.probe == "reach" and not r.skipped), None)
+        own = self.expected[self.tested.main]
+        if reach is None or reach.failures or own.whole_model or len(own.masks) > 1 or own.subset:
+            return
+        length = self.tested.length()
+        shape = (self.tested.batch, length, length)
+        calls = [c for c in own_calls(self.calls) if c.visible.shape[-2:] == shape[-2:]]
+        calls = [c for c in calls if c.visible.shape[0] in (1, shape[0])]
+        if not calls:
+            return
+        seen = np.logical_or.reduce([np.broadcast_to(c.visible.any(1), shape) for c in calls])
+        lost = own.direct & ~seen & own.judged[:, :, None]
+        if lost.any() and not _is_permuted(seen, own.direct):
+            where = Location(*(int(x) for x in np.argwhere(lost)[0]))
+            reach.fail(Symptom.NO_DEPENDENCE, "audit.reach.masked", where)
+
+
+def _merged(parts: Mapping[Key, ProbeResult]) -> ProbeResult:
+    """The results of one probe on several inputs, as one."""
+    tested = {key: part for key, part in parts.items() if not part.skipped}
+    if len(parts) == 1 or not tested:
+        return next(iter(parts.values()))
+    tried = tuple(
+        Reason("audit.input", {"name": key, "tried": part.tried})
+        for key, part in tested.items()
+        if part.tried is not None
+    )
+    return ProbeResult(
+        next(iter(tested.values())).probe,
+        Reason("audit.tried", {"parts": tried}) if tried else None,
+        [failure for part in tested.values() for failure in part.failures],
+        [note for part in tested.values() for note in part.notes],
+        worst=max(part.worst for part in tested.values()),
+        measured=next(
+            (p.measured for p in reversed(tested.values()) if p.measured is not None), None
+        ),
+    )
+
+
+def _is_permuted(seen: BoolArray, direct: BoolArray) -> bool:
+    """Whether these are the right masks, of sequences that the model has reordered."""
+    batch = range(len(seen))
+    return all(any(np.array_equal(seen[b], direct[c]) for c in batch) for b in batch)
+
+
+def _describe_expected(expects: Any) -> Reason:
+    if isinstance(expects, dict):
+        parts = tuple(
+            Reason("audit.expects.input", {"name": name, "mask": _describe_expected(mask)})
+            for name, mask in expects.items()
+        )
+        return Reason("audit.tried", {"parts": parts})
+    if isinstance(expects, tuple):
+        masks = tuple(dict.fromkeys(_describe_expected(mask) for mask in expects))
+        return Reason("audit.expects.layers", {"masks": masks, "count": len(expects)})
+    if isinstance(expects, SubsetOf):
+        return Reason("audit.expects.subset", {"mask": _describe_expected(expects.mask)})
+    return Reason("audit.mask", {"mask": abbreviate(expects)})
+
+
+def _model_name(model: Any) -> str:
+    if isinstance(model, torch.nn.Module):
+        return type(model).__name__
+    return str(getattr(model, "__name__", None) or type(model).__name__).replace(
+        "<lambda>", "model"
+    )

@@ -1,14 +1,15 @@
 """Diagnosis: maps a failure and the masks that attention used to a layer and a cause.
 
-Every `Symptom` has one entry in `DIAGNOSERS`. Most compare the mask of each attention call with the
+`DIAGNOSERS` maps symptoms to functions. Most compare the mask of each attention call with the
 expected one, and name the mistake that turns the one into the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial, reduce
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,9 +22,9 @@ from maskwright.core.atoms import causal, everything, padding, window
 from maskwright.core.atoms.position import Chunks, Window
 from maskwright.core.atoms.tokens import Documents, Padding
 from maskwright.errors import MaskError
-from maskwright.linting.lint import lint
+from maskwright.linting import lint
 from maskwright.messages import Reason
-from maskwright.tracing.trace import recording
+from maskwright.tracing import recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from maskwright.auditing.model_under_test import Key, ModelUnderTest
     from maskwright.core.expr import Mask
     from maskwright.core.validate import BoolArray
-    from maskwright.tracing.trace import AttentionCall
+    from maskwright.tracing import AttentionCall
 
 TOO_WEAK: Final = (
     *("zero-one-added", "fill-too-weak", "integer-wrapped", "integer-bias", "positive-value"),
@@ -62,10 +63,6 @@ class Evidence:
         """The expectation of the main input."""
         return self.expected[self.tested.main]
 
-    def mask_diagnoser(self) -> MaskDiagnoser:
-        """Compares masks with the expected one on the inputs of the audit."""
-        return MaskDiagnoser(self.own, self.tested.batch, self.tested.length())
-
 
 def diagnose(failure: Failure, evidence: Evidence) -> Diagnosis:
     """Returns the cause of a failure, as far as it follows from the masks that were used."""
@@ -83,14 +80,12 @@ def _diagnose_numbers(failure: Failure, evidence: Evidence, cause: str) -> Diagn
     """Non-finite outputs, and outputs in half precision; `cause` if no mask explains them."""
     calls = _calls_of(failure, evidence)
     for call in calls:
-        code = _value_code(call, TOO_STRONG)
-        if code is not None:
+        if (code := _value_code(call, TOO_STRONG)) is not None:
             return _in_call(code, call)
     empty = _empty_row(calls)
     if empty is not None and failure.symptom in NAN_SYMPTOMS:
         return _in_call("empty-row-nan", empty)
-    late = _masked_after_softmax(calls)
-    if late is not None:
+    if (late := _masked_after_softmax(calls)) is not None:
         return _in_call("after-softmax", late)
     return Diagnosis(cause, _first_non_finite(failure, evidence))
 
@@ -99,26 +94,24 @@ def _diagnose_masks(failure: Failure, evidence: Evidence) -> Diagnosis:
     """A wrong dependence: the first attention call whose mask differs from the expected one."""
     if failure.where.name not in (None, evidence.tested.main):
         return _diagnose_source(failure, evidence)
-    own, diagnoser = evidence.own, evidence.mask_diagnoser()
+    own, tested = evidence.own, evidence.tested
+    diagnoser = MaskDiagnoser(own, tested.batch, tested.length())
     calls = _calls_of(failure, evidence)
     too_narrow = failure.symptom is Symptom.NO_DEPENDENCE or failure.rerun.run is not None
     wrong = [] if own.whole_model else diagnoser.mismatches(calls, too_narrow=too_narrow)
     if not wrong and failure.rerun.inputs is not None and not own.whole_model:
         diagnoser, wrong, calls = _on_other_inputs(failure, evidence, diagnoser)
-    if failure.symptom is Symptom.PADDING_SIDE and failure.size == np.inf:
-        empty = _empty_row(calls)
-        if empty is not None:
-            return _in_call("empty-row-nan", empty)
+    not_finite = failure.symptom is Symptom.PADDING_SIDE and failure.size == np.inf
+    if not_finite and (empty := _empty_row(calls)) is not None:
+        return _in_call("empty-row-nan", empty)
     if wrong:
         # Of the calls of one layer, the one with the most keys is the most informative.
         layer = wrong[0].call.layer
         worst = max((w for w in wrong if w.call.layer == layer), key=lambda w: w.visible.shape[2])
         return _in_call(diagnoser.name(worst, calls), worst.call)
-    late = _masked_after_softmax(calls)
-    if late is not None:
+    if (late := _masked_after_softmax(calls)) is not None:
         return _in_call("after-softmax", late)
-    across = diagnoser.across_batch(calls)
-    if across is not None:
+    if (across := diagnoser.across_batch(calls)) is not None:
         return _in_call("attends-across-batch", across)
     return Diagnosis(_without_masks(failure, evidence), _first_moved(failure, evidence))
 
@@ -139,8 +132,7 @@ def _diagnose_source(failure: Failure, evidence: Evidence) -> Diagnosis:
     first = showing[0]
     if first.after_softmax:
         return _in_call("after-softmax", first)
-    code = _value_code(first, TOO_WEAK)
-    if code is not None:
+    if (code := _value_code(first, TOO_WEAK)) is not None:
         return _in_call(code, first)
     similar = [call for call in masking if call.cross == first.cross]
     return _in_call("missing-in-layer" if similar else "padding-visible", first)
@@ -159,9 +151,8 @@ def _source_calls(
     showing: list[AttentionCall] = []
     masking: list[AttentionCall] = []
     for call in evidence.calls:
-        if id(call) in decoder or call.visible.shape[-1] != keys:
-            continue
-        if call.visible.shape[0] not in (1, batch):
+        sequences, *_, length = call.visible.shape
+        if id(call) in decoder or length != keys or sequences not in (1, batch):
             continue
         seen = np.broadcast_to(call.visible.any(1), (masked.shape[0], *call.visible.shape[2:]))
         rows = seen if call.cross else seen & ~masked[:, :, None]
@@ -169,14 +160,11 @@ def _source_calls(
     return showing, masking
 
 
-NAN_SYMPTOMS: Final = (
-    Symptom.NOT_FINITE,
-    Symptom.GRADIENT_NOT_FINITE,
-    Symptom.HALF_NOT_FINITE,
-)
+NAN_SYMPTOMS: Final = (Symptom.NOT_FINITE, Symptom.GRADIENT_NOT_FINITE, Symptom.HALF_NOT_FINITE)
 
 Diagnoser = Callable[[Failure, Evidence], Diagnosis]
 DIAGNOSERS: Final[dict[Symptom, Diagnoser]] = {
+    **dict.fromkeys(Symptom, _diagnose_masks),  # all but the following
     Symptom.RAISES: partial(_diagnose_error, cause="raises"),
     Symptom.NOT_DETERMINISTIC: partial(_diagnose_error, cause="raises"),
     Symptom.CACHE_RAISES: partial(_diagnose_error, cause="step-differs"),
@@ -187,25 +175,6 @@ DIAGNOSERS: Final[dict[Symptom, Diagnoser]] = {
     Symptom.HALF_DIFFERS: partial(_diagnose_numbers, cause="dtype-differs"),
     Symptom.HALF_LEAK: partial(_diagnose_numbers, cause="dtype-differs"),
     Symptom.IGNORES_INPUT: _diagnose_ignored,
-    **dict.fromkeys(
-        (
-            Symptom.LEAK,
-            Symptom.NO_DEPENDENCE,
-            Symptom.PADDING_CONTENT,
-            Symptom.PADDING_REMOVED,
-            Symptom.PADDING_ADDED,
-            Symptom.PADDING_SIDE,
-            Symptom.DOCUMENT_ALONE,
-            Symptom.ACROSS_BATCH,
-            Symptom.SEQUENCE_ALONE,
-            Symptom.BATCH_ORDER,
-            Symptom.BATCH_SIZE,
-            Symptom.CACHE_MISMATCH,
-            Symptom.VARIANT_DIFFERS,
-            Symptom.TRAINING_LEAK,
-        ),
-        _diagnose_masks,
-    ),
 }
 
 
@@ -254,10 +223,8 @@ def _by_positions(failure: Failure, own: Expectation) -> str:
     lost = [code_if_missing(term) for term in terms_of(own.mask)]
     if "future-visible" in lost and j > i:
         return "future-visible"
-    return next(
-        (code for code in lost if code not in ("padding-visible", "future-visible")),
-        "mask-missing",
-    )
+    others = (code for code in lost if code not in ("padding-visible", "future-visible"))
+    return next(others, "mask-missing")
 
 
 # ── other runs of the model ───────────────────────────────────────────────────────────────────
@@ -265,18 +232,20 @@ def _by_positions(failure: Failure, own: Expectation) -> str:
 
 def _calls_of(failure: Failure, evidence: Evidence) -> list[AttentionCall]:
     """The attention calls of the run in which the failure was observed."""
-    run, tested = failure.rerun.run, failure.rerun.tested or evidence.tested
-    if run is None and tested is evidence.tested:
+    tested = failure.rerun.tested or evidence.tested
+    if failure.rerun.run is None and tested is evidence.tested:
         return evidence.calls
     try:
         with recording(tested.model) as recorder:
-            if run is not None:
-                run(tested)
-            else:
-                tested.run()
+            _repeat(failure, tested)
     except Exception:  # it ran before; the calls of the audit are the best known
         return evidence.calls
     return list(recorder.calls)
+
+
+def _repeat(failure: Failure, tested: ModelUnderTest) -> None:
+    run = failure.rerun.run
+    tested.run() if run is None else run(tested)
 
 
 def _on_other_inputs(
@@ -331,20 +300,15 @@ def _raising_layer(failure: Failure, evidence: Evidence) -> str | None:
     if module is None:
         return None
     running: list[str] = []
-    handles = []
-    for name, part in module.named_modules():
-        handles.append(part.register_forward_pre_hook(lambda *_, n=name: running.append(n)))
-        handles.append(part.register_forward_hook(lambda *_: running.pop() and None))
-    try:
-        if failure.rerun.run is not None:
-            failure.rerun.run(tested)
-        else:
-            tested.run()
-    except Exception:  # as it did before
-        return running[-1] if running and running[-1] else None
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks:
+        for name, part in module.named_modules():
+            enter = part.register_forward_pre_hook(lambda *_, n=name: running.append(n))
+            hooks.enter_context(enter)
+            hooks.enter_context(part.register_forward_hook(lambda *_: running.pop() and None))
+        try:
+            _repeat(failure, tested)
+        except Exception:  # as it did before
+            return running[-1] if running and running[-1] else None
     return None
 
 
@@ -427,6 +391,11 @@ class MaskMismatch:
         """The cells that are masked and must be visible."""
         return self.allowed & ~self.visible & self.judged[:, :, None]
 
+    def part_of(self, cells: BoolArray, start: int) -> BoolArray:
+        """The cells of the queries and keys of this call, if its first query is at `start`."""
+        _, q_len, kv_len = self.visible.shape
+        return cells[:, start : start + q_len, :kv_len]
+
     def is_explained_by(self, cells: BoolArray) -> bool:
         """Whether the call saw these cells in all tested rows; fully masked rows may differ."""
         tested = self.judged & cells.any(-1)
@@ -442,7 +411,6 @@ class MaskDiagnoser:
     expected: Expectation
     batch: int
     length: int
-    _known: list[tuple[str, BoolArray]] = field(default_factory=list)
 
     def mismatches(
         self, calls: Sequence[AttentionCall], *, too_narrow: bool = False
@@ -461,16 +429,8 @@ class MaskDiagnoser:
         """A call that attends along the batch: it has as many queries as there are sequences."""
         if self.batch == self.length:
             return None
-        return next(
-            (
-                call
-                for call in calls
-                if call.q_shape[-2] == self.batch
-                and call.q_shape[0] == self.length
-                and call.q_shape[-2] != self.length
-            ),
-            None,
-        )
+        own = (self.length,), (self.batch,)
+        return next((c for c in calls if (c.q_shape[:1], c.q_shape[-2:-1]) == own), None)
 
     def _compare(self, call: AttentionCall, n: int) -> MaskMismatch | None:
         """A call with the cells expected of it; None if their shapes do not match."""
@@ -481,36 +441,25 @@ class MaskDiagnoser:
         cells = self.expected.cells
         allowed = cells[min(n, len(cells) - 1) if len(self.expected.masks) > 1 else 0]
         start = kv_len - q_len
-        rows = slice(start, kv_len)
-        shape = (self.batch, q_len, kv_len)
-        return MaskMismatch(
-            call,
-            np.broadcast_to(seen, shape),
-            allowed[:, rows, :kv_len],
-            self.expected.judged[:, rows],
-            start,
-        )
+        judged = self.expected.judged[:, start:kv_len]
+        visible = np.broadcast_to(seen, (self.batch, q_len, kv_len))
+        return MaskMismatch(call, visible, allowed[:, start:kv_len, :kv_len], judged, start)
 
     def name(self, wrong: MaskMismatch, calls: Sequence[AttentionCall]) -> str:
         """The code of the mistake in this mask."""
         call = wrong.call
         if call.after_softmax:
             return "after-softmax"
-        by_values = _value_code(call, TOO_WEAK)
-        if by_values is not None:
+        if (by_values := _value_code(call, TOO_WEAK)) is not None:
             return by_values
         if call.visible.all():
             return self._without_mask(wrong, calls)
-        by_axis = self._by_axis(wrong)
-        if by_axis is not None:
+        if (by_axis := self._by_axis(wrong)) is not None:
             return by_axis
-        if wrong.start:
-            upper = self.expected.cells[0][:, : wrong.visible.shape[1], : wrong.visible.shape[2]]
-            if wrong.is_explained_by(upper):
-                return "aligned-upper-left"
-        rows = slice(wrong.start, wrong.start + wrong.visible.shape[1])
-        for code, cells in self._mistakes():
-            if wrong.is_explained_by(cells[:, rows, : wrong.visible.shape[2]]):
+        if wrong.start and wrong.is_explained_by(wrong.part_of(self.expected.cells[0], 0)):
+            return "aligned-upper-left"
+        for code, cells in self._mistakes:
+            if wrong.is_explained_by(wrong.part_of(cells, wrong.start)):
                 return code
         return self._by_cells(wrong)
 
@@ -519,12 +468,10 @@ class MaskDiagnoser:
         masked = {call.layer for call in own_calls(calls) if not call.visible.all()}
         if masked and wrong.call.layer not in masked:
             return "missing-in-layer"
-        rows = slice(wrong.start, wrong.start + wrong.visible.shape[1])
         lost = []
         for term in terms_of(self.expected.mask):
-            cells = self._dense(term)
-            if cells is not None:
-                part = cells[:, rows, : wrong.visible.shape[2]]
+            if (cells := self._dense(term)) is not None:
+                part = wrong.part_of(cells, wrong.start)
                 if not part[np.broadcast_to(wrong.judged, part.shape[:2])].all():
                     lost.append(code_if_missing(term))
         return lost[0] if len(lost) == 1 else "mask-missing"
@@ -538,13 +485,10 @@ class MaskDiagnoser:
         found: BoolArray = np.broadcast_to(cells, shape)
         return found
 
+    @cached_property
     def _mistakes(self) -> list[tuple[str, BoolArray]]:
-        if not self._known:
-            for code, mask in mistakes(self.expected.mask):
-                cells = self._dense(mask)
-                if cells is not None:
-                    self._known.append((code, cells))
-        return self._known
+        found = ((code, self._dense(mask)) for code, mask in mistakes(self.expected.mask))
+        return [(code, cells) for code, cells in found if cells is not None]
 
     def _by_axis(self, wrong: MaskMismatch) -> str | None:
         """The mask of another sequence, or one per head that should be one per sequence."""
@@ -572,17 +516,12 @@ class MaskDiagnoser:
         extra, missing = wrong.extra, wrong.missing
         if not extra.any():
             return "too-narrow"
-        if missing.any() and extra.sum() + missing.sum() > (
-            0.9 * wrong.judged.sum() * extra.shape[2]
-        ):
+        total = wrong.judged.sum() * extra.shape[2]
+        if missing.any() and extra.sum() + missing.sum() > 0.9 * total:
             return "inverted"
         padded = self.expected.padding[:, None, : extra.shape[2]]
-        future = np.arange(extra.shape[2])[None, :] > (
-            wrong.start + np.arange(extra.shape[1])[:, None]
-        )
-        is_causal = not (
-            self.expected.direct & np.triu(np.ones_like(self.expected.direct[0]), 1)
-        ).any()
+        future = np.triu(np.ones_like(extra), wrong.start + 1)
+        is_causal = not np.triu(self.expected.direct, 1).any()
         if (extra & padded).any() and not (extra & ~padded).any():
             return "padding-visible"
         if is_causal and (extra & future).any():

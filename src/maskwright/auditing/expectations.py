@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maskwright.core.validate import BoolArray
-    from maskwright.tracing.trace import AttentionCall
+    from maskwright.tracing import AttentionCall
 
 NAMES: Final = ("causal", "bidirectional", "encoder-decoder", "auto")
 MIN_SHARE: Final = 1e-4  # of a position in an output, above which the output must depend on it

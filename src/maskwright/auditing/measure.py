@@ -24,7 +24,6 @@ from maskwright.auditing.model_under_test import (
     find_embeddings,
     has_scalar_outputs,
     make_model_under_test,
-    same_ids,
     to_dtype,
 )
 from maskwright.core.validate import read_choice
@@ -170,30 +169,15 @@ def influence_by_gradient(
 
 def output_gradient(tested: ModelUnderTest, row: int, name: Key) -> torch.Tensor:
     """(batch, inputs, features): the gradient of a random projection of one output position."""
-    held: list[torch.Tensor] = []
-    inputs = dict(tested.inputs)
-    embedding = tested.embeddings.get(name)
-    handle = None
-    if embedding is not None:
-        ids = inputs[name]
-
-        def hook(_: Any, args: Any, out: torch.Tensor) -> torch.Tensor:
-            return _leaf(out, held) if args and same_ids(args[0], ids) else out
-
-        handle = embedding.register_forward_hook(hook)
-    elif inputs[name].is_floating_point():
-        inputs[name] = _leaf(inputs[name], held)
-    else:
+    if tested.has_ids(name):
         raise ArgumentError(
             "influence: gradients need floats, or ids that an nn.Embedding reads. "
             'Pass by="change", or the embeddings.'
         )
-    try:
-        with torch.enable_grad():
-            output = tested.pick_output(tested.call(inputs))
-    finally:
-        if handle is not None:
-            handle.remove()
+    held: list[torch.Tensor] = []
+    inputs = dict(tested.inputs)
+    with tested.edited(inputs, name, lambda x: _leaf(x, held)), torch.enable_grad():
+        output = tested.pick_output(tested.call(inputs))
     assert output is not None
     out = tested.with_features(output)
     generator = torch.Generator().manual_seed(7)
@@ -307,6 +291,35 @@ class Meter:
         self.tested.passes += twin.tested.passes
         twin.tested.passes = 0
         return found > 0
+
+    def compare(
+        self,
+        output: torch.Tensor,
+        judged: torch.Tensor | None = None,
+        baseline: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """How far the outputs of another way to run differ from the baseline, or a part of it.
+
+        Raises:
+            ValueError: If the shapes differ.
+        """
+        baseline = self.baseline if baseline is None else baseline
+        if output.shape != baseline.shape:
+            raise ValueError(f"the output has shape {tuple(output.shape)}")
+        moved = self.difference(output, baseline, ROUNDING_RESHAPED)
+        return moved if judged is None else torch.where(judged, moved, 0.0)
+
+    def confirmed_worst(
+        self, moved: torch.Tensor, measure: Callable[[Meter], torch.Tensor]
+    ) -> tuple[float, int, int] | None:
+        """The largest movement and its (batch, position); None if there is none but rounding."""
+        if not bool((moved > 0).any()):
+            return None
+        b, i = argmax2(moved)
+        size = float(moved[b, i])
+        if self.confirmed(size, lambda other: float(measure(other)[b, i])):
+            return size, b, i
+        return None
 
     def run_inputs(self, inputs: Inputs, change: Change | None = None) -> torch.Tensor:
         """The output for other inputs, cast to the dtype of this meter's model."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
@@ -90,17 +91,13 @@ class ModelUnderTest:
     ) -> Any:
         """Returns what the model returns; `variant` is another way to call it."""
         given = dict(self.inputs if inputs is None else inputs)
-        hook: Any = nullcontext()
+        edited: Any = nullcontext()
         if change is not None:
-            embedding = self.embeddings.get(change.name)
-            if embedding is not None:
-                hook = self._changed_embedding(embedding, given[change.name], change)
-            else:
-                given[change.name] = self.changed(given[change.name], change)
+            edited = self.edited(given, change.name, partial(self.changed, change=change))
         self.passes += 1
-        args = [given[n] for n in sorted(key for key in given if isinstance(key, int))]
-        kwargs = {key: x for key, x in given.items() if isinstance(key, str)}
-        with hook, fixed_seed(self.seed):
+        with edited, fixed_seed(self.seed):
+            args = [given[n] for n in sorted(key for key in given if isinstance(key, int))]
+            kwargs = {key: x for key, x in given.items() if isinstance(key, str)}
             if variant is not None:
                 return variant(self.model, *args, **kwargs)
             return self.model(*args, **kwargs)
@@ -131,19 +128,21 @@ class ModelUnderTest:
         return output.reshape(*output.shape[:2], -1)
 
     @contextmanager
-    def _changed_embedding(
-        self, embedding: nn.Embedding, ids: Any, change: Change
+    def edited(
+        self, inputs: Inputs, name: Key, edit: Callable[[torch.Tensor], torch.Tensor]
     ) -> Iterator[None]:
-        def hook(_: Any, args: Any, out: torch.Tensor) -> torch.Tensor | None:
-            if not (args and same_ids(args[0], ids)):
-                return None
-            return self.changed(out, change)
-
-        handle = embedding.register_forward_hook(hook)
-        try:
+        """Edits an input: the output of the embedding that reads it, or else the input itself."""
+        embedding, x = self.embeddings.get(name), inputs[name]
+        if embedding is None:
+            inputs[name] = edit(x)
             yield
-        finally:
-            handle.remove()
+            return
+
+        def hook(_: Any, args: Any, out: torch.Tensor) -> torch.Tensor:
+            return edit(out) if args and same_ids(args[0], x) else out
+
+        with embedding.register_forward_hook(hook):
+            yield
 
     # ── changing positions ────────────────────────────────────────────────────────────────────
 
@@ -297,16 +296,15 @@ def find_embeddings(tested: ModelUnderTest) -> None:
     if module is None:
         return
     reads: list[tuple[nn.Embedding, Any]] = []
-    handles = [
-        part.register_forward_pre_hook(lambda m, args: reads.append((m, args[0] if args else None)))
-        for part in module.modules()
-        if isinstance(part, nn.Embedding)
-    ]
-    try:
+
+    def read(embedding: Any, args: Any) -> None:
+        reads.append((embedding, args[0] if args else None))
+
+    with ExitStack() as hooks:
+        for part in module.modules():
+            if isinstance(part, nn.Embedding):
+                hooks.enter_context(part.register_forward_pre_hook(read))
         tested.run()
-    finally:
-        for handle in handles:
-            handle.remove()
     for name in tested.embeddings:
         ids = tested.inputs[name]
         if not ids.is_floating_point():
@@ -407,13 +405,19 @@ def to_dtype(tested: ModelUnderTest, dtype: torch.dtype) -> ModelUnderTest | Non
     return twin
 
 
+def forward_parameters(model: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of the model's forward; empty if it has no signature."""
+    try:
+        return inspect.signature(
+            model.forward if isinstance(model, nn.Module) else model
+        ).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
 def accepts_argument(model: Any, name: str, *, var_keyword: bool = False) -> bool:
     """Whether the model's forward has an argument of this name; `var_keyword`: or **kwargs."""
-    called = model.forward if isinstance(model, nn.Module) else model
-    try:
-        parameters = inspect.signature(called).parameters
-    except (TypeError, ValueError):
-        return False
+    parameters = forward_parameters(model)
     return name in parameters or (
         var_keyword and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from maskwright.auditing.diagnose import Diagnosis
     from maskwright.auditing.probes import Failure, ProbeResult
     from maskwright.core.validate import BoolArray
-    from maskwright.tracing.trace import Trace
+    from maskwright.tracing import Trace
 
 # Causes that name a symptom only; another cause in the same report is more likely.
 UNSPECIFIC: Final = (
@@ -230,11 +230,7 @@ class AuditReport:
         Raises:
             ArgumentError: If the language is not known.
         """
-        params = {
-            "verdict": self.verdict_in(lang),
-            "passes": self.passes,
-            "seconds": self.seconds,
-        }
+        params = {"verdict": self.verdict_in(lang), "passes": self.passes, "seconds": self.seconds}
         lines = [render(Reason("audit.report", params), lang)]
         for first, *others in self.by_cause:
             lines.append(first.text(lang))
@@ -289,6 +285,12 @@ class AuditReport:
         return self.text()
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """What a notebook displays: the report with its drawings."""
+        from maskwright.auditing.report_html import report_section
+
+        return report_section(self.subject, self).body
 
 
 def _text(value: str | Reason, lang: str) -> str:

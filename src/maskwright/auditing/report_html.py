@@ -6,15 +6,16 @@ All text that comes from outside is escaped. Grids are drawn by `maskwright.draw
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from maskwright._version import __version__
+from maskwright import __version__
 from maskwright.draw import svg
-from maskwright.draw.html import THEME, page
+from maskwright.draw.html import page
 from maskwright.draw.scene import Grid, Kind, Scene, legend_of
-from maskwright.draw.svg_text import escape
+from maskwright.draw.text import escape
 from maskwright.linting.codes import meaning_of
 from maskwright.messages import Reason, render
 
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from maskwright.auditing.report import AuditFinding, AuditReport
     from maskwright.core.validate import BoolArray
 
+STYLE: Final = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 MAX_CELLS: Final = 128  # along a side of a drawing; more are joined to blocks
 MAX_SEQUENCES: Final = 4
 MAX_PAIRS: Final = 5  # that are listed as text
 SHADES: Final = ((1e-1, 1.0), (1e-2, 0.8), (1e-4, 0.6), (0.0, 0.4))  # above a share of the maximum
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 class Section(NamedTuple):
@@ -95,7 +96,7 @@ def sections_page(sections: Sequence[Section], lang: str = "en") -> str:
 def _page(title: str, body: str, lang: str) -> str:
     footer = f'<footer><p class="quiet">maskwright {__version__}</p></footer>'
     body = f"<main>\n{body}\n</main>\n{footer}"
-    return page(title, body, style=STYLE, policy=POLICY, lang=lang)
+    return page(title, body, style=STYLE, lang=lang)
 
 
 def _body(report: AuditReport, level: int, anchor: str, lang: str, name: str = "") -> str:
@@ -176,12 +177,9 @@ def _audit_code(finding: AuditFinding) -> str:
 def _results(results: Iterable[ProbeResult], lang: str) -> str:
     rows = []
     for result in results:
-        if result.skipped:
-            sign = f'<span class="quiet">{_words("skipped", lang)}</span>'
-        elif result.failures:
-            sign = f'<span class="bad">{_words("failed", lang)}</span>'
-        else:
-            sign = f'<span class="good">{_words("passed", lang)}</span>'
+        name = "skipped" if result.skipped else "failed" if result.failures else "passed"
+        style = {"skipped": "quiet", "failed": "bad", "passed": "good"}[name]
+        sign = f'<span class="{style}">{_words(name, lang)}</span>'
         worst = f"{result.worst:.2g}" if result.worst else "0"
         rows.append(
             f"<tr><td>{sign}</td>"
@@ -287,8 +285,10 @@ def influence_scenes(report: AuditReport, lang: str = "en") -> list[Scene]:
 def _expected_grid(allowed: BoolArray, lang: str) -> Grid:
     size = _block_size(*allowed.shape)
     some, every = _reduced(np.maximum, allowed, size), _reduced(np.minimum, allowed, size)
-    kinds = np.where(every, Kind.SEEN, np.where(some, Kind.SOME, Kind.HIDDEN)).astype(np.uint8)
-    shades = np.where(kinds == Kind.SOME, 0.5, 1.0)
+    kinds = np.where(every, Kind.VISIBLE, np.where(some, Kind.PARTIAL, Kind.MASKED)).astype(
+        np.uint8
+    )
+    shades = np.where(kinds == Kind.PARTIAL, 0.5, 1.0)
     return _grid("expected", kinds, shades, allowed.shape, lang)
 
 
@@ -307,17 +307,17 @@ def _measured_grid(report: AuditReport, b: int, lang: str) -> Grid:
         [shade for _, shade in SHADES],
         0.0,
     )
-    kinds = np.where(share > 0, Kind.SEEN, Kind.HIDDEN).astype(np.uint8)
+    kinds = np.where(share > 0, Kind.VISIBLE, Kind.MASKED).astype(np.uint8)
     untested = np.repeat(~_judged(report)[b][:, None], measured.shape[1], 1)
     not_finite = _reduced(np.maximum, ~np.isfinite(measured), size)
     for kind, where in (
-        (Kind.FIRST, not_finite),
-        (Kind.SOME, _reduced(np.minimum, untested, size) & ((share > 0) | not_finite)),
-        (Kind.SECOND, _reduced(np.maximum, lost, size) & (kinds == Kind.HIDDEN) & ~not_finite),
-        (Kind.MIXED, _reduced(np.maximum, leaks, size)),
+        (Kind.FIRST_ONLY, not_finite),
+        (Kind.PARTIAL, _reduced(np.minimum, untested, size) & ((share > 0) | not_finite)),
+        (Kind.SECOND_ONLY, _reduced(np.maximum, lost, size) & (kinds == Kind.MASKED) & ~not_finite),
+        (Kind.BOTH_DIFFER, _reduced(np.maximum, leaks, size)),
     ):
         kinds[where] = kind
-    shades = np.where(kinds == Kind.SEEN, shades, np.where(kinds == Kind.SOME, 0.5, 1.0))
+    shades = np.where(kinds == Kind.VISIBLE, shades, np.where(kinds == Kind.PARTIAL, 0.5, 1.0))
     return _grid("measured", kinds, shades, measured.shape, lang)
 
 
@@ -342,12 +342,12 @@ def _grid(
 
 def _legend(lang: str) -> dict[Kind, str]:
     names = {
-        Kind.SEEN: "visible",
-        Kind.HIDDEN: "masked",
-        Kind.SOME: "partly",
-        Kind.MIXED: "leak",
-        Kind.SECOND: "lost",
-        Kind.FIRST: "not_finite",
+        Kind.VISIBLE: "visible",
+        Kind.MASKED: "masked",
+        Kind.PARTIAL: "partly",
+        Kind.BOTH_DIFFER: "leak",
+        Kind.SECOND_ONLY: "lost",
+        Kind.FIRST_ONLY: "not_finite",
     }
     return {kind: _words(f"key.{name}", lang) for kind, name in names.items()}
 
@@ -437,35 +437,3 @@ def _text(value: object) -> str:
 
 def _anchor(name: str) -> str:
     return "r" + hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:12]
-
-
-STYLE: Final = (
-    THEME
-    + """
-:root{--box:#f3f5f7;--good:#0f5c27;--bad:#9b1022;--link:#0a4da3}
-@media (prefers-color-scheme:dark){:root{--box:#1a2129;--good:#6fd08c;--bad:#ff9aa5;--link:#8cc0ff}}
-*{box-sizing:border-box}
-body{font-family:system-ui,-apple-system,"Segoe UI",Arial,"PingFang SC","Microsoft YaHei",sans-serif}
-main,footer{max-width:72rem;margin:0 auto;padding:.5rem 1rem;overflow-wrap:anywhere}
-h1{font-size:1.5rem}h2{font-size:1.25rem;margin-top:2rem}h3{font-size:1.1rem}h4{font-size:1rem}
-h1,h2,h3,h4{line-height:1.3}
-a{color:var(--link)}
-.good{color:var(--good)}.bad{color:var(--bad)}.quiet{color:var(--faint)}
-code,pre{font:.9rem/1.45 ui-monospace,monospace}
-pre{background:var(--box);padding:.75rem;overflow-x:auto;overflow-wrap:normal}
-.finding{border-left:.25rem solid var(--bad);background:var(--box);padding:.1rem 1rem .5rem;
-margin:1rem 0}
-.finding pre{background:var(--ground)}
-.report{border-top:.15rem solid var(--line);margin-top:2.5rem}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1rem}
-dt{color:var(--faint)}dd{margin:0}
-.scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;overflow-wrap:break-word}
-caption{text-align:left;font-weight:600;padding:.25rem 0}
-th,td{text-align:left;vertical-align:top;padding:.3rem .75rem .3rem 0;
-border-bottom:1px solid var(--line)}
-td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-figure{margin:1rem 0}figure svg{display:block}figcaption{padding-top:.25rem}
-@media (max-width:30rem){dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}}
-"""
-)

@@ -1,16 +1,15 @@
-"""The command line: a thin layer over the library. Anything heavy is imported where it is used.
+"""The command line: one function per command, which calls the library and prints the result.
 
-What may enter: verbs, each a function of a few lines that calls the library and prints. The verbs
-stand in the order of the help.
+Everything heavy is imported in the command that uses it.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-from maskwright.cli.app import app
+from maskwright.cli.main import app
 
 __all__ = ["app"]
 
-for verbs in ("seeing", "handing", "running", "checking", "using", "teaching"):
-    import_module(f"maskwright.cli.{verbs}")
+for commands in ("inspect", "convert", "attention", "audit", "apps", "learn"):  # order of --help
+    import_module(f"maskwright.cli.{commands}")

@@ -1,27 +1,29 @@
-"""Options that several verbs share, and the library's errors with arguments named by their flags."""
+"""Options that several commands share.
+
+Options that set an argument of the library bear its name (`--kv-len` is `kv_len`), so that the
+library's messages apply to the command line as they are.
+"""
 
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from maskwright.cli.front import typer
+import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from maskwright.errors import ArgumentError
 
-FLAGS = {"q_len": "--size", "kv_len": "--keys", "q_start": "--q-start"}
-MODEL_FLAGS = {
-    **dict.fromkeys(("q_len", "kv_len", "length"), "--length"),
-    **{name: f"--{name}" for name in ("batch", "vocabulary", "layers")},
-    "pad_id": "--pad-id",
-}
+SUFFIXES: Final = {".txt": "text", ".json": "json", ".svg": "svg", ".png": "png", ".html": "html"}
+# The formats that a command can write
+TEXT: Final = ("text", "json")
+REPORT: Final = ("text", "json", "html")
+CURVES: Final = ("text", "json", "svg", "png")
+PICTURE: Final = ("text", "json", "svg", "png", "html")
 
 
 def complete_expression(incomplete: str) -> list[str]:
-    """What a half-written mask may go on with: the atoms that begin as its last word does."""
+    """Returns the completions of an expression: the atoms that begin with its last word."""
     from maskwright.core.atoms import ATOMS
 
     head, word = re.fullmatch(r"(.*?)(\w*)", incomplete, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -29,98 +31,101 @@ def complete_expression(incomplete: str) -> list[str]:
     return [f"{head}{name}(" for name in names if name.startswith(word)]
 
 
+def choose_format(requested: str | None, output: Path | None, formats: tuple[str, ...]) -> str:
+    """Returns the output format: the requested one, or that of the file's suffix, or text.
+
+    Raises:
+        ArgumentError: If it is none of `formats`, which the command can write.
+
+    >>> choose_format(None, Path("report.json"), TEXT)
+    'json'
+    >>> choose_format(None, Path("report.svg"), TEXT)
+    Traceback (most recent call last):
+    maskwright.errors.ArgumentError: --output report.svg: expected a name that ends in .txt or .json.
+    """
+    if requested is not None:
+        if requested not in formats:
+            raise ArgumentError(f"--format {requested}: expected {' or '.join(formats)}.")
+        return requested
+    if output is None:
+        return "text"
+    chosen = SUFFIXES.get(output.suffix.lower())
+    if chosen not in formats:
+        *others, last = (suffix for suffix, name in SUFFIXES.items() if name in formats)
+        raise ArgumentError(
+            f"--output {output}: expected a name that ends in {', '.join(others)} or {last}."
+        )
+    return chosen
+
+
+def _file(formats: tuple[str, ...]) -> Any:
+    suffixes = ", ".join(suffix for suffix, name in SUFFIXES.items() if name in formats)
+    return typer.Option("--output", "-o", metavar="FILE", help=f"Write to FILE: {suffixes}.")
+
+
+_FORMAT = typer.Option(
+    "--format", "-f", help="Output format. Default: by the suffix of FILE, or text."
+)
+
+# masks and their sizes
 Expression = Annotated[
     str,
     typer.Argument(
-        help="A mask: atoms joined by & (and), | (or), ~ (not), - (and not).",
+        help="A mask: atoms combined by & (and), | (or), ~ (not), - (and not).",
         autocompletion=complete_expression,
     ),
 ]
 Size = Annotated[
-    int | None, typer.Option("--size", "-n", help="How many queries; 8, or the tokens.")
+    int | None,
+    typer.Option(
+        "--size", "--q-len", "-n", min=1, help="Number of queries. Default: 8, or the tokens."
+    ),
 ]
-Keys = Annotated[int | None, typer.Option(help="How many keys; as many as queries if not given.")]
-Batch = Annotated[
-    int | None, typer.Option(help="How many sequences; taken from the mask if not given.")
+KvLen = Annotated[
+    int | None, typer.Option(min=0, help="Number of keys. Default: the number of queries.")
 ]
+Batch = Annotated[int | None, typer.Option(min=1, help="Batch size. Default: that of the mask.")]
 Heads = Annotated[
-    int | None, typer.Option(help="How many heads; taken from the mask if not given.")
+    int | None, typer.Option(min=1, help="Number of heads. Default: that of the mask.")
 ]
 QStart = Annotated[
     int | None,
-    typer.Option(help="Position of the first query; by default the last sits at the last key."),
+    typer.Option(help="Position of the first query. Default: the last query is at the last key."),
 ]
 Tokens = Annotated[
-    str | None, typer.Option("--tokens", "-t", help='Tokens to write beside it: "I like tea".')
+    str | None,
+    typer.Option("--tokens", "-t", help='A sentence that labels the axes: "I like tea".'),
 ]
 BatchRow = Annotated[
-    int | None, typer.Option(help="Only this sequence; all that differ if not given.")
+    int | None, typer.Option(min=0, help="Only this batch row. Default: all that differ.")
 ]
-HeadNumber = Annotated[int | None, typer.Option("--head", help="Only this head.")]
+HeadIndex = Annotated[int | None, typer.Option("--head", min=0, help="Only this head.")]
 
-Form = Annotated[
-    Literal["text", "json", "svg", "png", "html"] | None,
-    typer.Option(
-        "--format", "-f", help="What to give; by the file's ending if not given, or text."
-    ),
-]
-TextForm = Annotated[
-    Literal["text", "json"] | None,
-    typer.Option("--format", "-f", help="What to give; text if not given."),
-]
-Lang = Annotated[Literal["en", "zh"], typer.Option(help="English, or Chinese (中文).")]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write it to a file: .txt .json .svg .png .html."),
-]
-
+# models
 Model = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="module:attribute, a model or what builds one (or a model with its inputs); "
-        "or hf:PATH, a local checkpoint of transformers, or a config alone.",
+        help="module:attribute, a model or a function that returns a model or (model, inputs); or "
+        "hf:PATH, a local checkpoint or config of transformers.",
     ),
 ]
-Length = Annotated[
-    int | None, typer.Option("--length", "-n", help="How many positions; 24 if not given.")
+Length = Annotated[int, typer.Option("--length", "-n", min=1, help="Sequence length.")]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch", min=1, help="Batch size. Default: that of the mask, or 2.")
 ]
-Sequences = Annotated[
-    int | None, typer.Option("--batch", help="How many sequences; taken from the mask, or 2.")
+VocabSize = Annotated[
+    int | None, typer.Option(min=1, help="Number of ids. Default: that of the model's embedding.")
 ]
-Vocabulary = Annotated[
-    int | None, typer.Option(help="How many ids there are; asked of the model's embedding.")
-]
-PadId = Annotated[int | None, typer.Option(help="The id of padding, if ids tell what is padding.")]
-Seed = Annotated[int, typer.Option(help="Of all random numbers.")]
-ReportForm = Annotated[
-    Literal["text", "json", "html"] | None,
-    typer.Option(
-        "--format", "-f", help="What to give; by the file's ending if not given, or text."
-    ),
-]
+PadId = Annotated[int | None, typer.Option(help="Padding id, if ids mark the padding.")]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
 
-
-@contextmanager
-def model_errors() -> Iterator[None]:
-    """Errors about a model, with arguments named as the command line does."""
-    with flags_in_errors(MODEL_FLAGS, after="="):
-        yield
-
-
-@contextmanager
-def flags_in_errors(flags: Mapping[str, str] = FLAGS, after: str = "= ") -> Iterator[None]:
-    """Errors that name arguments as the command line does."""
-    from maskwright import MaskError
-
-    try:
-        yield
-    except MaskError as error:
-        raise type(error)(_with_flags(str(error), flags, after)) from None
-
-
-def _with_flags(message: str, flags: Mapping[str, str], after: str) -> str:
-    """The library's message, with its arguments named as the command line names them."""
-    for argument, flag in flags.items():
-        message = re.sub(rf"\b(?:on: )?{argument}[{after}]", f"{flag} ", message)
-    return message
+# output
+Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language: English or Chinese.")]
+TextFormat = Annotated[Literal["text", "json"] | None, _FORMAT]
+ReportFormat = Annotated[Literal["text", "json", "html"] | None, _FORMAT]
+PictureFormat = Annotated[Literal["text", "json", "svg", "png", "html"] | None, _FORMAT]
+TextFile = Annotated[Path | None, _file(TEXT)]
+ReportFile = Annotated[Path | None, _file(REPORT)]
+CurvesFile = Annotated[Path | None, _file(CURVES)]
+PictureFile = Annotated[Path | None, _file(PICTURE)]

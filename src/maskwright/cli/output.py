@@ -1,95 +1,111 @@
-"""Where an answer goes: to the terminal or a file, as text, JSON or a picture."""
+"""Output of commands to the terminal or to files: text, tables, JSON and pictures."""
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from maskwright._atomic_write import write_atomic
-from maskwright.cli.front import typer
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from maskwright.draw.scene import Scene
 
 
-def chosen_form(form: str | None, output: Path | None) -> str:
-    """The form asked for, or the one that the file's ending tells."""
-    from maskwright.draw.picture import ENDINGS
-
-    if form is not None:
-        return form
+def write(content: str | bytes, output: Path | None = None) -> None:
+    """Writes to the file, which is then named on standard error, or to standard output."""
     if output is None:
-        return "text"
-    known = {**ENDINGS, ".json": "json"}
-    ending = output.suffix.lower()
-    if ending not in known:
+        if isinstance(content, bytes) and sys.stdout is not None and sys.stdout.isatty():
+            raise ArgumentError("A PNG cannot be printed in a terminal. Pass -o FILE.png.")
+        typer.echo(content, nl=isinstance(content, str))
+        return
+    try:
+        write_atomic(output, content if isinstance(content, bytes) else content.rstrip() + "\n")
+    except OSError as error:
         raise ArgumentError(
-            f"{output}: the ending {ending or '(none)'} tells no format. "
-            f"Use one of {' '.join(known)}, or pass --format."
-        )
-    return known[ending]
+            f"--output {output} cannot be written: {error.strerror}. Pass another file."
+        ) from error
+    typer.echo(f"wrote {output}", err=True)
 
 
-def give(
+def write_json(data: Any, output: Path | None = None) -> None:
+    """Writes data as JSON."""
+    write(json.dumps(data, indent=2, ensure_ascii=False), output)
+
+
+def write_result(chosen: str, output: Path | None, text: str, data: Any) -> None:
+    """Writes the text or the data, by the chosen format."""
+    if chosen == "json":
+        write_json(data, output)
+    else:
+        write(text, output)
+
+
+def write_scene(
+    chosen: str,
+    output: Path | None,
     scene: Callable[[], Scene],
     data: Callable[[], Any],
-    form: str | None,
-    output: Path | None,
     text: Callable[[], str] | None = None,
 ) -> None:
-    """Write an answer in the form asked for; only that one is made."""
-    chosen = chosen_form(form, output)
+    """Writes a picture in the chosen format, or its data as JSON. Only that format is computed."""
+    from maskwright.draw.picture import render
+
     if chosen == "json":
-        emit(json.dumps(data(), indent=2, ensure_ascii=False), output)
+        write_json(data(), output)
     elif chosen == "text":
-        emit(as_text(scene(), output) if text is None else text(), output)
+        write(scene_text(scene(), output) if text is None else text(), output)
     else:
-        from maskwright.draw.picture import render
-
-        emit(render(scene(), chosen), output)
+        write(render(scene(), chosen), output)
 
 
-def as_text(scene: Scene, output: Path | None = None) -> str:
-    """A scene for the terminal, or for a file of text."""
+def scene_text(scene: Scene, output: Path | None = None) -> str:
+    """A picture as text, for the file or for the terminal with its width, colours and encoding."""
     from maskwright.draw.picture import picture
     from maskwright.draw.terminal import render
 
-    encoding = (sys.stdout.encoding or "ascii") if output is None else "utf-8"
-    wide = encoding.lower().replace("-", "").startswith("utf")
-    return render(scene, unicode=wide) if output is None else str(picture(scene, form="text"))
-
-
-def emit(content: str | bytes, output: Path | None) -> None:
-    """Write it to the file, whole or not at all; else to the terminal."""
     if output is not None:
-        try:
-            write_atomic(output, content if isinstance(content, bytes) else content.rstrip() + "\n")
-        except OSError as error:
-            raise ArgumentError(
-                f"{output} can't be written: {error.strerror}. Name another file."
-            ) from error
-        return
-    if isinstance(content, bytes) and sys.stdout.isatty():
-        raise ArgumentError("A PNG is no text. Pass -o FILE, or send it on to another program.")
-    typer.echo(content, nl=isinstance(content, str))
+        return str(picture(scene, form="text"))
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    return render(scene, unicode=encoding.lower().startswith("utf"))
 
 
-def text_or_json(verb: str, form: str | None, output: Path | None) -> str:
-    """The form asked for, of a verb that has no picture."""
-    chosen = chosen_form(form, output)
-    if chosen not in ("text", "json"):
-        raise ArgumentError(
-            f"{verb} gives text or json, not {chosen}. Pass --format, or -o FILE.json."
-        )
-    return chosen
+def table(rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:
+    """Text columns that fit the terminal. Only the first column is never wrapped.
+
+    >>> print(table([("numpy", "a bool array"), ("jax", "a mask and is_causal")]))
+    numpy  a bool array
+    jax    a mask and is_causal
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(rows)
+    grid = Table(box=None, padding=(0, 2, 0, 0), show_header=bool(header), pad_edge=False)
+    for number, name in enumerate(header or rows[0]):
+        grid.add_column(name if header else "", no_wrap=number == 0, overflow="fold")
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), color_system=None)
+    with console.capture() as captured:
+        console.print(grid)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
-def progress(text: str) -> None:
-    """A line for who is waiting: to stderr, and only on a terminal."""
-    if sys.stderr.isatty():
-        typer.echo(text, err=True)
+@contextmanager
+def status(message: str) -> Iterator[None]:
+    """Shows a spinner on standard error while the block runs, if that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status(message) if console.is_terminal else nullcontext():
+        yield

@@ -56,16 +56,16 @@ def short_text(mask: Mask) -> str:
 def sizes_of(bound: BoundMask) -> str:
     """The sizes of the frame as text."""
     frame = bound.frame
-    parts = [f"{frame.q_len} {'query' if frame.q_len == 1 else 'queries'} × {frame.kv_len} "
+    parts = [f"{frame.q_len:,} {'query' if frame.q_len == 1 else 'queries'} × {frame.kv_len:,} "
              f"{'key' if frame.kv_len == 1 else 'keys'}"]  # fmt: skip
     if frame.batch != 1:
         parts.append(f"batch {frame.batch}")
     if frame.heads != 1:
         parts.append(f"heads {frame.heads}")
     if frame.q_start and frame.q_len == 1:
-        parts.append(f"query at {frame.q_start}")
+        parts.append(f"query at {frame.q_start:,}")
     elif frame.q_start and frame.q_len:
-        parts.append(f"queries at {frame.q_start} … {frame.q_stop - 1}")
+        parts.append(f"queries at {frame.q_start:,} … {frame.q_stop - 1:,}")
     return ", ".join(parts)
 
 

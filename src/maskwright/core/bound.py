@@ -6,13 +6,13 @@ import importlib
 import math
 from itertools import chain
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
 from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View
-from maskwright.core.expr import Cell, Mask, answer_torch
+from maskwright.core.expr import Cell, Mask, torch_function
 from maskwright.core.frame import MAX_BYTES, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
@@ -425,16 +425,8 @@ class BoundMask:
             )
         return self.dense() if dtype is None else self.dense().astype(dtype)
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Called by torch in place of a function of its own that received a bound mask."""
-        return answer_torch(func, args, kwargs or {})
+    # Called by torch in place of a function of its own that received a bound mask
+    __torch_function__: ClassVar[Any] = classmethod(torch_function)
 
     def __repr__(self) -> str:
         home, part = self._home, self._part
@@ -452,17 +444,17 @@ class BoundMask:
         return render(self)
 
     def _repr_svg_(self) -> str | None:
-        return self._drawn("svg_of")
+        return self._drawn("notebook_svg")
 
     def _repr_html_(self) -> str | None:
-        return self._drawn("html_of")
+        return self._drawn("notebook_html")
 
     def _drawn(self, how: str) -> str | None:
         """The picture shown by a notebook; None, which means the text, if it is too large."""
         # Imported by name: core does not depend on draw.
-        notebook = importlib.import_module("maskwright.draw.notebook")
+        draw = importlib.import_module("maskwright.draw.picture")
         try:
-            picture: str = getattr(notebook, how)(self)
+            picture: str = getattr(draw, how)(self)
         except SizeError:
             return None
         return picture

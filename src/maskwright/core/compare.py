@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from maskwright.core.expr import Mask
 from maskwright.core.simplify import simplify
-from maskwright.errors import ArgumentError, FrameError
+from maskwright.errors import ArgumentError, FrameError, SizeError
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -27,6 +28,7 @@ class Comparison:
 
     cell: tuple[int, int, int, int] | None
     left: bool = False
+    masks: tuple[BoundMask, BoundMask] | None = field(default=None, compare=False)
 
     def __bool__(self) -> bool:
         return self.cell is None
@@ -37,6 +39,17 @@ class Comparison:
         place = "batch {}, head {}, query {}, key {}".format(*self.cell)
         side = "left" if self.left else "right"
         return f"first differs at {place}: visible only in the {side} mask"
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook displays: the difference as a picture; None, the text, without one."""
+        if self.cell is None or self.masks is None:
+            return None
+        # Imported by name: core does not depend on draw.
+        draw = importlib.import_module("maskwright.draw.picture")
+        try:
+            return f"<p>{self!r}</p>{draw.notebook_html(self.masks)}"
+        except SizeError:
+            return None
 
 
 def compare(left: BoundMask, right: BoundMask) -> Comparison:
@@ -73,7 +86,7 @@ def compare(left: BoundMask, right: BoundMask) -> Comparison:
         if found.cell is not None and found.cell[:2] == (0, 0):
             break
         row += rows
-    return found
+    return replace(found, masks=(left, right))
 
 
 def bind_like(bound: BoundMask, other: Any) -> BoundMask:

@@ -104,6 +104,24 @@ class FormulaWriter(Protocol):
         """Number of positions of the frame."""
 
 
+# Filled by the torch integration when it is first needed.
+TORCH: dict[str, Callable[..., Any]] = {}
+
+
+def torch_function(
+    cls: type,  # noqa: ARG001 - the signature of __torch_function__
+    func: Callable[..., Any],
+    types: object,  # noqa: ARG001
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """The result of a torch function that received a mask: attention is computed, the rest refused."""
+    if not TORCH:
+        # Imported by name: core depends on no framework, and torch is loaded by now.
+        importlib.import_module("maskwright.integrations")
+    return TORCH["call"](func, args, kwargs or {})
+
+
 class Mask(ABC):
     """The set of (batch, head, query, key) cells in which the query attends to the key.
 
@@ -193,16 +211,8 @@ class Mask(ABC):
             "Bind it first: mask.on(q_len).dense()."
         )
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Called by torch in place of a function of its own that received a mask."""
-        return answer_torch(func, args, kwargs or {})
+    # Called by torch in place of a function of its own that received a mask
+    __torch_function__: ClassVar[Any] = classmethod(torch_function)
 
     @property
     def T(self) -> Mask:  # noqa: N802 - numpy's name for it
@@ -865,6 +875,15 @@ class PerAxis(Composite):
 def by_head(masks: Sequence[Mask]) -> Mask:
     """A separate mask for each head: head h uses `masks[h]`.
 
+    Args:
+        masks: One mask per head.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If `masks` is empty or has another element than a mask.
+
     >>> import maskwright as mw
     >>> mask = mw.by_head([mw.causal(), mw.window(back=1)])
     >>> mask.on(3).dense().shape
@@ -878,23 +897,20 @@ def by_head(masks: Sequence[Mask]) -> Mask:
 def by_batch(masks: Sequence[Mask]) -> Mask:
     """A separate mask for each batch row: row b uses `masks[b]`.
 
+    Args:
+        masks: One mask per batch row.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If `masks` is empty or has another element than a mask.
+
     >>> import maskwright as mw
     >>> mw.by_batch([mw.causal(), mw.everything()]).on(2).dense().astype(int).tolist()
     [[[[1, 0], [1, 1]]], [[[1, 1], [1, 1]]]]
     """
     return PerAxis("batch", _members(masks, "by_batch"))
-
-
-# Filled by the torch integration when it is first needed.
-TORCH: dict[str, Callable[..., Any]] = {}
-
-
-def answer_torch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Handles a torch function that received a mask: attention is computed, the rest refused."""
-    if not TORCH:
-        # Imported by name: core depends on no framework, and torch is loaded by now.
-        importlib.import_module("maskwright.integrations.torch")
-    return TORCH["call"](func, args, kwargs)
 
 
 def walk(mask: Mask) -> Iterator[Mask]:

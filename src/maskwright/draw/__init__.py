@@ -1,5 +1,5 @@
-"""Pictures: a neutral scene, and renderers that know nothing of masks.
+"""Pictures of masks: scenes, and renderers for terminals, SVG, PNG and HTML.
 
-What may enter: scenes made of bound masks, plans and arrays, and ways to show a scene. A renderer
-reads a scene and nothing else, so that all of them show the same.
+`masks`, `matrices` and `walkthrough` build scenes. A renderer reads a scene and nothing else, so
+that all formats show the same.
 """

@@ -1,10 +1,11 @@
-"""Scenes of masks: one mask, or two beside each other; cells while they fit, else tiles."""
+"""Scenes of masks: one mask, the difference of two, or the tiles that attention visits."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,53 +22,38 @@ if TYPE_CHECKING:
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import IntArray
+    from maskwright.engine.cost import WorkEstimate
 
     Tokens = Sequence[str] | Sequence[Sequence[str]]
 
-MOST_SIGNS = 256  # along one side
-MOST_PLANES = 8
-MOST_INTERVALS = 2**24  # read for one picture
-SAID_ROWS = 16  # rows that the text alternative lists one by one
+MAX_CELLS = 256  # along one side of a grid
+MAX_PLANES = 8
+MAX_INTERVALS = 2**24  # read for one picture
+MAX_DESCRIBED_ROWS = 16
 
 
 class View(NamedTuple):
-    """A part of a mask: so many rows and keys from a row and a key on.
+    """A rectangle of a mask.
 
     >>> import maskwright as mw
     >>> from maskwright.draw.masks import View
     >>> view = View(row=500, rows=2, key=499, keys=3)
     >>> print(mw.picture(mw.causal().on(1_000_000), form="text", view=view))
     causal()
-    1000000 queries × 1000000 keys, density 0.50
+    1,000,000 queries × 1,000,000 keys, density 0.50
     <BLANKLINE>
     query ↓  key →
              499
         500  ████··
         501  ██████
     <BLANKLINE>
-    ██ seen   ·· hidden
+    ██ visible   ·· masked
     """
 
     row: int
     rows: int
     key: int
     keys: int
-
-
-class Span(NamedTuple):
-    """What a grid shows along both axes: the part, and how large a tile is."""
-
-    view: View
-    block: tuple[int, int]
-
-    @property
-    def area(self) -> IntArray:
-        """How many cells every tile has; those at the edge have fewer."""
-        sizes = []
-        for length, block in zip((self.view.rows, self.view.keys), self.block, strict=True):
-            starts = np.arange(0, length, block)
-            sizes.append(np.minimum(starts + block, length) - starts)
-        return np.outer(*sizes)
 
 
 def scene_of(
@@ -78,14 +64,21 @@ def scene_of(
     batch: int | None = None,
     head: int | None = None,
     view: View | None = None,
-    most: int = MOST_SIGNS,
-    planes: int = MOST_PLANES,
+    max_cells: int = MAX_CELLS,
+    max_planes: int = MAX_PLANES,
 ) -> Scene:
-    """A bound mask as a scene: a grid for every batch row and head that differs, or for one.
+    """A bound mask as a scene, with a grid for each batch row and head that differs.
 
-    `tokens` name the queries, and the keys too where `key_tokens` does not; one list, or one for
-    every batch row. Up to `most` queries and keys are shown cell by cell, more as tiles. No more
-    than `planes` grids are drawn, and the note says how many are left.
+    Args:
+        bound: The mask.
+        tokens: Labels of the queries, and of the keys without `key_tokens`: one list, or one for
+            each batch row.
+        key_tokens: Labels of the keys.
+        batch: Draw this batch row only.
+        head: Draw this head only.
+        view: Draw this rectangle only.
+        max_cells: Maximum number of cells along a side. More queries or keys are drawn as blocks.
+        max_planes: Maximum number of grids. The note gives the number of the others.
 
     >>> import maskwright as mw
     >>> from maskwright.draw.masks import scene_of
@@ -95,14 +88,12 @@ def scene_of(
     >>> scene.grids[0].kinds.tolist()
     [[2, 0], [2, 0]]
     """
-    labels = _Labels(bound, tokens, key_tokens)
-    if planes < 1:
-        raise ArgumentError(f"planes={planes} is less than 1. Give how many grids may be drawn.")
-    draw = partial(grid_of, bound, view=view, most=most)
-    shown, left = _grids(bound, labels, batch, head, draw, planes)
-    title = title_of(bound)
-    note = _with_block(f"{sizes_of(bound)}, {density_of(bound)}{_and_more(left)}", shown)
-    return Scene(title, shown, note, legend_of(shown), describe(title, note, shown))
+    if max_planes < 1:
+        raise ArgumentError(f"max_planes must be at least 1, got {max_planes}.")
+    draw = partial(grid_of, bound, view=view, max_cells=max_cells)
+    grids, omitted = _grids(bound, (tokens, key_tokens), (batch, head), draw, max_planes)
+    title, note = title_of(bound), f"{sizes_of(bound)}, {density_of(bound)}{omitted}"
+    return Scene(title, grids, note, legend_of(grids), describe(title, note, grids))
 
 
 def difference_of(
@@ -114,9 +105,11 @@ def difference_of(
     batch: int | None = None,
     head: int | None = None,
     view: View | None = None,
-    most: int = MOST_SIGNS,
+    max_cells: int = MAX_CELLS,
 ) -> Scene:
-    """Two masks on one frame as a scene: what both see, and what only one of them does.
+    """Two masks of the same sizes as a scene: the cells of both, and of only one of them.
+
+    The arguments are those of `scene_of`.
 
     >>> import maskwright as mw
     >>> from maskwright.draw.masks import difference_of
@@ -126,16 +119,59 @@ def difference_of(
     """
     both = common(first, second)
     one, other = title_of(first), title_of(second)
-    labels = _Labels(both, tokens, key_tokens)
-    draw = partial(difference_grid, first, second, view=view, most=most)
-    shown, left = _grids(both, labels, batch, head, draw)
-    words = {Kind.SEEN: "both see it", Kind.FIRST: f"only {one}", Kind.SECOND: f"only {other}"}
-    mine, theirs = only(first, second).count(), only(second, first).count()
-    cells = "cell" if mine == 1 else "cells"
-    note = f"{sizes_of(first)}; only the first sees {mine:,} {cells}, only the second {theirs:,}"
-    note = _with_block(note + _and_more(left), shown)
+    draw = partial(difference_grid, first, second, view=view, max_cells=max_cells)
+    grids, omitted = _grids(both, (tokens, key_tokens), (batch, head), draw)
+    names = {
+        Kind.VISIBLE: "visible in both",
+        Kind.FIRST_ONLY: f"only {one}",
+        Kind.SECOND_ONLY: f"only {other}",
+    }
+    counts = (only(first, second).count(), only(second, first).count())
+    note = (
+        f"{sizes_of(first)}; {counts[0]:,} visible in the first only, {counts[1]:,} in the second"
+    )
+    note += f" only{omitted}"
     title = f"{one} against {other}"
-    return Scene(title, shown, note, legend_of(shown, words), f"{title}: {note}.")
+    return Scene(title, grids, note, legend_of(grids, names), f"{title}: {note}.")
+
+
+def tiles_scene(
+    bound: BoundMask,
+    work: WorkEstimate,
+    *,
+    batch: int = 0,
+    head: int = 0,
+    max_cells: int = MAX_CELLS,
+) -> Scene:
+    """One batch row and head of a mask, with a cell for each tile of a blockwise kernel.
+
+    Args:
+        bound: The mask.
+        work: The work under this mask, of `explain_backend`.
+        batch: The batch row to draw.
+        head: The head to draw.
+        max_cells: Maximum number of cells along a side. More tiles are joined.
+
+    Returns:
+        The scene. A kernel skips masked tiles and applies the mask to partly visible ones only.
+
+    >>> import maskwright as mw
+    >>> from maskwright.draw.masks import tiles_scene
+    >>> work = mw.explain_backend((1, 1, 256, 64), mask=mw.causal(), impl="flex").work
+    >>> tiles_scene(mw.causal().on(256), work).grids[0].kinds.tolist()
+    [[1, 0], [2, 1]]
+    """
+    batch, head = (min(at, n - 1) for at, n in zip((batch, head), bound.shape[:2], strict=True))
+    tile = (work.block_q, work.block_kv)
+    grid = grid_of(bound, batch=batch, head=head, max_cells=max_cells, tile=tile)
+    note = (
+        f"{sizes_of(bound)}; {work.tiles_visited:,} of {work.tiles:,} tiles of {tile[0]} × "
+        f"{tile[1]} visited, {work.useful_share:.0%} of the computed scores are visible"
+    )
+    names = {Kind.MASKED: "masked, skipped", Kind.VISIBLE: "visible, no mask applied"}
+    title = title_of(bound)
+    text = describe(title, note, [grid])
+    return Scene(title, (grid,), note, legend_of([grid], names), text)
 
 
 def grid_of(
@@ -144,24 +180,31 @@ def grid_of(
     batch: int = 0,
     head: int = 0,
     view: View | None = None,
-    most: int = MOST_SIGNS,
+    max_cells: int = MAX_CELLS,
+    tile: tuple[int, int] = (1, 1),
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Grid:
-    """One batch row and head of a mask, or a part of it, in at most `most` signs a side.
+    """One batch row and head of a mask as a grid.
 
-    `rows` and `columns` are labels of all queries and keys; tiles have none.
+    Args:
+        bound: The mask.
+        batch: The batch row.
+        head: The head.
+        view: The rectangle to draw.
+        max_cells: Maximum number of cells along a side.
+        tile: Number of queries and keys of a cell, where `max_cells` allows it.
+        rows: Labels of all queries. Blocks have none.
+        columns: Labels of all keys.
 
     >>> import maskwright as mw
     >>> from maskwright.draw.masks import View, grid_of
     >>> grid_of(mw.causal().on(1_000_000), view=View(10, 2, 9, 3)).kinds.tolist()
     [[2, 2, 0], [2, 2, 2]]
     """
-    span = _span(bound, view, most)
-    seen = _coverage(bound, batch, head, span)
-    area = span.area
-    kinds = np.where(seen == area, Kind.SEEN, np.where(seen > 0, Kind.SOME, Kind.HIDDEN))
-    return _grid(kinds, seen / area, span, rows, columns)
+    span = _span(bound, view, max_cells, tile)
+    visible, area = _coverage(bound, batch, head, span), span.area
+    return _grid(_kinds(visible, area), visible / area, span, rows, columns)
 
 
 def difference_grid(
@@ -171,182 +214,178 @@ def difference_grid(
     batch: int = 0,
     head: int = 0,
     view: View | None = None,
-    most: int = MOST_SIGNS,
+    max_cells: int = MAX_CELLS,
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Grid:
-    """One batch row and head of two masks: where they differ, and what both see.
+    """One batch row and head of two masks as a grid. The arguments are those of `grid_of`.
 
     >>> import maskwright as mw
     >>> from maskwright.draw.masks import difference_grid
     >>> difference_grid(mw.causal().on(2), mw.causal().T.on(2)).kinds.tolist()
     [[2, 4], [3, 2]]
     """
-    span = _span(first, view, most)
+    span = _span(first, view, max_cells)
     both, mine, theirs = (
         _coverage(part, batch, head, span)
         for part in (common(first, second), only(first, second), only(second, first))
     )
     area = span.area
-    kinds = np.where(both == area, Kind.SEEN, np.where(both > 0, Kind.SOME, Kind.HIDDEN))
-    kinds[mine > 0] = Kind.FIRST
-    kinds[theirs > 0] = Kind.SECOND
-    kinds[(mine > 0) & (theirs > 0)] = Kind.MIXED
+    kinds = _kinds(both, area)
+    kinds[mine > 0] = Kind.FIRST_ONLY
+    kinds[theirs > 0] = Kind.SECOND_ONLY
+    kinds[(mine > 0) & (theirs > 0)] = Kind.BOTH_DIFFER
     differ = mine + theirs
-    # A tile that differs in one cell only must still be seen to differ.
+    # A block that differs in one cell only must still be seen to differ.
     shades = np.where(differ > 0, 0.5 + 0.5 * differ / area, both / area)
     return _grid(kinds, shades, span, rows, columns)
 
 
 def describe(title: str, note: str, grids: Sequence[Grid]) -> str:
-    """A mask in words: row by row where these are few, else as a whole."""
-    said = [f"{title}, {note}. Rows are queries, columns are keys."]
+    """The text alternative of a mask: row by row if these are few, else the number of blocks."""
+    parts = [f"{title}, {note}. Rows are queries, columns are keys."]
     for grid in grids:
         where = f"{grid.title}: " if grid.title else ""
-        if grid.block == (1, 1) and grid.shape[0] <= SAID_ROWS:
-            said.append(where + "; ".join(_rows_in_words(grid)) + ".")
+        if grid.block == (1, 1) and grid.shape[0] <= MAX_DESCRIBED_ROWS:
+            parts.append(where + "; ".join(_describe_rows(grid)) + ".")
         else:
-            full, some, none = (
-                int((grid.kinds == kind).sum()) for kind in (Kind.SEEN, Kind.SOME, Kind.HIDDEN)
+            masked, partial, visible, *_ = np.bincount(grid.kinds.ravel(), minlength=len(Kind))
+            blocks = " × ".join(f"{n:,}" for n in grid.block)
+            parts.append(
+                f"{where}of {grid.kinds.size:,} blocks of {blocks}, {visible:,} are visible, "
+                f"{partial:,} partly visible, {masked:,} masked."
             )
-            said.append(
-                f"{where}{full} of {grid.kinds.size} signs are all seen, {some} in part, "
-                f"{none} hidden."
-            )
-    return " ".join(said)
+    return " ".join(parts)
 
 
-class _Labels:
-    """The tokens of queries and keys, of every batch row."""
+class _Span(NamedTuple):
+    """The part of a mask that a grid shows, and the size of its blocks."""
 
-    def __init__(self, bound: BoundMask, tokens: Tokens | None, keys: Tokens | None) -> None:
-        frame = bound.frame
-        if keys is None and frame.q_len == frame.kv_len:
-            keys = tokens
-        self.queries = _read_labels(tokens, "tokens", frame.q_len, frame.batch)
-        self.keys = _read_labels(keys, "key_tokens", frame.kv_len, frame.batch)
+    view: View
+    block: tuple[int, int]
 
-    def of(self, batch: int) -> tuple[Sequence[str] | None, Sequence[str] | None]:
-        """Of one batch row."""
-        rows, columns = (
-            None if held is None else held[batch if len(held) > 1 else 0]
-            for held in (self.queries, self.keys)
-        )
-        return rows, columns
-
-
-def _read_labels(
-    given: Tokens | None, name: str, length: int, batch: int
-) -> list[list[str]] | None:
-    if given is None:
-        return None
-    nested = any(not isinstance(token, str) for token in given)
-    rows = [[str(token) for token in row] for row in given] if nested else [[*map(str, given)]]
-    if len(rows) not in (1, batch):
-        raise FrameError(
-            f"{name}: there are {len(rows)} lists but the batch has {batch} sequences. "
-            "Give one list, or one for every sequence."
-        )
-    for row in rows:
-        if len(row) != length:
-            raise FrameError(
-                f"{name}: a list has {len(row)} tokens but the mask has {length}. "
-                "Give a token for every one."
-            )
-    return rows
+    @property
+    def area(self) -> IntArray:
+        """Number of mask cells of each block; those at the edge have fewer."""
+        lengths = zip((self.view.rows, self.view.keys), self.block, strict=True)
+        return np.outer(*(np.diff([*range(0, n, block), n]) for n, block in lengths))
 
 
 def _grids(
     bound: BoundMask,
-    labels: _Labels,
-    batch: int | None,
-    head: int | None,
+    labels: tuple[Tokens | None, Tokens | None],
+    plane: tuple[int | None, int | None],
     draw: Callable[..., Grid],
-    most: int = MOST_PLANES,
-) -> tuple[tuple[Grid, ...], int]:
-    """The planes that differ, or the one asked for, each with its name; and how many are left."""
-    batches, heads = bound.shape[:2]
-    planes = [
-        (b, h)
-        for b in (range(batches) if batch is None else [batch])
-        for h in (range(heads) if head is None else [head])
-    ]
+    max_planes: int = MAX_PLANES,
+) -> tuple[tuple[Grid, ...], str]:
+    """The grids of the planes to draw, and a note about those that are not drawn."""
+    frame, (tokens, key_tokens) = bound.frame, labels
+    if key_tokens is None and frame.q_len == frame.kv_len:
+        key_tokens = tokens
+    queries = _read_labels(tokens, "tokens", frame.q_len, frame.batch)
+    keys = _read_labels(key_tokens, "key_tokens", frame.kv_len, frame.batch)
+    sizes = bound.shape[:2]
+    chosen = (range(n) if at is None else [at] for n, at in zip(sizes, plane, strict=True))
+    planes = [*product(*chosen)]
     grids = []
-    for b, h in planes[:most]:
-        rows, columns = labels.of(b)
-        names = [f"batch {b}"] * (batches > 1 or batch is not None)
-        names += [f"head {h}"] * (heads > 1 or head is not None)
-        grid = draw(batch=b, head=h, rows=rows, columns=columns)
+    for b, h in planes[:max_planes]:
+        names = [
+            f"{name} {at}"
+            for name, at, size, given in zip(("batch", "head"), (b, h), sizes, plane, strict=True)
+            if size > 1 or given is not None
+        ]
+        grid = draw(batch=b, head=h, rows=queries[b % len(queries)], columns=keys[b % len(keys)])
         grids.append(replace(grid, title=", ".join(names)))
-    return tuple(grids), max(0, len(planes) - most)
+    left = len(planes) - max_planes
+    return tuple(grids), f"; {left} more batch rows and heads are not drawn" if left > 0 else ""
 
 
-def _span(bound: BoundMask, view: View | None, most: int) -> Span:
-    q_len, kv_len = bound.shape[2:]
-    part = View(0, q_len, 0, kv_len) if view is None else view
-    if min(part) < 0 or part.row + part.rows > q_len or part.key + part.keys > kv_len:
+def _read_labels(
+    given: Tokens | None, name: str, length: int, batch: int
+) -> Sequence[list[str] | None]:
+    """The labels of each batch row, or one list for all of them."""
+    if given is None:
+        return [None]
+    nested = any(not isinstance(token, str) for token in given)
+    rows = [[str(token) for token in row] for row in given] if nested else [[*map(str, given)]]
+    if len(rows) not in (1, batch):
         raise FrameError(
-            f"view: rows {part.row} … {part.row + part.rows - 1} and keys "
-            f"{part.key} … {part.key + part.keys - 1} are not all there. "
-            f"Give some of {q_len} queries and {kv_len} keys."
+            f"{name}: expected one list of tokens or {batch} (one for each batch row), "
+            f"got {len(rows)} lists."
         )
-    if most < 1:
-        raise ArgumentError(f"most={most} is less than 1. Give how many signs a side may have.")
-    tall, broad = (max(1, math.ceil(n / most)) for n in (part.rows, part.keys))
-    return Span(part, (tall, broad))
+    for row in rows:
+        if len(row) != length:
+            raise FrameError(f"{name}: expected {length} tokens, got {len(row)}.")
+    return rows
 
 
-def _coverage(bound: BoundMask, batch: int, head: int, span: Span) -> IntArray:
+def _span(
+    bound: BoundMask, view: View | None, max_cells: int, tile: tuple[int, int] = (1, 1)
+) -> _Span:
+    q_len, kv_len = bound.shape[2:]
+    view = View(0, q_len, 0, kv_len) if view is None else view
+    if min(view) < 0 or view.row + view.rows > q_len or view.key + view.keys > kv_len:
+        raise FrameError(
+            f"view: rows {view.row} … {view.row + view.rows - 1} and keys "
+            f"{view.key} … {view.key + view.keys - 1} are outside of the mask, which has "
+            f"{q_len} queries and {kv_len} keys."
+        )
+    if max_cells < 1:
+        raise ArgumentError(f"max_cells must be at least 1, got {max_cells}.")
+    tall, wide = (
+        step * max(1, math.ceil(n / (step * max_cells)))
+        for n, step in zip((view.rows, view.keys), tile, strict=True)
+    )
+    return _Span(view, (tall, wide))
+
+
+def _coverage(bound: BoundMask, batch: int, head: int, span: _Span) -> IntArray:
+    """Number of visible cells of each block."""
     row, rows, key, keys = span.view
     planes = max(1, bound.shape[0] * bound.shape[1])
     intervals = planes * rows * max(1, bound.mask._width(keys))
-    if intervals > MOST_INTERVALS:
+    if intervals > MAX_INTERVALS:
         raise SizeError(
             f"{title_of(bound)} may have {intervals:,} intervals in this picture, more than "
-            f"{MOST_INTERVALS:,}. Draw fewer rows."
+            f"{MAX_INTERVALS:,}. Draw fewer rows: view=View(row, rows, key, keys)."
         )
     return bound.coverage(
         *span.block, batch=batch, head=head, rows=(row, row + rows), keys=(key, key + keys)
     )
 
 
+def _kinds(visible: IntArray, area: IntArray) -> npt.NDArray[np.uint8]:
+    kinds = np.where(visible > 0, Kind.PARTIAL, Kind.MASKED)
+    return np.where(visible == area, Kind.VISIBLE, kinds).astype(np.uint8)
+
+
 def _grid(
-    kinds: npt.NDArray[np.int_],
+    kinds: npt.NDArray[np.uint8],
     shades: npt.NDArray[np.float64],
-    span: Span,
+    span: _Span,
     rows: Sequence[str] | None,
     columns: Sequence[str] | None,
 ) -> Grid:
-    view, (tall, broad) = span
+    view, (tall, wide) = span
     return Grid(
-        kinds.astype(np.uint8),
-        shades=shades if (tall, broad) != (1, 1) else None,
+        kinds,
+        shades=shades if (tall, wide) != (1, 1) else None,
         rows=tuple(rows[view.row : view.row + view.rows]) if rows and tall == 1 else None,
-        columns=tuple(columns[view.key : view.key + view.keys]) if columns and broad == 1 else None,
-        block=(tall, broad),
+        columns=tuple(columns[view.key : view.key + view.keys]) if columns and wide == 1 else None,
+        block=(tall, wide),
         start=(view.row, view.key),
         extent=(view.rows, view.keys),
     )
 
 
-def _rows_in_words(grid: Grid) -> Iterator[str]:
-    for number, row in enumerate(grid.kinds == Kind.SEEN):
+def _describe_rows(grid: Grid) -> Iterator[str]:
+    for index, row in enumerate(grid.kinds == Kind.VISIBLE):
         edges = np.flatnonzero(np.diff(np.concatenate(([0], row, [0])))).reshape(-1, 2)
         runs = [
-            f"{grid.start[1] + first}"
-            + (f" to {grid.start[1] + stop - 1}" if stop - first > 1 else "")
-            for first, stop in edges.tolist()
+            f"{grid.start[1] + start}"
+            + (f" to {grid.start[1] + stop - 1}" if stop - start > 1 else "")
+            for start, stop in edges.tolist()
         ]
-        alone = len(runs) == 1 and " to " not in runs[0]
-        keys = f"key{'' if alone else 's'} {', '.join(runs)}" if runs else "nothing"
-        yield f"query {grid.start[0] + number} sees {keys}"
-
-
-def _with_block(note: str, grids: Sequence[Grid]) -> str:
-    """Says what a sign stands for, where that is not one cell."""
-    tall, broad = grids[0].block if grids else (1, 1)
-    return note if (tall, broad) == (1, 1) else f"{note}; a sign is {tall:,} × {broad:,} cells"
-
-
-def _and_more(left: int) -> str:
-    return f"; {left} more batch rows and heads are not drawn" if left else ""
+        single = len(runs) == 1 and " to " not in runs[0]
+        keys = f"key{'' if single else 's'} {', '.join(runs)}" if runs else "no key"
+        yield f"query {grid.start[0] + index} attends to {keys}"

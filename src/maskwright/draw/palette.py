@@ -1,6 +1,7 @@
-"""The colours of every picture: kinds differ in lightness too, so that no eye needs the hue.
+"""The colours of pictures.
 
-Blue, orange and purple stay apart under the common colour blindnesses, and in grey.
+Kinds of cells differ in lightness as well as in hue: blue, orange and purple are distinguishable with
+the common colour blindnesses and in greyscale.
 """
 
 from __future__ import annotations
@@ -11,38 +12,38 @@ from maskwright.draw.scene import Kind
 
 
 class Theme(NamedTuple):
-    """Colours as #rrggbb: the ground, text, lines, hatching, and one for every kind of cell."""
+    """Colours as #rrggbb: background, text, lines, hatching, and one for each kind of cell."""
 
     ground: str
     text: str
     faint: str  # labels and legends
     line: str  # between cells
-    hatch: str  # over hidden cells
-    outline: str
+    hatch: str  # over masked cells
+    accent: str
     kinds: dict[Kind, str]
 
     def fill(self, kind: Kind, shade: float) -> str:
-        """The colour of a cell of that kind, mixed with that of hidden ones by its shade.
+        """The colour of a cell: that of its kind, mixed with that of masked cells by its shade.
 
         >>> from maskwright.draw.palette import LIGHT
         >>> from maskwright.draw.scene import Kind
-        >>> LIGHT.fill(Kind.SEEN, 1.0) == LIGHT.kinds[Kind.SEEN]
+        >>> LIGHT.fill(Kind.VISIBLE, 1.0) == LIGHT.kinds[Kind.VISIBLE]
         True
         """
         full = self.kinds[kind]
-        if shade >= 1 or kind == Kind.HIDDEN:
+        if shade >= 1 or kind == Kind.MASKED:
             return full
-        return mix(self.kinds[Kind.HIDDEN], full, max(shade, 0.0))
+        return mix(self.kinds[Kind.MASKED], full, max(shade, 0.0))
 
 
 def mix(one: str, other: str, share: float) -> str:
-    """A colour between two; a share of 0 is the first."""
+    """Interpolates two colours; a share of 0 is the first."""
     pairs = [(int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5)]
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
-def dark_on(colour: str) -> bool:
-    """Is text on this colour better dark than light?"""
+def needs_dark_text(colour: str) -> bool:
+    """Whether dark text on this background is more legible than light text."""
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
 
@@ -53,14 +54,14 @@ LIGHT: Final = Theme(
     faint="#57606a",
     line="#d0d7de",
     hatch="#b6bec8",
-    outline="#b3261e",
+    accent="#b3261e",
     kinds={
-        Kind.HIDDEN: "#eef1f4",
-        Kind.SOME: "#2b6cb0",
-        Kind.SEEN: "#2b6cb0",
-        Kind.FIRST: "#e8860c",
-        Kind.SECOND: "#6b2fa0",
-        Kind.MIXED: "#8c1d40",
+        Kind.MASKED: "#eef1f4",
+        Kind.PARTIAL: "#2b6cb0",
+        Kind.VISIBLE: "#2b6cb0",
+        Kind.FIRST_ONLY: "#e8860c",
+        Kind.SECOND_ONLY: "#6b2fa0",
+        Kind.BOTH_DIFFER: "#8c1d40",
     },
 )
 DARK: Final = Theme(
@@ -69,13 +70,13 @@ DARK: Final = Theme(
     faint="#9aa7b4",
     line="#30363d",
     hatch="#3d4753",
-    outline="#ff8a80",
+    accent="#ff8a80",
     kinds={
-        Kind.HIDDEN: "#1b222b",
-        Kind.SOME: "#6cb2f5",
-        Kind.SEEN: "#6cb2f5",
-        Kind.FIRST: "#f5a742",
-        Kind.SECOND: "#c69cf0",
-        Kind.MIXED: "#f28ba8",
+        Kind.MASKED: "#1b222b",
+        Kind.PARTIAL: "#6cb2f5",
+        Kind.VISIBLE: "#6cb2f5",
+        Kind.FIRST_ONLY: "#f5a742",
+        Kind.SECOND_ONLY: "#c69cf0",
+        Kind.BOTH_DIFFER: "#f28ba8",
     },
 )

@@ -1,7 +1,8 @@
-"""One function for all pictures: of a mask, of two, of a calculation, or of numbers."""
+"""Pictures of masks, walkthroughs and matrices in any format, and their display in notebooks."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -9,24 +10,21 @@ from maskwright._atomic_write import write_atomic
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.draw.masks import difference_of, scene_of
-from maskwright.draw.numbers import matrix_scene
+from maskwright.draw.matrices import matrix_scene
 from maskwright.draw.scene import Scene
+from maskwright.draw.text import escape
 from maskwright.draw.walkthrough import Walkthrough
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     Form = Literal["text", "svg", "png", "html"]
 
-ENDINGS: Final = {
-    ".txt": "text",
-    ".svg": "svg",
-    ".png": "png",
-    ".html": "html",
-    ".htm": "html",
-}
-FILE_WIDTH: Final = 100  # of a text that goes to a file
+ENDINGS: Final = {".txt": "text", ".svg": "svg", ".png": "png", ".html": "html", ".htm": "html"}
+FILE_WIDTH: Final = 100  # columns of a text file
+NOTEBOOK_PLANES: Final = 4
 
 
 def picture(
@@ -36,22 +34,27 @@ def picture(
     form: Form | None = None,
     **options: Any,
 ) -> str | bytes:
-    """A picture as text, SVG, PNG or HTML; written to the file too, where one is given.
+    """Draws a mask, a difference, a walkthrough or a matrix as SVG, PNG, HTML or text.
+
+    The picture is also written to `file` if given. A notebook displays the result.
 
     Args:
-        what: A bound mask; two of them, to see where they differ; a walkthrough; or an array of two
-            axes, such as weights or an influence.
-        file: Where to write it. Its ending tells the form, if that is not given.
-        form: "text", "svg", "png" or "html"; "svg" if nothing tells it.
-        options: Of a mask: tokens, key_tokens, batch, head, view and most. Of an array: title, note,
-            hidden, rows, columns and digits.
+        what: A bound mask; two of them, to draw their difference; a walkthrough; or a matrix, such
+            as softmax weights or an influence.
+        file: The file to write. Its ending decides the form.
+        form: "text", "svg", "png" or "html". Default: by the ending of the file, else "svg".
+        options: For masks: tokens, key_tokens, batch, head, view and max_cells. For matrices:
+            title, note, hidden, rows, columns and digits. For walkthroughs: digits.
+
+    Returns:
+        The picture: str, or bytes of a PNG.
 
     >>> import maskwright as mw
     >>> mw.picture(mw.causal().on(8), tokens="a b c d e f g h".split())[:4]
     '<svg'
     >>> print(mw.picture((mw.causal().on(3), mw.window(back=1).on(3)), form="text"))
     causal() against window(back=1)
-    3 queries × 3 keys; only the first sees 1 cell, only the second 0
+    3 queries × 3 keys; 1 visible in the first only, 0 in the second only
     <BLANKLINE>
     query ↓  key →
              0 1 2
@@ -59,64 +62,122 @@ def picture(
           1  ████··
           2  ▲▲████
     <BLANKLINE>
-    ▲▲ only causal()   ██ both see it   ·· hidden
+    ▲▲ only causal()   ██ visible in both   ·· masked
     """
-    path = None if file is None else Path(file)
-    drawn = render(scene_from(what, **options), form or form_of(path, "svg"))
-    if path is not None:
-        write_atomic(path, drawn if isinstance(drawn, bytes) else drawn.rstrip() + "\n")
-    return drawn
+    ending = ".svg" if file is None else Path(file).suffix.lower()
+    if form is None and ending not in ENDINGS:
+        raise ArgumentError(
+            f"{file}: expected a file ending of {' '.join(ENDINGS)}, got {ending or 'none'}."
+        )
+    chosen = form or ENDINGS[ending]
+    drawn = render(scene_from(what, **options), chosen)
+    if file is not None:
+        write_atomic(Path(file), drawn if isinstance(drawn, bytes) else drawn.rstrip() + "\n")
+    return PngPicture(drawn) if isinstance(drawn, bytes) else TextPicture(drawn, chosen)
 
 
 def scene_from(what: Any, **options: Any) -> Scene:
-    """The scene of whatever can be drawn."""
+    """The scene of anything that `picture` draws."""
     if isinstance(what, Scene):
         return what
     if isinstance(what, Walkthrough):
         return what.scene(**options)
     if isinstance(what, Mask):
-        raise ArgumentError(f"picture: {what!r:.60} has no size yet. Bind it to one: .on(8).")
+        raise ArgumentError(f"picture: {what!r:.60} has no sizes. Bind it to some: .on(8).")
     if isinstance(what, BoundMask):
         return scene_of(what, **options)
     if isinstance(what, (tuple, list)) and any(isinstance(one, BoundMask) for one in what):
         if len(what) != 2 or not all(isinstance(one, BoundMask) for one in what):
+            kinds = ", ".join(type(one).__name__ for one in what)
             raise ArgumentError(
-                "picture: a difference is of two bound masks, and this is something else. "
-                "Give (a.on(8), b.on(8))."
+                f"picture: expected two bound masks, such as (a.on(8), b.on(8)), got {kinds}."
             )
         return difference_of(what[0], what[1], **options)
     return matrix_scene(what, **options)
 
 
-def form_of(path: Path | None, otherwise: str) -> str:
-    """What the ending of a file tells."""
-    if path is None:
-        return otherwise
-    ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise ArgumentError(
-            f"{path}: the ending {ending or '(none)'} tells no format. "
-            f"Use one of {' '.join(ENDINGS)}, or say which."
-        )
-    return ENDINGS[ending]
-
-
 def render(scene: Scene, form: str) -> str | bytes:
-    """A scene in one of the forms; text without colours."""
-    if form == "svg":
-        from maskwright.draw import svg
+    """A scene in a form; text without colours."""
+    from maskwright.draw import html, png, svg, terminal
 
-        return svg.render(scene)
-    if form == "html":
-        from maskwright.draw import html
+    renderers: dict[str, Callable[[Scene], str | bytes]] = {
+        "text": partial(terminal.render, width=FILE_WIDTH, colour=False),
+        "svg": svg.render,
+        "png": png.render,
+        "html": html.render,
+    }
+    if form not in renderers:
+        raise ArgumentError(f"form: expected one of {', '.join(renderers)}, got {form}.")
+    return renderers[form](scene)
 
-        return html.render(scene)
-    if form == "png":
-        from maskwright.draw import png
 
-        return png.render(scene)
-    if form != "text":
-        raise ArgumentError(f"There is no form {form}. Give text, svg, png or html.")
-    from maskwright.draw import terminal
+# ── notebooks ────────────────────────────────────────────────────────────────────────────────────
 
-    return terminal.render(scene, width=FILE_WIDTH, colour=False)
+
+class TextPicture(str):
+    """A picture as text, SVG or HTML, which a notebook displays.
+
+    >>> import maskwright as mw
+    >>> repr(mw.picture(mw.causal().on(4)))[:16]
+    '<svg picture of '
+    """
+
+    form: str
+
+    def __new__(cls, text: str, form: str) -> TextPicture:
+        """A picture in this form."""
+        self = super().__new__(cls, text)
+        self.form = form
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{self.form} picture of {len(self):,} characters>"
+
+    def _repr_svg_(self) -> str | None:
+        return str(self) if self.form == "svg" else None
+
+    def _repr_html_(self) -> str | None:
+        if self.form == "text":
+            return f"<pre>{escape(self)}</pre>"
+        if self.form == "html":  # the page runs its script in a frame of its own
+            page = escape(self)
+            return (
+                f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" width="100%"'
+                ' height="640" style="border:0"></iframe>'
+            )
+        return None
+
+
+class PngPicture(bytes):
+    """A PNG, which a notebook displays."""
+
+    def __repr__(self) -> str:
+        return f"<png picture of {len(self):,} bytes>"
+
+    def _repr_png_(self) -> bytes:
+        return bytes(self)
+
+
+def notebook_svg(bound: BoundMask) -> str:
+    """The SVG that a notebook displays of a bound mask.
+
+    >>> import maskwright as mw
+    >>> mw.causal().on(4)._repr_svg_()[:4]
+    '<svg'
+    """
+    from maskwright.draw import svg
+
+    return svg.render(scene_of(bound, max_planes=NOTEBOOK_PLANES))
+
+
+def notebook_html(what: BoundMask | tuple[BoundMask, BoundMask]) -> str:
+    """The HTML that a notebook displays of a bound mask, or of the difference of two.
+
+    >>> import maskwright as mw
+    >>> "<details>" in mw.causal().on(4)._repr_html_()
+    True
+    """
+    from maskwright.draw.html import fragment
+
+    options = {"max_planes": NOTEBOOK_PLANES} if isinstance(what, BoundMask) else {}
+    return fragment(scene_from(what, **options))

@@ -1,59 +1,68 @@
-"""A scene: what a picture shows, before anyone decides how it looks.
+"""Scenes: the content of a picture, independent of its output format.
 
-A grid has a row for each query and a column for each key, or, where these are too many, a sign for
-each tile. Every cell has a kind, which is told by pattern as well as by colour, and may have a
-shade and a text. Renderers read this and nothing else.
+A grid has a cell for each query and key, or, if these are too many, for each block of them. Every
+cell has a kind, which is drawn as a pattern as well as a colour, and may have a shade and a text.
+Renderers read scenes and nothing else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 
 class Kind(IntEnum):
-    """What a cell, or a tile of cells, is."""
+    """What a cell of a grid is."""
 
-    HIDDEN = 0  # no cell of it may be seen
-    SOME = 1  # some cells of the tile, not all
-    SEEN = 2
-    FIRST = 3  # only the first of two masks lets it through
-    SECOND = 4  # only the second does
-    MIXED = 5  # a tile of which each of the two lets through what the other does not
+    MASKED = 0
+    PARTIAL = 1  # a block of which some cells are visible
+    VISIBLE = 2
+    FIRST_ONLY = 3  # visible under the first of two masks only
+    SECOND_ONLY = 4
+    BOTH_DIFFER = 5  # a block in which each of two masks has cells that the other masks
 
 
-class Entry(NamedTuple):
+KIND_NAMES: Final = {
+    Kind.MASKED: "masked",
+    Kind.PARTIAL: "partly visible",
+    Kind.VISIBLE: "visible",
+    Kind.FIRST_ONLY: "visible in the first only",
+    Kind.SECOND_ONLY: "visible in the second only",
+    Kind.BOTH_DIFFER: "each has cells that the other masks",
+}
+
+
+class LegendEntry(NamedTuple):
     """A line of the legend."""
 
     kind: Kind
     text: str
 
 
-@dataclass(frozen=True)
-class Outline:
-    """A rectangle around some cells, in cells of the grid: a tile, or a row being computed."""
-
-    row: float
-    column: float
-    rows: float
-    columns: float
-    text: str = ""
-    dashed: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """One picture: `kinds` (rows, columns) of `Kind`, with `shades` from 0 to 1 for how strongly.
+    """A matrix of cells with labels.
 
-    `block` is how many queries and keys a sign stands for, `start` the query row and key of the
-    upper left, `extent` how many of both the grid spans. Labels are tokens, one a sign, or absent.
-    `texts` are numbers to write into the cells. Many outlines side by side are drawn thin.
+    Args:
+        kinds: A `Kind` for each cell, (rows, columns).
+        title: The title of this grid.
+        shades: From 0 to 1 for each cell: the visible share of a block, or the size of a number.
+        texts: Numbers to write into the cells.
+        rows: Tokens of the rows.
+        columns: Tokens of the columns.
+        block: Number of queries and keys of a cell.
+        start: The first query and key.
+        extent: Number of queries and keys of the grid.
+        row_name: What a row is.
+        column_name: What a column is.
     """
 
     kinds: npt.NDArray[np.uint8]
@@ -65,102 +74,111 @@ class Grid:
     block: tuple[int, int] = (1, 1)
     start: tuple[int, int] = (0, 0)
     extent: tuple[int, int] = (0, 0)
-    outlines: tuple[Outline, ...] = ()
-    thin_outlines: bool = False
     row_name: str = "query"
     column_name: str = "key"
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many rows and columns of signs there are."""
+        """Number of rows and columns of cells."""
         rows, columns = self.kinds.shape
         return rows, columns
 
-    def shade(self, row: int, column: int) -> float:
-        """How strongly a sign is filled, from 0 to 1."""
-        if self.shades is not None:
-            return float(self.shades[row, column])
-        return 0.0 if self.kinds[row, column] == Kind.HIDDEN else 1.0
+    @property
+    def fill(self) -> npt.NDArray[np.float64]:
+        """The shade of each cell; 0 or 1 where the grid has no shades."""
+        return (self.kinds != Kind.MASKED).astype(float) if self.shades is None else self.shades
 
-    def row_label(self, row: int) -> str:
-        """What a row is called: its token, or the number of its first query."""
-        return self._label(self.rows, row, 0)
+    def label(self, axis: int, index: int) -> str:
+        """The label of a row (axis 0) or a column (axis 1): its token or its first position."""
+        tokens = (self.rows, self.columns)[axis]
+        return str(self.position(axis, index)) if tokens is None else tokens[index]
 
-    def column_label(self, column: int) -> str:
-        """What a column is called: its token, or the number of its first key."""
-        return self._label(self.columns, column, 1)
+    def position(self, axis: int, index: int) -> int:
+        """The first query of a row (axis 0), or the first key of a column (axis 1)."""
+        return self.start[axis] + index * self.block[axis]
 
-    def _label(self, given: tuple[str, ...] | None, index: int, axis: int) -> str:
-        return str(self.start[axis] + index * self.block[axis]) if given is None else given[index]
-
-    def says(self, row: int, column: int) -> str:
-        """One sign in words, as a tooltip has it.
-
-        >>> import maskwright as mw
-        >>> from maskwright.draw.masks import scene_of
-        >>> scene_of(mw.causal().on(4)).grids[0].says(0, 2)
-        'query 0, key 2: hidden'
-        """
-        place = f"{self.place(0, row)}, {self.place(1, column)}"
-        words = WORDS[Kind(int(self.kinds[row, column]))]
-        if self.texts is not None:
-            words = f"{self.texts[row][column]} ({words})"
-        elif self.kinds[row, column] == Kind.SOME:
-            words = f"{self.shade(row, column):.0%} seen"
-        return f"{place}: {words}"
-
-    def place(self, axis: int, index: int) -> str:
-        """Where a row (axis 0) or a column (axis 1) of signs is, in words.
+    def describe_axis(self, axis: int, index: int) -> str:
+        """The position of a row (axis 0) or a column (axis 1) as text.
 
         >>> import maskwright as mw
         >>> from maskwright.draw.masks import scene_of
         >>> grid = scene_of(mw.causal().on(1000)).grids[0]
-        >>> grid.place(0, 1), grid.place(1, 249)
+        >>> grid.describe_axis(0, 1), grid.describe_axis(1, 249)
         ('query 4 … 7', 'key 996 … 999')
         """
         name = (self.row_name, self.column_name)[axis]
-        labels = (self.rows, self.columns)[axis]
-        first = self.start[axis] + index * self.block[axis]
+        tokens = (self.rows, self.columns)[axis]
+        first = self.position(axis, index)
         last = min(first + self.block[axis], self.start[axis] + self.extent[axis]) - 1
-        token = f" {labels[index]}" if labels is not None else ""
-        return f"{name} {first}{token}" if last <= first else f"{name} {first} … {last}"
+        if last > first:
+            return f"{name} {first} … {last}"
+        return f"{name} {first}" if tokens is None else f"{name} {first} {tokens[index]}"
+
+    def describe_cell(self, row: int, column: int) -> str:
+        """A cell as text, for tooltips.
+
+        >>> import maskwright as mw
+        >>> from maskwright.draw.masks import scene_of
+        >>> scene_of(mw.causal().on(4)).grids[0].describe_cell(0, 2)
+        'query 0, key 2: masked'
+        """
+        place = f"{self.describe_axis(0, row)}, {self.describe_axis(1, column)}"
+        return f"{place}: {self.describe_kind(row, column)}"
+
+    def describe_kind(self, row: int, column: int) -> str:
+        """The kind and the number of a cell as text."""
+        kind = Kind(int(self.kinds[row, column]))
+        if self.texts is not None:
+            return f"{self.texts[row][column]} ({KIND_NAMES[kind]})"
+        if kind == Kind.PARTIAL:
+            return f"{self.fill[row, column]:.0%} visible"
+        return KIND_NAMES[kind]
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Some grids under one title, with a legend, and all of it in words for who can't see it.
+    """Grids under one title, with a legend and a text alternative.
 
     >>> import maskwright as mw
     >>> from maskwright.draw.masks import scene_of
-    >>> scene = scene_of(mw.causal().on(4))
+    >>> scene = scene_of(mw.causal().on(3))
     >>> scene.title, scene.note
-    ('causal()', '4 queries × 4 keys, density 0.62')
+    ('causal()', '3 queries × 3 keys, density 0.67')
     >>> print(scene.description)
-    causal(), 4 queries × 4 keys, density 0.62. Rows are queries, columns are keys. query 0 sees key
-    0; query 1 sees keys 0 to 1; query 2 sees keys 0 to 2; query 3 sees keys 0 to 3.
+    causal(), 3 queries × 3 keys, density 0.67. Rows are queries, columns are keys. query 0 attends
+    to key 0; query 1 attends to keys 0 to 1; query 2 attends to keys 0 to 2.
     """
 
     title: str
     grids: tuple[Grid, ...]
     note: str = ""
-    legend: tuple[Entry, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
     description: str = ""
 
 
-WORDS = {
-    Kind.HIDDEN: "hidden",
-    Kind.SOME: "partly seen",
-    Kind.SEEN: "seen",
-    Kind.FIRST: "only the first sees it",
-    Kind.SECOND: "only the second sees it",
-    Kind.MIXED: "each sees what the other does not",
-}
-
-
-def legend_of(grids: tuple[Grid, ...], words: dict[Kind, str] | None = None) -> tuple[Entry, ...]:
-    """An entry for every kind that occurs."""
+def legend_of(
+    grids: Sequence[Grid], names: dict[Kind, str] | None = None
+) -> tuple[LegendEntry, ...]:
+    """A legend entry for each kind that occurs; `names` replace the usual ones."""
     found: set[Any] = set()
     for grid in grids:
         found |= set(np.unique(grid.kinds).tolist())
-    said = {**WORDS, **(words or {})}
-    return tuple(Entry(kind, said[kind]) for kind in sorted(Kind, reverse=True) if kind in found)
+    texts = {**KIND_NAMES, **(names or {})}
+    return tuple(LegendEntry(kind, texts[kind]) for kind in reversed(Kind) if kind in found)
+
+
+def flow(widths: Sequence[float], max_width: float) -> list[list[int]]:
+    """Consecutive indices in rows, none wider than `max_width` unless a single item is.
+
+    >>> flow([3, 3, 9, 2], 6)
+    [[0, 1], [2], [3]]
+    """
+    rows: list[list[int]] = []
+    used = 0.0
+    for index, width in enumerate(widths):
+        if not rows or used + width > max_width:
+            rows.append([])
+            used = 0.0
+        rows[-1].append(index)
+        used += width
+    return rows

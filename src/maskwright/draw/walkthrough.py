@@ -1,14 +1,13 @@
-"""The calculation of attention, shown: X → Q, K, V → scores → scaled → masked → softmax → output.
+"""Attention step by step: X → Q, K, V → scores → scaled → masked → softmax → output.
 
-For a few tokens and one head, in float64, with every number on the way. What each step is called
-and says is in `words`; the numbers are made here.
+For a few tokens and one head, in float64, with all numbers.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,11 +16,12 @@ from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import parse_int
-from maskwright.draw.numbers import matrix_grid
+from maskwright.draw.matrices import NUMBER_NAMES, format_number, matrix_grid
 from maskwright.draw.scene import Scene, legend_of
-from maskwright.draw.words import SAYS, TITLES
+from maskwright.draw.text import split_tokens
 from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import ArgumentError, FrameError
+from maskwright.messages import LANGUAGES, Reason, render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,20 +29,27 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from maskwright.core.validate import BoolArray
+    from maskwright.draw.scene import Grid
 
     Array = npt.NDArray[np.float64]
 
-MOST_TOKENS = 64  # more than anyone reads
-LARGEST_WIDTH = 1024
-ALIKE = 1e-12
+MAX_TOKENS: Final = 64
+MAX_WIDTH: Final = 1024
+TOLERANCE: Final = 1e-12  # of equal outputs
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step: its numbers, with names for rows and columns, and what it does in words.
+    """A step of attention: its numbers, with labels.
 
-    `axes` are the letters of the shape, T for tokens, C for the width of a token, hs for that of a
-    head. `hidden` is True where a mask hides the number.
+    Args:
+        name: One of x, q, k, v, scores, scaled, masked, weights and output.
+        formula: How it is computed.
+        axes: The letters of its shape: T tokens, C embedding size, hs head size.
+        values: The numbers.
+        rows: Labels of the rows.
+        columns: Labels of the columns.
+        hidden: True where the mask hides the number.
     """
 
     name: str
@@ -55,37 +62,45 @@ class Step:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many rows and columns there are."""
+        """Number of rows and columns."""
         rows, columns = self.values.shape
         return rows, columns
 
     @property
     def title(self) -> Mapping[str, str]:
-        """What the step is called, in English ("en") and Chinese ("zh")."""
-        return TITLES[self.name]
+        """The title in English ("en") and Chinese ("zh")."""
+        return self._texts("title")
 
     @property
     def says(self) -> Mapping[str, str]:
-        """What the step does, in English ("en") and Chinese ("zh")."""
-        return SAYS[self.name]
+        """What the step computes, in English ("en") and Chinese ("zh")."""
+        return self._texts("text")
 
-    def scene(self, digits: int = 2) -> Scene:
-        """The step as a picture."""
-        grid = matrix_grid(
+    def _texts(self, part: str) -> dict[str, str]:
+        return {lang: render(Reason(f"walkthrough.{self.name}.{part}"), lang) for lang in LANGUAGES}
+
+    def grid(self, digits: int = 2, title: str = "") -> Grid:
+        """The step as a grid."""
+        return matrix_grid(
             self.values,
+            title=title,
             hidden=self.hidden,
             rows=self.rows,
             columns=self.columns,
             names=("query", "key") if self.axes == ("T", "T") else ("token", "column"),
             digits=digits,
         )
+
+    def scene(self, digits: int = 2) -> Scene:
+        """The step as a scene."""
         shape = f"({', '.join(self.axes)}) = ({self.shape[0]}, {self.shape[1]})"
         note = f"{self.formula}  {shape}"
         title = self.title["en"]
-        return Scene(title, (grid,), note, (), f"{title}: {note}. {self.says['en']}")
+        text = f"{title}: {note}. {self.says['en']}"
+        return Scene(title, (self.grid(digits),), note, (), text)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; what is not finite is a text."""
+        """Plain data; numbers that are not finite are strings."""
         return {
             "name": self.name,
             "formula": self.formula,
@@ -95,14 +110,16 @@ class Step:
             "axes": list(self.axes),
             "rows": list(self.rows),
             "columns": None if self.columns is None else list(self.columns),
-            "values": [[plain(x) for x in row] for row in self.values.tolist()],
+            "values": [
+                [x if math.isfinite(x) else str(x) for x in row] for row in self.values.tolist()
+            ],
             "hidden": None if self.hidden is None else self.hidden.tolist(),
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Walkthrough:
-    """All steps of one calculation. Print it to read it.
+    """All steps of attention over a few tokens. Print it, or display it in a notebook.
 
     >>> import maskwright as mw
     >>> walk = mw.walkthrough(["a", "b", "c"], mw.causal(), seed=1)
@@ -119,56 +136,61 @@ class Walkthrough:
     steps: tuple[Step, ...]
 
     def __getitem__(self, name: str) -> Step:
-        for step in self.steps:
-            if step.name == name:
-                return step
-        known = ", ".join(step.name for step in self.steps)
-        raise KeyError(f"There is no step {name}. Give one of {known}.")
+        steps = {step.name: step for step in self.steps}
+        if name not in steps:
+            raise KeyError(f"expected a step of {', '.join(steps)}, got {name!r}")
+        return steps[name]
 
     def scene(self, digits: int = 2) -> Scene:
-        """All steps in one picture."""
-        scenes = [step.scene(digits) for step in self.steps]
+        """All steps in one scene."""
         grids = tuple(
-            replace(grid, title=f"{scene.title}: {step.formula}")
-            for step, scene in zip(self.steps, scenes, strict=True)
-            for grid in scene.grids
+            step.grid(digits, f"{step.title['en']}: {step.formula}") for step in self.steps
         )
         title = f"Attention under {title_of(self.mask)}"
-        words = " ".join(scene.description for scene in scenes)
-        return Scene(title, grids, " ".join(self.tokens), legend_of(grids), words)
+        text = " ".join(step.scene(digits).description for step in self.steps)
+        return Scene(title, grids, " ".join(self.tokens), legend_of(grids, NUMBER_NAMES), text)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """Plain data, for JSON."""
         return {
             "tokens": list(self.tokens),
             "mask": repr(self.mask.mask),
             "steps": [step.as_dict() for step in self.steps],
         }
 
+    def __repr__(self) -> str:
+        steps = ", ".join(step.name for step in self.steps)
+        return f"<Walkthrough of {len(self.tokens)} tokens under {title_of(self.mask)}: {steps}>"
+
+    def _repr_html_(self) -> str:
+        from maskwright.draw.html import fragment
+
+        return fragment(self.scene())
+
     def __str__(self) -> str:
-        from maskwright.draw.terminal import render
+        from maskwright.draw import terminal
 
         parts = []
         for step in self.steps:
-            parts += [render(step.scene(), colour=False), step.says["en"], ""]
+            parts += [terminal.render(step.scene(), colour=False), step.says["en"], ""]
         return "\n".join(parts).rstrip()
 
 
 class Row(NamedTuple):
-    """One row of step-by-step generation: what it gives alone, and as a row of the one pass."""
+    """A row computed twice: in one forward pass over all tokens, and in a decode step."""
 
     position: int
     token: str
-    weights: Array  # over all tokens of the one pass
-    output: Array  # of the one pass
-    alone: Array  # from this token and those before it only
+    weights: Array  # over all tokens, in the forward pass
+    output: Array  # in the forward pass
+    alone: Array  # output of the decode step: from this token and the tokens before it
     equal: bool
 
 
 class Scaled(NamedTuple):
-    """What scaling does at one head size: the spread of the scores, and how sharp softmax is.
+    """Variance of the scores and sharpness of the softmax at a head size, with and without scaling.
 
-    Sharpness is the largest weight of a row, in the mean: 1 is all on one key.
+    Sharpness is the mean of the largest weight of each row: 1 is all weight on one key.
     """
 
     head_size: int
@@ -196,11 +218,27 @@ def walkthrough(
     batch: int = 0,
     head: int = 0,
 ) -> Walkthrough:
-    """Every step of attention over a few tokens, with its numbers.
+    """Computes attention over a few tokens step by step.
 
-    What is not given is drawn by the seed: `x` (tokens, width), and `wq`, `wk`, `wv` (width,
-    head_size). With `scores` (tokens, tokens) it begins there, and ends with the weights. Hidden
-    scores become `fill`; `rows_too` also hides the row of every token that no query sees.
+    Args:
+        tokens: The tokens, or a sentence, which is split by `maskwright.draw.text.split_tokens`.
+        mask: The mask. Default: none.
+        x: Embeddings, (tokens, width). Inputs that are not given are random.
+        wq: Query projection, (width, head_size).
+        wk: Key projection, (width, head_size).
+        wv: Value projection, (width, any).
+        scores: Scores, (tokens, tokens). The walkthrough then begins here and ends at the weights.
+        width: Embedding size of random inputs.
+        head_size: Head size of random inputs.
+        seed: Random seed.
+        scaled: Whether scores are divided by √head_size.
+        fill: The value of masked scores.
+        rows_too: Whether to mask also the rows of tokens that no query attends to.
+        batch: The batch row of the mask.
+        head: The head of the mask.
+
+    Returns:
+        All steps with their matrices.
 
     >>> import maskwright as mw
     >>> scores = [[0.8, 0.2, 0.9], [0.4, 0.7, 0.5], [0.3, 1.1, 0.6]]
@@ -211,43 +249,42 @@ def walkthrough(
     names = _read_tokens(tokens)
     if isinstance(fill, bool) or not isinstance(fill, (int, float)):
         raise ArgumentError(
-            f"walkthrough: fill is of type {type(fill).__name__}. Give a number, such as -1e9."
+            f"walkthrough: fill: expected a number such as -1e9, got {type(fill).__name__}."
         )
-    if len(names) > MOST_TOKENS:
+    if len(names) > MAX_TOKENS:
         raise ArgumentError(
-            f"walkthrough: there are {len(names)} tokens, more than {MOST_TOKENS}. Give fewer."
+            f"walkthrough: tokens: expected at most {MAX_TOKENS}, got {len(names)}."
         )
     bound = _bind(mask, len(names))
-    seen = _plane(bound, batch, head)
+    visible: BoolArray = bound.coverage(batch=batch, head=head) > 0
     if rows_too:
-        seen = seen & seen.any(0, keepdims=True).T
+        visible = visible & visible.any(0, keepdims=True).T
     steps: list[Step] = []
+
+    def add(name: str, formula: str, values: Array, hidden: BoolArray | None = None) -> None:
+        steps.append(Step(name, formula, ("T", "T"), values, names, names, hidden))
+
     if scores is None:
-        inputs = _inputs(len(names), x, wq, wk, wv, width, head_size, seed)
-        steps += _projected(names, inputs)
-        q, k, _ = (step.values for step in steps[1:])
-        steps.append(Step("scores", "Q Kᵀ", ("T", "T"), q @ k.T, names, names))
+        inputs = {"x": x, "wq": wq, "wk": wk, "wv": wv}
+        steps += _projected(names, inputs, width, head_size, seed)
+        q, k, v = (step.values for step in steps[1:])
+        add("scores", "Q Kᵀ", q @ k.T)
         if scaled:
             factor = math.sqrt(max(q.shape[1], 1))
-            divided = steps[-1].values / factor
-            formula = f"Q Kᵀ / √{q.shape[1]}"
-            steps.append(Step("scaled", formula, ("T", "T"), divided, names, names))
+            add("scaled", f"Q Kᵀ / √{q.shape[1]}", steps[-1].values / factor)
     else:
-        given = _array(scores, "scores", (len(names), len(names)))
-        steps.append(Step("scores", "Q Kᵀ", ("T", "T"), given, names, names))
-    masked = np.where(seen, steps[-1].values, fill)
-    formula = f"hidden → {_fill_text(fill)}"
-    steps.append(Step("masked", formula, ("T", "T"), masked, names, names, ~seen))
+        add("scores", "Q Kᵀ", _array(scores, "scores", (len(names), len(names))))
+    masked = np.where(visible, steps[-1].values, fill)
+    add("masked", f"masked → {format_number(fill)}", masked, ~visible)
     weights, _ = masked_softmax(masked)
-    steps.append(Step("weights", "softmax, row by row", ("T", "T"), weights, names, names, ~seen))
+    add("weights", "softmax of each row", weights, ~visible)
     if scores is None:
-        values = next(step.values for step in steps if step.name == "v")
-        steps.append(Step("output", "weights · V", ("T", "hs"), weights @ values, names))
+        steps.append(Step("output", "weights · V", ("T", "hs"), weights @ v, names))
     return Walkthrough(names, bound, tuple(steps))
 
 
 def weights_scene(walks: Mapping[str, Walkthrough], digits: int = 2) -> Scene:
-    """The weights of some calculations side by side, each under its name.
+    """The softmax weights of several walkthroughs side by side, each under its name.
 
     >>> import maskwright as mw
     >>> from maskwright.draw.walkthrough import weights_scene
@@ -256,29 +293,19 @@ def weights_scene(walks: Mapping[str, Walkthrough], digits: int = 2) -> Scene:
     >>> [grid.title for grid in scene.grids]
     ['no mask', 'look-ahead mask']
     """
-    grids = tuple(
-        matrix_grid(
-            (step := walk["weights"]).values,
-            title=name,
-            hidden=step.hidden,
-            rows=step.rows,
-            columns=step.columns,
-            digits=digits,
-        )
-        for name, walk in walks.items()
-    )
+    grids = tuple(walk["weights"].grid(digits, name) for name, walk in walks.items())
     title = "weights under " + ", ".join(walks)
-    note = "the same scores, softmax row by row"
-    return Scene(title, grids, note, legend_of(grids), f"{title}: {note}.")
+    note = "the same scores, softmax of each row"
+    return Scene(title, grids, note, legend_of(grids, NUMBER_NAMES), f"{title}: {note}.")
 
 
 def generation(
     tokens: Sequence[str] | str, mask: Mask | BoundMask | None = None, **given: Any
 ) -> tuple[Row, ...]:
-    """Row after row, as a model generates: from the tokens so far, and as rows of one pass.
+    """Compares decoding step by step with one forward pass over all tokens.
 
-    Under a mask that shows no row a later token both are equal, which is why one pass can train
-    what is later generated step by step. `given` is as in `walkthrough`.
+    If the mask lets no query attend to a later token, both are equal: one pass trains what is
+    generated step by step. The arguments are those of `walkthrough`.
 
     >>> import maskwright as mw
     >>> from maskwright.draw.walkthrough import generation
@@ -289,19 +316,19 @@ def generation(
     """
     whole = walkthrough(tokens, mask, **given)
     if "output" not in {step.name for step in whole.steps}:
-        raise ArgumentError("generation: scores alone have no values. Give x, or nothing.")
-    scaled = {name: value for name, value in given.items() if name in ("scaled", "fill")}
+        raise ArgumentError("generation: scores have no values. Pass x instead of scores.")
     q, k, v = (whole[name].values for name in ("q", "k", "v"))
-    seen = ~_hidden(whole)
+    hidden = whole["masked"].hidden
+    assert hidden is not None
     rows = []
     for at, token in enumerate(whole.tokens):
         score = q[at] @ k[: at + 1].T
-        if scaled.get("scaled", True):
+        if given.get("scaled", True):
             score = score / math.sqrt(max(q.shape[1], 1))
-        hidden = np.where(seen[at, : at + 1], score, scaled.get("fill", -math.inf))
-        alone = masked_softmax(hidden)[0] @ v[: at + 1]
+        score = np.where(hidden[at, : at + 1], given.get("fill", -math.inf), score)
+        alone = masked_softmax(score)[0] @ v[: at + 1]
         output = whole["output"].values[at]
-        same = bool(np.abs(alone - output).max(initial=0.0) <= ALIKE)
+        same = bool(np.abs(alone - output).max(initial=0.0) <= TOLERANCE)
         rows.append(Row(at, token, whole["weights"].values[at], output, alone, same))
     return tuple(rows)
 
@@ -309,7 +336,7 @@ def generation(
 def scaling(
     sizes: Sequence[int] = (1, 4, 16, 64, 256), *, keys: int = 16, rows: int = 512, seed: int = 0
 ) -> tuple[Scaled, ...]:
-    """How scores spread with the head size, and softmax sharpens, without and with scaling.
+    """Measures how the variance of scores and the sharpness of softmax grow with the head size.
 
     >>> from maskwright.draw.walkthrough import scaling
     >>> small, large = scaling([4, 256])
@@ -321,12 +348,10 @@ def scaling(
     found = []
     for size in sizes:
         size = parse_int(size, "scaling: a head size", minimum=1)
-        if size > LARGEST_WIDTH:
-            raise ArgumentError(
-                f"scaling: the head size {size} is more than {LARGEST_WIDTH}. Give a smaller one."
-            )
-        drawn = np.random.default_rng([seed, size])
-        q, k = drawn.standard_normal((rows, size)), drawn.standard_normal((rows, keys, size))
+        if size > MAX_WIDTH:
+            raise ArgumentError(f"scaling: expected head sizes up to {MAX_WIDTH}, got {size}.")
+        random = np.random.default_rng([seed, size])
+        q, k = random.standard_normal((rows, size)), random.standard_normal((rows, keys, size))
         scores = np.einsum("rd,rkd->rk", q, k)
         divided = scores / math.sqrt(size)
         sharp, soft = (float(masked_softmax(s)[0].max(1).mean()) for s in (scores, divided))
@@ -334,64 +359,43 @@ def scaling(
     return tuple(found)
 
 
-def plain(number: float) -> float | str:
-    """A number as JSON takes it."""
-    if math.isnan(number):
-        return "nan"
-    return number if math.isfinite(number) else "inf" if number > 0 else "-inf"
-
-
 def _read_tokens(tokens: Any) -> tuple[str, ...]:
     if isinstance(tokens, str):
-        return tuple(tokens.split())
+        return tuple(split_tokens(tokens))
     try:
         return tuple(str(token) for token in tokens)
     except TypeError:
         raise ArgumentError(
-            f"walkthrough: tokens is of type {type(tokens).__name__}. Give a text, or a list of them."
+            "walkthrough: tokens: expected a sentence or a list of tokens, "
+            f"got {type(tokens).__name__}."
         ) from None
 
 
-class _Inputs(NamedTuple):
-    x: Array
-    wq: Array
-    wk: Array
-    wv: Array
-
-
-def _inputs(
-    count: int, x: Any, wq: Any, wk: Any, wv: Any, width: int, head_size: int, seed: int
-) -> _Inputs:
-    """Those given, and for the rest numbers of one digit after the point, drawn by the seed."""
-    wide = parse_int(width, "walkthrough: width", minimum=1)
-    deep = parse_int(head_size, "walkthrough: head_size", minimum=1)
-    if max(wide, deep) > LARGEST_WIDTH:
+def _projected(
+    names: tuple[str, ...], given: dict[str, Any], width: int, head_size: int, seed: int
+) -> list[Step]:
+    """X, Q, K and V. Inputs that are not given are random, with one decimal place."""
+    width = parse_int(width, "walkthrough: width", minimum=1)
+    head_size = parse_int(head_size, "walkthrough: head_size", minimum=1)
+    if max(width, head_size) > MAX_WIDTH:
         raise ArgumentError(
-            f"walkthrough: width {wide} or head_size {deep} is more than {LARGEST_WIDTH}. "
-            "Give smaller ones."
+            f"walkthrough: expected width and head_size up to {MAX_WIDTH}, "
+            f"got {width} and {head_size}."
         )
-    drawn = np.random.default_rng(parse_int(seed, "walkthrough: seed", minimum=0))
-    made = [drawn.standard_normal((count, wide)).round(1)]
-    made += [drawn.standard_normal((wide, deep)).round(1) for _ in range(3)]
-    if x is not None:
-        x = _array(x, "x", (count, None))
-        wide = x.shape[1]
-    if wq is not None:
-        deep = _array(wq, "wq", (wide, None)).shape[1]
-    shapes = ((count, wide), (wide, deep), (wide, deep), (wide, None))
-    found = []
-    for name, given, own, shape in zip(_Inputs._fields, (x, wq, wk, wv), made, shapes, strict=True):
-        array = own if given is None else _array(given, name, shape)
-        found.append(_array(array, name, shape))
-    return _Inputs(*found)
-
-
-def _projected(names: tuple[str, ...], given: _Inputs) -> list[Step]:
-    steps = [Step("x", "X", ("T", "C"), given.x, names)]
-    for name, weight in (("q", given.wq), ("k", given.wk), ("v", given.wv)):
-        formula = f"X W{name.upper()}"
-        steps.append(Step(name, formula, ("T", "hs"), given.x @ weight, names))
-    return steps
+    random = np.random.default_rng(parse_int(seed, "walkthrough: seed", minimum=0))
+    for name, value in given.items():
+        size = (len(names) if name == "x" else width, width if name == "x" else head_size)
+        drawn = random.standard_normal(size).round(1)  # also if not used: seeds stay the same
+        given[name] = drawn if value is None else value
+    x = _array(given["x"], "x", (len(names), None))
+    wq = _array(given["wq"], "wq", (x.shape[1], None))
+    wk = _array(given["wk"], "wk", (x.shape[1], wq.shape[1]))
+    wv = _array(given["wv"], "wv", (x.shape[1], None))
+    projections = (("q", wq), ("k", wk), ("v", wv))
+    return [
+        Step("x", "X", ("T", "C"), x, names),
+        *(Step(n, f"X W{n.upper()}", ("T", "hs"), x @ w, names) for n, w in projections),
+    ]
 
 
 def _array(given: Any, name: str, shape: tuple[int | None, int | None]) -> Array:
@@ -399,16 +403,14 @@ def _array(given: Any, name: str, shape: tuple[int | None, int | None]) -> Array
         array = np.asarray(given, np.float64)
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"walkthrough: {name} is no table of numbers. Give lists of rows."
+            f"walkthrough: {name}: expected a matrix of numbers, got {type(given).__name__}."
         ) from None
     fits = array.ndim == 2 and all(
         want in (None, size) for want, size in zip(shape, array.shape, strict=True)
     )
     if not fits:
         wanted = " × ".join("any" if n is None else str(n) for n in shape)
-        raise FrameError(
-            f"walkthrough: {name} has shape {array.shape} but {wanted} is needed. Give it so."
-        )
+        raise FrameError(f"walkthrough: {name}: expected shape {wanted}, got {array.shape}.")
     return array
 
 
@@ -416,27 +418,12 @@ def _bind(mask: Mask | BoundMask | None, count: int) -> BoundMask:
     if isinstance(mask, BoundMask):
         if mask.shape[2:] != (count, count):
             raise FrameError(
-                f"walkthrough: the mask is for {mask.shape[2]} queries and {mask.shape[3]} keys, and "
-                f"there are {count} tokens. Bind it to as many."
+                f"walkthrough: mask: expected one of {count} queries and keys, as there are tokens, "
+                f"got {mask.shape[2]} × {mask.shape[3]}. Pass the mask without .on()."
             )
         return mask
     if mask is not None and not isinstance(mask, Mask):
         raise ArgumentError(
-            f"walkthrough: the mask is of type {type(mask).__name__}. Give a mask, or None for all."
+            f"walkthrough: mask: expected a mask or None, got {type(mask).__name__}."
         )
     return (everything() if mask is None else mask).on(count)
-
-
-def _plane(bound: BoundMask, batch: int, head: int) -> BoolArray:
-    seen: BoolArray = bound.coverage(batch=batch, head=head) > 0
-    return seen
-
-
-def _hidden(walk: Walkthrough) -> BoolArray:
-    hidden = walk["masked"].hidden
-    assert hidden is not None
-    return hidden
-
-
-def _fill_text(fill: float) -> str:
-    return "−∞" if fill == -math.inf else f"{fill:g}".replace("e-0", "e-").replace("e+0", "e")

@@ -20,7 +20,7 @@ from maskwright.core.validate import read_choice
 from maskwright.engine import validate
 from maskwright.engine.cost import WorkEstimate, estimate_work
 from maskwright.engine.dispatch import DESCRIPTIONS, backend_module, select_backend
-from maskwright.engine.native.bindings import loaded
+from maskwright.engine.native import loaded
 from maskwright.engine.params import DTYPES, AttentionOptions, AttentionParams, AttentionShape
 from maskwright.errors import ArgumentError, Unsupported
 

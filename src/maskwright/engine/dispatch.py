@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maskwright._optional_deps import missing
-from maskwright.engine.native.bindings import ISA_VARIABLE, loaded
+from maskwright.engine.native import ISA_VARIABLE, loaded
 from maskwright.errors import Unsupported
 from maskwright.targets.predicates import is_full, is_upper_left_causal
 

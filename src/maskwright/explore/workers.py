@@ -1,97 +1,108 @@
-"""Worker processes: they compute, and can be ended when time is up.
+"""A pool of worker processes, with limits of time and memory for each job.
 
-A worker is told a job as JSON over a pipe and answers with a status, a content type and bytes. It
-never hears of sockets, and shares nothing with the server. One that takes too long or dies is
-replaced by a new one.
+A job is the name and the body of a request, sent over a pipe; the worker replies with a status, a
+media type and bytes. A worker that exceeds its time is killed and replaced, as is one that dies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import multiprocessing
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from maskwright.explore.faults import ADVICE, Fault, Reply
+from maskwright.explore.error_responses import ADVICE, HTTPError, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
     from multiprocessing.connection import Connection
 
-WORKERS: Final = 2
-WAITING: Final = 8
-SECONDS: Final = 5.0
-START_SECONDS: Final = 60.0  # for a worker to import the library on a slow disk
-MEMORY: Final = 3 * 2**30  # bytes of address space that a job may add
-PAUSE: Final = 1.0  # seconds before a worker that can't start is tried again
+NUM_WORKERS: Final = 2
+MAX_WAITING: Final = 8
+TIMEOUT: Final = 5.0  # seconds for a job
+START_TIMEOUT: Final = 60.0  # seconds for a worker to import the library
+MAX_MEMORY: Final = 256 * 2**20  # bytes that a job may allocate
+RESTART_DELAY: Final = 1.0  # seconds
 READY: Final = b"ready"
+STATM: Final = Path("/proc/self/statm")
+
+# Jobs that import frameworks when a worker does them first. They have their own timeout in seconds,
+# and run one at a time, so that a worker is left for the others.
+SLOW_JOBS: Final = {"code": 45.0, "cost": 20.0}
+# Done once before the limit of memory is set, so that it does not count imports and thread stacks.
+WARM_UP: Final = {
+    **dict.fromkeys(("mask", "steps"), b'{"subject": {"expression": "causal()"}}'),
+    **dict.fromkeys(SLOW_JOBS, b'{"subject": {"expression": "causal()", "size": 256}}'),
+    "recognize": b'{"array": [[1, 0], [1, 1]]}',
+}
 
 
-class Crew:
-    """Some workers, and the jobs that wait for one. Used from one event loop."""
+class WorkerPool:
+    """Worker processes and the jobs that wait for one. Used from one event loop."""
 
     def __init__(
         self,
-        workers: int = WORKERS,
-        waiting: int = WAITING,
-        seconds: float = SECONDS,
-        memory: int = MEMORY,
+        num_workers: int = NUM_WORKERS,
+        max_waiting: int = MAX_WAITING,
+        timeout: float = TIMEOUT,
+        max_memory: int = MAX_MEMORY,
     ) -> None:
-        self._number, self._most = workers, workers + waiting
-        self._seconds, self._memory = seconds, memory
-        self._jobs = 0
-        self._free: asyncio.Queue[Worker | None] = asyncio.Queue()  # None when all is stopped
+        self._num_workers, self._max_jobs = num_workers, num_workers + max_waiting
+        self._timeout, self._max_memory = timeout, max_memory
         self._workers: set[Worker] = set()
+        self._idle: list[Worker] = []
+        self._slow_job = False  # whether one is running
+        self._changed = asyncio.Condition()  # of _idle, _slow_job or _closed
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._threads = ThreadPoolExecutor(2 * workers, "maskwright-worker")
-        self._slow = asyncio.Lock()
-        self._open = True
-
-    @property
-    def jobs(self) -> int:
-        """How many jobs are worked on or wait."""
-        return self._jobs
+        self._threads = ThreadPoolExecutor(2 * num_workers, "maskwright-worker")
+        self._closed = False
+        self.num_jobs = 0  # running and waiting
 
     @property
     def pids(self) -> set[int]:
-        """The process ids of the workers that are there."""
+        """The process ids of the workers."""
         return {worker.pid for worker in self._workers}
 
     def start(self) -> None:
-        """Start the workers; jobs may be given at once, and wait until one is ready."""
-        for _ in range(self._number):
-            self._go(self._hire())
+        """Starts the workers. Jobs may be submitted at once, and wait until one is ready."""
+        for _ in range(self._num_workers):
+            self._spawn(self._start_worker())
 
-    async def ready(self) -> None:
-        """Wait until all workers are there."""
-        while len(self._workers) < self._number or any(not w.ready for w in self._workers):
+    async def wait_ready(self) -> None:
+        """Waits until all workers are ready."""
+        while len(self._workers) < self._num_workers or not all(w.ready for w in self._workers):
             await asyncio.sleep(0.01)
 
-    async def ask(self, name: str, data: Any, seconds: float | None = None) -> Reply:
-        """The answer to a job; a `Fault` if all are busy, time is up, or the worker died.
+    async def submit(self, name: str, body: bytes, timeout: float | None = None) -> Response:
+        """The response to a job.
 
-        Of jobs that are given `seconds` of their own only one is worked on at a time, so that a
-        worker is left for all others. Cancelling while the job waits takes it out of the line. One
-        that is being worked on is finished, or ended when its time is up, and the worker is free
-        again either way.
+        A job that is cancelled while it waits is removed. One that is running continues until it
+        is done or exceeds its time; then its worker is free for others.
+
+        Args:
+            name: The name of the request.
+            body: The body of the request.
+            timeout: Seconds, if not the timeout of the job's kind.
+
+        Raises:
+            HTTPError: If there are too many jobs, the time is exceeded, or the worker dies.
         """
-        if not self._open:
+        if self._closed:
             raise _stopped()
-        if self._jobs >= self._most:
-            raise Fault(503, "The explorer is busy. Try again in a moment.", "Busy")
-        self._jobs += 1
+        if self.num_jobs >= self._max_jobs:
+            raise HTTPError(503, "The explorer is busy. Try again in a moment.", "Busy")
+        slow = name in SLOW_JOBS
+        seconds = timeout or SLOW_JOBS.get(name, self._timeout)
+        self.num_jobs += 1
         try:
-            worker = await self._take(slow=seconds is not None)
+            worker = await self._acquire(slow)
         except BaseException:
-            self._jobs -= 1
+            self.num_jobs -= 1
             raise
-        job = json.dumps({"name": name, "data": data}).encode()
-        task = self._go(self._do(worker, job, seconds or self._seconds))
-        if seconds is not None:
-            task.add_done_callback(lambda _: self._slow.release())
+        task = self._spawn(self._run(worker, name, body, seconds, slow))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -100,126 +111,121 @@ class Crew:
             raise
 
     async def stop(self) -> None:
-        """End all workers, whatever they are doing, and refuse all jobs."""
-        self._open = False
-        self._free.put_nowait(None)
+        """Kills all workers and fails all jobs."""
+        self._closed = True
+        await self._notify()
         for worker in self._workers:
-            worker.kill()  # what waits for it hears of that
+            worker.kill()  # a thread that waits for it returns
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._threads.shutdown(wait=True)
         for worker in self._workers:
-            worker.end()
+            worker.close()
         self._workers.clear()
 
-    def _go(self, step: Any) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.ensure_future(step)
+    def _spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._gone)
+        task.add_done_callback(self._tasks.discard)
+        # An exception counts as retrieved: the client may have disconnected.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
-    def _gone(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen: who asked may have left
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
-    async def _take(self, slow: bool) -> Worker:
-        """The next worker that is free and lives."""
-        if slow:
-            await self._slow.acquire()
-        try:
+    async def _acquire(self, slow: bool) -> Worker:
+        """Waits for a worker that is alive."""
+        async with self._changed:
             while True:
-                worker = await self._next(slow)
-                if worker is None:
-                    self._free.put_nowait(None)  # for the next in line
+                await self._changed.wait_for(lambda: self._closed or self._choose(slow) is not None)
+                worker = self._choose(slow)
+                if self._closed or worker is None:
                     raise _stopped()
-                if worker.lives:
-                    worker.slow |= slow
+                self._idle.remove(worker)
+                if worker.alive:
+                    worker.has_frameworks |= slow
+                    self._slow_job |= slow
                     return worker
                 self._replace(worker)
-        except BaseException:
-            if slow:
-                self._slow.release()
-            raise
 
-    async def _next(self, slow: bool) -> Worker | None:
-        """Of those that are free, for slow jobs the one that had some before.
+    def _choose(self, slow: bool) -> Worker | None:
+        """An idle worker: for slow jobs preferably the one that has imported the frameworks."""
+        if slow and self._slow_job:
+            return None
+        return min(self._idle, key=lambda worker: worker.has_frameworks != slow, default=None)
 
-        It has imported the frameworks that they need; another would take seconds to do so again.
-        """
-        free = [await self._free.get()]
-        while not self._free.empty():
-            free.append(self._free.get_nowait())
-        fit = [each for each in free if each is None or each.slow == slow] or free
-        chosen = None if None in fit else fit[0]
-        for each in free:
-            if each is not chosen:
-                self._free.put_nowait(each)
-        return chosen
-
-    def _replace(self, worker: Worker) -> None:
-        worker.end()
-        self._workers.discard(worker)
-        if self._open:
-            self._go(self._hire())
-
-    async def _do(self, worker: Worker, job: bytes, seconds: float) -> Reply:
+    async def _run(
+        self, worker: Worker, name: str, body: bytes, seconds: float, slow: bool
+    ) -> Response:
         loop = asyncio.get_running_loop()
         try:
-            reply = await loop.run_in_executor(self._threads, worker.ask, job, seconds)
-        except asyncio.CancelledError:  # all is being stopped, which ends the worker too
-            self._jobs -= 1
-            raise
+            found = await loop.run_in_executor(self._threads, worker.run, name, body, seconds)
         except Exception as error:
-            self._jobs -= 1
             self._replace(worker)
             if isinstance(error, TimeoutError):
                 message = f"This takes longer than {seconds:g} seconds. {ADVICE}"
-                raise Fault(504, message, "TimeUp") from None
+                raise HTTPError(504, message, "TimeUp") from None
             if isinstance(error, (EOFError, OSError)):
-                message = f"The process that computed this died, and was replaced. {ADVICE}"
-                raise Fault(503, message, "WorkerDied") from None
+                message = f"The worker process died and was replaced. {ADVICE}"
+                raise HTTPError(503, message, "WorkerDied") from None
             raise
-        self._jobs -= 1
-        self._free.put_nowait(worker)
-        return reply
+        else:
+            if worker.retired:
+                self._replace(worker)
+            else:
+                self._idle.append(worker)
+            return found
+        finally:
+            self.num_jobs -= 1
+            self._slow_job &= not slow
+            if not self._closed:
+                await self._notify()
 
-    async def _hire(self) -> None:
-        """Start a worker, and let it take jobs once it is ready."""
+    def _replace(self, worker: Worker) -> None:
+        worker.close()
+        self._workers.discard(worker)
+        if not self._closed:
+            self._spawn(self._start_worker())
+
+    async def _start_worker(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._open:
-            worker = Worker(self._memory)
+        while not self._closed:
+            worker = Worker(self._max_memory)
             self._workers.add(worker)
             try:
                 await loop.run_in_executor(self._threads, worker.wait_ready)
             except (EOFError, OSError):
-                worker.end()
+                worker.close()
                 self._workers.discard(worker)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RESTART_DELAY)
                 continue
-            self._free.put_nowait(worker)
+            self._idle.append(worker)
+            await self._notify()
             return
 
 
-def _stopped() -> Fault:
-    return Fault(503, "The explorer is being stopped. Start it again.", "Busy")
+def _stopped() -> HTTPError:
+    return HTTPError(503, "The explorer is being stopped. Start it again.", "Busy")
 
 
 class Worker:
-    """One process, and the pipe to it."""
+    """A process and the pipe to it."""
 
-    def __init__(self, memory: int) -> None:
-        context = multiprocessing.get_context("spawn")  # no lock or socket is inherited
-        self._pipe, far = context.Pipe()
+    def __init__(self, max_memory: int) -> None:
+        context = multiprocessing.get_context("spawn")  # inherits no locks and no sockets
+        self._pipe, other_end = context.Pipe()
         self._process = context.Process(
-            target=work_on, args=(far, memory), daemon=True, name="maskwright-worker"
+            target=run_jobs, args=(other_end, max_memory), daemon=True, name="maskwright-worker"
         )
-        with _deaf():
+        with _sigint_blocked():
             self._process.start()
-        far.close()
+        other_end.close()
         self.ready = False
-        self.slow = False  # has it ever had a slow job?
+        self.has_frameworks = False
+        self.retired = False  # whether it holds so much memory that it must be replaced
 
     @property
     def pid(self) -> int:
@@ -227,45 +233,46 @@ class Worker:
         return self._process.pid or 0
 
     @property
-    def lives(self) -> bool:
-        """Is the process still there?"""
+    def alive(self) -> bool:
+        """Whether the process is running."""
         return self._process.is_alive()
 
     def wait_ready(self) -> None:
-        """Wait until the process has imported what it needs."""
-        if not self._pipe.poll(START_SECONDS) or self._pipe.recv_bytes() != READY:
+        """Waits until the process has imported the library."""
+        if not self._pipe.poll(START_TIMEOUT) or self._pipe.recv_bytes() != READY:
             raise EOFError
         self.ready = True
 
-    def ask(self, job: bytes, seconds: float) -> Reply:
-        """The answer; TimeoutError when time is up, EOFError or OSError if the process died."""
-        self._pipe.send_bytes(job)
-        if not self._pipe.poll(seconds):
+    def run(self, name: str, body: bytes, timeout: float) -> Response:
+        """The response to a job; TimeoutError, or EOFError or OSError if the process died."""
+        self._pipe.send_bytes(name.encode() + b"\n" + body)
+        if not self._pipe.poll(timeout):
             raise TimeoutError
-        head, _, body = self._pipe.recv_bytes().partition(b"\n")
-        status, kind = json.loads(head)
-        return Reply(status, kind, body)
+        head, _, content = self._pipe.recv_bytes().partition(b"\n")
+        status, retired, media_type = head.decode().split(" ", 2)
+        self.retired = retired == "True"
+        return Response(int(status), media_type, content)
 
     def kill(self) -> None:
-        """End the process, at once."""
+        """Kills the process."""
         self._process.kill()
 
-    def end(self) -> None:
-        """End the process, wait until it is gone, and close the pipe. No thread may be asking."""
+    def close(self) -> None:
+        """Kills the process, waits for its end, and closes the pipe. No thread may use it."""
         self._process.kill()
         self._process.join()
         self._pipe.close()
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """What is started here does not hear Ctrl+C, from its very first moment on."""
+def _sigint_blocked() -> Iterator[None]:
+    """Processes started within ignore Ctrl+C from the beginning."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # else it starts in here, and lets Ctrl+C through again
+    resource_tracker.ensure_running()  # it would unblock SIGINT if started within
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -273,32 +280,61 @@ def _deaf() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def work_on(pipe: Connection, memory: int) -> None:
-    """What a worker process does, until its pipe is closed."""
-    from maskwright.explore.desk import answer
+# ── in the worker process ─────────────────────────────────────────────────────────────────────
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches all; the server ends its workers
-    limit_memory(memory)
+
+def run_jobs(pipe: Connection, max_memory: int) -> None:
+    """Runs jobs until the pipe is closed."""
+    from maskwright.explore.handlers import dispatch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server stops its workers
+    for name in WARM_UP.keys() - SLOW_JOBS.keys():
+        dispatch(name, WARM_UP[name])
+    cold = set(SLOW_JOBS)
+    baseline = limit_memory(max_memory)
     pipe.send_bytes(READY)
     while True:
         try:
-            job = json.loads(pipe.recv_bytes())
+            head, _, body = pipe.recv_bytes().partition(b"\n")
         except EOFError:
             return
-        reply = answer(job["name"], job["data"])
-        head = json.dumps([reply.status, reply.kind]).encode()
-        pipe.send_bytes(head + b"\n" + reply.body)
+        name = head.decode()
+        if name in cold:
+            cold.discard(name)
+            limit_memory(None)
+            dispatch(name, WARM_UP[name])
+            baseline = limit_memory(max_memory)
+        status, media_type, content = dispatch(name, body)
+        retired = data_size() - baseline > max_memory // 2
+        pipe.send_bytes(f"{status} {retired} {media_type}\n".encode() + content)
 
 
-def limit_memory(more: int) -> None:
-    """Let this process have so many more bytes of address space, where the system can say so."""
+def limit_memory(extra: int | None) -> int:
+    """Limits the memory of this process to what it has now and `extra` bytes; None: no limit.
+
+    The limit is on data (private writable memory), because frameworks map large files. It has an
+    effect on Linux only.
+
+    Returns:
+        The size of the data now.
+    """
+    size = data_size()
+    if size:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = hard if extra is None else size + extra
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    return size
+
+
+def data_size() -> int:
+    """Bytes of private writable memory of this process; 0 where it cannot be measured."""
     try:
         import resource
-        from pathlib import Path
 
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + more
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
-    except (ImportError, OSError, ValueError):
-        return
+        return int(STATM.read_text().split()[5]) * resource.getpagesize()
+    except (ImportError, OSError):
+        return 0

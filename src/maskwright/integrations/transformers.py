@@ -1,21 +1,21 @@
-"""Any transformers model on maskwright's attention: `attn_implementation="maskwright"`.
+"""The attention implementation "maskwright" for transformers models.
 
     from maskwright.integrations.transformers import register
 
     register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="maskwright")
 
-transformers says which keys a query may see by a function; `transformers_masks` reads it into an
-expression, `transformers_tensor` carries that through the model, and here attention is computed
-under it. Where a layer wants more than a mask, that is computed as exactly:
+transformers describes a mask by a function of (batch, head, query, key). `transformers_masks` converts
+it to an expression, `transformers_tensor` passes that through the model, and this module computes
+attention under it. Other inputs of a layer are computed exactly as well:
 
-    a score cap (Gemma 2)     from the scores themselves, some rows at a time, as "eager" does
-    sinks (gpt-oss)           by the engine, with its logsumexp: the sink takes its share of it
-    a bias (T5, a float mask) by PyTorch's own attention, since a bias is no mask
-    under torch.compile       by PyTorch's own attention, with the mask as a bool tensor
+    softcap (Gemma 2)            from dense scores, in blocks of rows, as "eager"
+    sinks (gpt-oss)              by the engine; the sink logit is added to its logsumexp
+    bias (T5, float masks)       by SDPA
+    under torch.compile          by SDPA, with the mask as a bool tensor
 
-Models that keep their attention to themselves can't be given another one. `CANNOT` names some, and
-why: they raise an error, or go on by themselves as if nothing had been asked of them.
+Models that do not use the attention interface of transformers cannot run on another attention:
+`UNSUPPORTED_MODELS` lists some with the reason. They raise an error or ignore the setting.
 """
 
 from __future__ import annotations
@@ -34,47 +34,52 @@ if TYPE_CHECKING:
 
     from maskwright.core.bound import BoundMask
 
-__all__ = ["CANNOT", "NAME", "attention_forward", "register"]
+__all__ = ["NAME", "UNSUPPORTED_MODELS", "attention_forward", "register"]
 
 NAME: Final = "maskwright"
 
-_ALONE: Final = "computes its own attention and never asks for another"
-_HIDES: Final = "hides cells by a mask of numbers, whatever attn_implementation says"
-_PICKS: Final = "picks its attention from a table of its own, which holds no other"
-_CHOOSES: Final = "chooses keys in every layer, and tells others than eager and sdpa by indices"
+_OWN_ATTENTION: Final = "computes its own attention and does not use the attention interface"
+_ADDITIVE_MASK: Final = "adds a float mask to the scores, whatever attn_implementation is"
+_OWN_TABLE: Final = "selects its attention from its own table, which has no other entries"
+_SELECTS_KEYS: Final = (
+    "selects keys in every layer, and passes them as indices to other implementations"
+)
 
-# Model types that can't run on another attention, and why. Others of their kind fare alike.
-CANNOT: Final = {
-    "bloom": _HIDES,
-    "codegen": _HIDES,
-    "deberta-v2": _ALONE,
-    "deepseek_v32": _CHOOSES,
-    "falcon": _PICKS,
-    "gpt_neo": _PICKS,
-    "gptj": _PICKS,
-    "mpt": _HIDES,
-    "xlnet": _ALONE,
+# Model types that cannot run on another attention, and why. The list is not complete.
+UNSUPPORTED_MODELS: Final = {
+    "bloom": _ADDITIVE_MASK,
+    "codegen": _ADDITIVE_MASK,
+    "deberta-v2": _OWN_ATTENTION,
+    "deepseek_v32": _SELECTS_KEYS,
+    "falcon": _OWN_TABLE,
+    "gpt_neo": _OWN_TABLE,
+    "gptj": _OWN_TABLE,
+    "mpt": _ADDITIVE_MASK,
+    "xlnet": _OWN_ATTENTION,
 }
 
-# What a layer may ask for that is neither a mask nor computed here.
-REFUSED: Final = {
-    "alibi_slopes": "a bias for each head",
-    "block_indices": "blocks of keys chosen in the layer",
-    "block_mask": "a mask of FlexAttention's",
-    "cache": "a paged cache, as in continuous batching",
-    "head_mask": "a factor for each head",
-    "indices": "keys chosen in the layer",
-    "score_mod": "scores changed by a function",
+# Arguments of the attention interface that are not supported.
+UNSUPPORTED_ARGUMENTS: Final = {
+    "alibi_slopes": "a bias per head",
+    "block_indices": "blocks of keys selected in the layer",
+    "block_mask": "a BlockMask of FlexAttention",
+    "cache": "a paged KV cache, as in continuous batching",
+    "head_mask": "a factor per head",
+    "indices": "keys selected in the layer",
+    "score_mod": "a function that changes scores",
 }
 
-FEW_ROWS: Final = 64  # a plain mask with fewer is not worth reading
-MOST_SCORES: Final = 2**25  # computed at a time, where the scores themselves are needed
+MIN_ROWS_TO_READ: Final = 64  # a mask tensor with fewer rows is passed to SDPA as it is
+MAX_SCORES: Final = 2**25  # dense scores per block of rows
 
 
 def register() -> None:
-    """Let every transformers model take `attn_implementation="maskwright"`.
+    """Registers the attention implementation "maskwright" for all transformers models.
 
-    Calling it again changes nothing.
+    Calling it again has no effect.
+
+    Raises:
+        MissingError: If transformers is not installed, or is too old.
 
     >>> import torch
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -101,7 +106,7 @@ def register() -> None:
 
 
 def _interfaces() -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
-    """The tables of attention functions and of mask functions that all models share."""
+    """The registries of attention functions and of mask functions of all models."""
     import inspect
 
     fix = "Run: pip install -U 'maskwright[transformers]'"
@@ -119,31 +124,31 @@ def _interfaces() -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
     missing = {"q_length", "q_offset", "use_vmap"} - set(inspect.signature(sdpa_mask).parameters)
     if missing:
         raise MissingError(
-            f"register: transformers {transformers.__version__} is too old, its masks know no "
-            f"{min(missing)}. {fix}"
+            f"register: transformers {transformers.__version__} is too old: its mask functions "
+            f"have no argument {min(missing)}. {fix}"
         )
-    # The tables that all instances share, so that models with one of their own see it too.
+    # The mappings that all instances share, so that models with their own instance use them too.
     return AttentionInterface._global_mapping, AttentionMaskInterface._global_mapping
 
 
 # ── attention ─────────────────────────────────────────────────────────────────────────────────
 
 
-class Layer(NamedTuple):
-    """What a layer gives: (batch, heads, length, head_dim) each, and what is done with them."""
+class LayerInputs(NamedTuple):
+    """The inputs of one attention layer; tensors are (batch, heads, length, head_dim)."""
 
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
     scale: float | None
     dropout: float
-    cap: float | None = None  # scores are bent to stay within it
-    sinks: torch.Tensor | None = None  # (heads,): a score that takes weight and gives no value
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None  # (heads,): a logit per head that has no value
     bias: torch.Tensor | None = None  # (batch or 1, heads, queries, keys), added to the scores
 
 
-class Sight(NamedTuple):
-    """What the queries of a layer see: a set of cells, a tensor that is no such set, or all."""
+class MaskInput(NamedTuple):
+    """The mask of a layer: a bound mask, a tensor with other values, or neither: all visible."""
 
     mask: BoundMask | None = None
     tensor: torch.Tensor | None = None
@@ -163,10 +168,10 @@ def attention_forward(
     position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """One layer's attention: transformers' attention interface.
+    """Attention of one layer, with the signature of the attention interface of transformers.
 
-    A sliding window and the like are in the mask already. The second of the answer would be the
-    weights, which are never all there at once.
+    A sliding window is part of the mask. The second result, the attention weights, is always None:
+    they are never computed as a whole.
 
     >>> import torch
     >>> from maskwright.integrations.transformers import attention_forward
@@ -175,42 +180,42 @@ def attention_forward(
     >>> out.shape
     torch.Size([1, 3, 2, 4])
     """
-    _refuse(kwargs)
-    query, key, value = _in_one_dtype(query, key, value)
-    query, scale = _plain_scale(query, scaling)
-    layer = Layer(query, key, value, scale, dropout, softcap, s_aux, position_bias)
+    _check_unsupported(kwargs)
+    query, key, value = _autocast(query, key, value)
+    query, scale = _float_scale(query, scaling)
+    layer = LayerInputs(query, key, value, scale, dropout, softcap, s_aux, position_bias)
     if attention_mask is None:
         flag = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        layer, sight = _without_mask(layer, bool(flag))
+        layer, mask_input = _without_mask(layer, bool(flag))
     else:
-        sight = _sight(attention_mask, layer)
-    return _run(layer, sight).transpose(1, 2).contiguous(), None
+        mask_input = _read_mask(attention_mask, layer)
+    return _run(layer, mask_input).transpose(1, 2).contiguous(), None
 
 
-def _run(layer: Layer, sight: Sight) -> torch.Tensor:
-    """The fastest way that computes all that the layer asks for."""
-    no_set = layer.bias is not None or sight.tensor is not None or _is_traced()
-    if layer.cap is not None or (layer.sinks is not None and no_set):
-        return _by_scores(layer, sight)
-    return _by_torch(layer, sight) if no_set else _by_engine(layer, sight)
+def _run(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
+    """Selects the fastest implementation that supports the inputs of the layer."""
+    needs_tensor = layer.bias is not None or mask_input.tensor is not None or _is_traced()
+    if layer.softcap is not None or (layer.sinks is not None and needs_tensor):
+        return _run_eager(layer, mask_input)
+    return _run_sdpa(layer, mask_input) if needs_tensor else _run_engine(layer, mask_input)
 
 
-def _refuse(kwargs: dict[str, Any]) -> None:
-    for name, what in REFUSED.items():
+def _check_unsupported(kwargs: dict[str, Any]) -> None:
+    for name, what in UNSUPPORTED_ARGUMENTS.items():
         if kwargs.get(name) is not None:
             raise Unsupported(
-                f"maskwright's attention was given {name}, {what}, which it does not compute. "
+                f'attn_implementation="maskwright" does not support {name}, {what}. '
                 'Load the model with attn_implementation="eager" or "sdpa".'
             )
     if kwargs.get("output_attentions"):
         raise Unsupported(
-            "maskwright's attention was asked for its weights, which it never has all at once. "
-            'Load the model with attn_implementation="eager" to see them.'
+            'attn_implementation="maskwright" does not compute attention weights. '
+            'Load the model with attn_implementation="eager" for output_attentions=True.'
         )
 
 
-def _in_one_dtype(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Under autocast PyTorch's attention casts what it is given, and so does this one."""
+def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors in the dtype of autocast if it is enabled, as SDPA casts them."""
     import torch
 
     kind = tensors[0].device.type
@@ -220,38 +225,38 @@ def _in_one_dtype(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
 
 
-def _plain_scale(query: torch.Tensor, scale: Any) -> tuple[torch.Tensor, float | None]:
-    """A scale that is a number; one that is learned is multiplied in."""
+def _float_scale(query: torch.Tensor, scale: Any) -> tuple[torch.Tensor, float | None]:
+    """The scale as a number; a tensor (a learned scale) is multiplied into the queries instead."""
     import torch
 
     return (query * scale, 1.0) if isinstance(scale, torch.Tensor) else (query, scale)
 
 
 def _is_traced() -> bool:
-    """Is a compiler looking, which knows tensors only?"""
+    """Whether torch.compile or torch.jit.trace is tracing."""
     import torch
 
     return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
-# ── what is seen ──────────────────────────────────────────────────────────────────────────────
+# ── masks ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _without_mask(layer: Layer, is_causal: bool) -> tuple[Layer, Sight]:
-    """What transformers' "sdpa" does for lack of a mask: causal from the upper left, or all."""
+def _without_mask(layer: LayerInputs, is_causal: bool) -> tuple[LayerInputs, MaskInput]:
+    """As "sdpa" of transformers without a mask: causal, aligned at the upper left, or no mask."""
     import torch
 
     q_len, kv_len = layer.query.shape[2], layer.key.shape[2]
     if not is_causal or q_len == 1:
-        return layer, Sight()
-    if kv_len > q_len:  # an empty static cache, of which the rest is not written yet
+        return layer, MaskInput()
+    if kv_len > q_len:  # prefill of a static cache: the other keys are not written yet
         bias = None if layer.bias is None else layer.bias[..., :q_len]
         key, value = layer.key[:, :, :q_len], layer.value[:, :, :q_len]
         layer, kv_len = layer._replace(key=key, value=value, bias=bias), q_len
     if not _is_traced():
-        return layer, Sight(mask=_upper_left(q_len, kv_len))
+        return layer, MaskInput(mask=_upper_left(q_len, kv_len))
     rows, keys = (torch.arange(n, device=layer.key.device) for n in (q_len, kv_len))
-    return layer, Sight(tensor=rows[:, None] >= keys)
+    return layer, MaskInput(tensor=rows[:, None] >= keys)
 
 
 @lru_cache(maxsize=16)
@@ -259,38 +264,38 @@ def _upper_left(q_len: int, kv_len: int) -> BoundMask:
     return causal().on(q_len, kv_len, q_start=0)
 
 
-def _sight(mask: torch.Tensor, layer: Layer) -> Sight:
-    """What a mask says that came through the model: ours, or a tensor of somebody else's."""
+def _read_mask(mask: torch.Tensor, layer: LayerInputs) -> MaskInput:
+    """The mask that the model passed: a `MaskTensor`, or a tensor that the caller made."""
     import torch
 
     if _is_traced():
-        return Sight(tensor=mask)
+        return MaskInput(tensor=mask)
     from maskwright.integrations.transformers_tensor import MaskTensor
 
     if isinstance(mask, MaskTensor):
         if not isinstance(mask.content, torch.Tensor):
-            return Sight(mask=mask.content)
+            return MaskInput(mask=mask.content)
         mask = mask.content
     q_len, kv_len = layer.query.shape[2], layer.key.shape[2]
-    if q_len < FEW_ROWS or mask.requires_grad or mask.is_inference():
-        return Sight(tensor=mask)
+    if q_len < MIN_ROWS_TO_READ or mask.requires_grad or mask.is_inference():
+        return MaskInput(tensor=mask)
     bound = _read_tensor(mask, q_len, kv_len)
-    return Sight(tensor=mask) if bound is None else Sight(mask=bound)
+    return MaskInput(tensor=mask) if bound is None else MaskInput(mask=bound)
 
 
 def _read_tensor(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | None:
-    """The set of cells that a tensor says, if it says one; read once for all layers."""
+    """The bound mask with the cells of a tensor, or None if it has other values; cached per tensor."""
     state = (tensor._version, q_len, kv_len)
-    known = _read_tensors().get(tensor)
+    known = _tensor_cache().get(tensor)
     if known is None or known[0] != state:
-        known = _read_tensors()[tensor] = (state, _read_cells(tensor, q_len, kv_len))
+        known = _tensor_cache()[tensor] = (state, _read_cells(tensor, q_len, kv_len))
     bound: BoundMask | None = known[1]
     return bound
 
 
 @cache
-def _read_tensors() -> Any:
-    """Tensors and what was read of them, forgotten as soon as the tensor is."""
+def _tensor_cache() -> Any:
+    """Mask tensors and their bound masks, by weak reference."""
     from torch.utils.weak import WeakTensorKeyDictionary
 
     return WeakTensorKeyDictionary()
@@ -304,22 +309,22 @@ def _read_cells(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | No
         for size, whole in zip(tensor.shape[2:], (q_len, kv_len), strict=True)
     ):
         return None
-    seen = tensor
+    visible = tensor
     if tensor.dtype != torch.bool:
-        # A number that low leaves no weight, unless it is the best that a row has.
-        seen = tensor == 0
-        hides = bool((seen | (tensor <= torch.finfo(tensor.dtype).min)).all())
-        if not hides or not bool(seen.any(-1).all()):
+        # The lowest number of the dtype gives a weight of 0, except in a fully masked row.
+        visible = tensor == 0
+        is_mask = bool((visible | (tensor <= torch.finfo(tensor.dtype).min)).all())
+        if not is_mask or not bool(visible.any(-1).all()):
             return None
-    cells = seen.expand(*seen.shape[:2], q_len, kv_len).cpu().numpy()
+    cells = visible.expand(*visible.shape[:2], q_len, kv_len).cpu().numpy()
     return dense(cells).on(q_len, kv_len)
 
 
-# ── the ways to compute it ────────────────────────────────────────────────────────────────────
+# ── implementations ───────────────────────────────────────────────────────────────────────────
 
 
-def _by_engine(layer: Layer, sight: Sight) -> torch.Tensor:
-    """By maskwright's own attention. Sinks take their share of what the softmax adds up to."""
+def _run_engine(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
+    """`maskwright.attention`; with sinks, the output is rescaled by the logsumexp."""
     import torch
 
     from maskwright.engine.api import attention
@@ -329,7 +334,7 @@ def _by_engine(layer: Layer, sight: Sight) -> torch.Tensor:
         q,
         k,
         v,
-        sight.mask,
+        mask_input.mask,
         scale=layer.scale,
         dropout_p=layer.dropout,
         enable_gqa=bool(q.shape[1] != k.shape[1]),
@@ -342,13 +347,13 @@ def _by_engine(layer: Layer, sight: Sight) -> torch.Tensor:
     return (out * share.unsqueeze(-1)).to(q.dtype)
 
 
-def _by_torch(layer: Layer, sight: Sight) -> torch.Tensor:
-    """By PyTorch's own attention, which takes a bias, and a compiler's tensors."""
+def _run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
+    """SDPA with a bool or additive mask tensor, for a bias and for traced code."""
     import torch
     from torch.nn import functional
 
     q, k, v = layer.query, layer.key, layer.value
-    mask = _seen_or_bias(layer, sight, slice(None))
+    mask = _mask_rows(layer, mask_input, slice(None))
     if layer.bias is not None:
         if mask is None:
             mask = layer.bias
@@ -369,36 +374,36 @@ def _by_torch(layer: Layer, sight: Sight) -> torch.Tensor:
     )
 
 
-def _by_scores(layer: Layer, sight: Sight) -> torch.Tensor:
-    """From the scores of some rows at a time, as "eager" has them: slow, and exact."""
+def _run_eager(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
+    """Dense scores in blocks of rows, for softcap: exact, but slower."""
     import torch
 
     q, k, v = layer.query, layer.key, layer.value
     shared = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
     batch, heads, q_len, size = q.shape
-    step = max(1, MOST_SCORES // max(1, batch * heads * k.shape[2]))
+    step = max(1, MAX_SCORES // max(1, batch * heads * k.shape[2]))
     scale = size**-0.5 if layer.scale is None else layer.scale
     parts = []
     for top in range(0, q_len, step):
         rows = slice(top, min(top + step, q_len))
         scores = (q[:, :, rows] @ k.transpose(-2, -1)) * scale
-        weights = _weights(scores, layer, _seen_or_bias(layer, sight, rows), rows)
+        weights = _weights(scores, layer, _mask_rows(layer, mask_input, rows), rows)
         weights = torch.dropout(weights.to(q.dtype), layer.dropout, train=layer.dropout > 0)
         parts.append(weights @ v)
     return torch.cat(parts, dim=2) if parts else q.new_zeros(batch, heads, 0, v.shape[3])
 
 
 def _weights(
-    scores: torch.Tensor, layer: Layer, mask: torch.Tensor | None, rows: slice
+    scores: torch.Tensor, layer: LayerInputs, mask: torch.Tensor | None, rows: slice
 ) -> torch.Tensor:
     """Softmax weights of some rows, with soft cap, bias, mask and sinks."""
     import torch
 
     from maskwright.engine.softmax import masked_softmax
 
-    if layer.cap is not None:
-        scores = torch.tanh(scores / layer.cap) * layer.cap
+    if layer.softcap is not None:
+        scores = torch.tanh(scores / layer.softcap) * layer.softcap
     if layer.bias is not None:
         scores = scores + layer.bias[..., rows if layer.bias.shape[-2] > 1 else slice(None), :]
     visible = mask if mask is not None and mask.dtype == torch.bool else None
@@ -415,13 +420,13 @@ def _weights(
     return weights[..., :-1]
 
 
-def _seen_or_bias(layer: Layer, sight: Sight, rows: slice) -> torch.Tensor | None:
-    """Some rows of the mask: bool, or numbers to add; None if they see everything."""
+def _mask_rows(layer: LayerInputs, mask_input: MaskInput, rows: slice) -> torch.Tensor | None:
+    """Some rows of the mask as a tensor, bool or additive; None if all keys are visible."""
     import torch
 
-    if sight.mask is not None:
+    if mask_input.mask is not None:
         start, stop, _ = rows.indices(layer.query.shape[2])
-        return torch.from_numpy(sight.mask.rows(start, stop).dense()).to(layer.query.device)
-    if sight.tensor is None or sight.tensor.ndim < 2 or sight.tensor.shape[-2] == 1:
-        return sight.tensor
-    return sight.tensor[..., rows, :]
+        return torch.from_numpy(mask_input.mask.rows(start, stop).dense()).to(layer.query.device)
+    if mask_input.tensor is None or mask_input.tensor.ndim < 2 or mask_input.tensor.shape[-2] == 1:
+        return mask_input.tensor
+    return mask_input.tensor[..., rows, :]

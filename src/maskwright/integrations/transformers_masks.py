@@ -1,15 +1,15 @@
-"""What transformers says about a mask, read into an expression.
+"""Converts the mask functions of transformers to mask expressions.
 
-transformers hands over a function of (batch, head, query, key) that its own factories put together.
-Those are known by their code, and what they closed over says the rest. Every rule is compared with
-transformers itself before it is first used, so that a release that means something else by the same
-name is asked cell by cell, as functions of the user's own are.
+transformers describes a mask by a function of (batch, head, query, key) that its factories compose.
+These functions are recognised by their code object, and their parameters are read from their closure.
+Each rule is compared with the installed release before it is first used. A function without a valid
+rule, such as one that a user wrote, is evaluated cell by cell.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, reduce
+from functools import cache, lru_cache, partial, reduce
 from hashlib import blake2b
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from maskwright.core.frame import Frame
     from maskwright.core.validate import BoolArray, IntArray
 
-KEPT_MASKS = 32  # bound masks, and with them their plans, remembered between forwards
+MAX_CACHED_MASKS = 32  # bound masks with their spans, kept between forward passes
 
 
 class View(NamedTuple):
-    """The cells that transformers asks about. Its positions are ours plus `shift`."""
+    """The sizes and positions of a mask; positions of transformers are ours plus `shift`."""
 
     batch: int
     q_len: int
@@ -50,7 +50,7 @@ class View(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """How many positions there are up to the last query or key."""
+        """Number of positions up to the last query or key."""
         return max(self.q_start + self.q_len, self.kv_len)
 
 
@@ -66,10 +66,10 @@ def mask_for_layers(
     device: torch.device | str = "cpu",
     **hints: Any,
 ) -> Any:
-    """The mask of a forward, once for all layers of a kind: transformers' mask interface.
+    """The mask of a forward pass, with the signature of the mask interface of transformers.
 
-    Never None: what the layers would make of that depends on the model, and a mask says what it
-    hides. The hints (`allow_is_causal_skip`, `local_size`, …) are about when to give None.
+    Never returns None, because the meaning of None depends on the model. The other keyword arguments
+    (`allow_is_causal_skip`, `local_size`, …) only concern when to return None.
 
     >>> from maskwright.integrations.transformers_masks import mask_for_layers
     >>> from transformers.masking_utils import sliding_window_causal_mask_function
@@ -80,13 +80,13 @@ def mask_for_layers(
     import torch
     from transformers import masking_utils
 
-    from maskwright.integrations.transformers_tensor import MaskTensor, asks_the_interface
+    from maskwright.integrations.transformers_tensor import MaskTensor, uses_attention_interface
 
     function = masking_utils.causal_mask_function if mask_function is None else mask_function
-    if _wants_tensor(q_length, q_offset, device):
-        if not asks_the_interface(type(hints.get("config")).__module__):
+    if _needs_tensor(q_length, q_offset, device):
+        if not uses_attention_interface(type(hints.get("config")).__module__):
             raise Unsupported(
-                "This model keeps its attention to itself, so maskwright can't compute it. "
+                "This model does not use the attention interface of transformers. "
                 'Load it with attn_implementation="eager".'
             )
         return masking_utils.sdpa_mask(
@@ -117,47 +117,48 @@ def mask_for_layers(
     return MaskTensor(read_function(function, view), batch_size, device)
 
 
-def _wants_tensor(q_length: int, q_offset: Any, device: Any) -> bool:
-    """Will a compiler see this mask, which knows tensors only?"""
+def _needs_tensor(q_length: int, q_offset: Any, device: Any) -> bool:
+    """Whether the mask is used in traced code, which needs a plain tensor."""
     import torch
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
-    # Off the CPU, generate() compiles the single steps of a static cache, whose place is a tensor.
+    # On other devices than the CPU, generate() compiles decode steps with a static cache; their
+    # offset is a tensor.
     steps = isinstance(q_offset, torch.Tensor) and q_length == 1
     return steps and torch.device(device).type != "cpu"
 
 
 def read_function(function: Callable[..., Any], view: View) -> BoundMask:
-    """The mask that the function says, on the view: remembered from earlier, where it is the same."""
+    """The bound mask of a mask function; the same object as before if the mask is equal."""
     mask = simplify(_read(function, view, _rules()))
     bound = mask.on(view.q_len, view.kv_len, view.batch, 1, view.q_start)
     if find(mask, Where):
-        return _same_spans(Asked(bound.frame, _digest(bound), _recorded(bound)))
-    return _same_mask(bound)
+        return _cached_evaluation(EvaluatedMask(bound.frame, _digest(bound), _snapshot(bound)))
+    return _cached_mask(bound)
 
 
-@lru_cache(maxsize=KEPT_MASKS)
-def _same_mask(bound: BoundMask) -> BoundMask:
+@lru_cache(maxsize=MAX_CACHED_MASKS)
+def _cached_mask(bound: BoundMask) -> BoundMask:
     return bound
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A mask that was asked for cell by cell, known again by what the answers were."""
+class EvaluatedMask:
+    """A mask that was evaluated cell by cell, identified by the digest of its spans."""
 
     frame: Frame
     digest: bytes
     bound: BoundMask = field(compare=False)
 
 
-@lru_cache(maxsize=KEPT_MASKS)
-def _same_spans(asked: Asked) -> BoundMask:
-    return asked.bound
+@lru_cache(maxsize=MAX_CACHED_MASKS)
+def _cached_evaluation(evaluate: EvaluatedMask) -> BoundMask:
+    return evaluate.bound
 
 
-def _recorded(bound: BoundMask) -> BoundMask:
-    """The same cells, as they are now: what a function closed over may change later."""
+def _snapshot(bound: BoundMask) -> BoundMask:
+    """The cells as they are now: the variables in the closure of the function may change later."""
     spans, top = bound.spans, bound.frame.q_start
 
     def recorded(b: object, h: object, q: IntArray, k: IntArray) -> BoolArray:  # noqa: ARG001
@@ -200,14 +201,14 @@ Rules = dict["CodeType", Rule]
 
 
 def _read(function: Callable[..., Any], view: View, rules: Rules) -> Mask:
-    """The expression of a function; what no rule reads is asked for its cells."""
+    """The expression of a function; what no rule reads is evaluated cell by cell."""
     code = getattr(function, "__code__", None)
     rule = None if code is None else rules.get(code)
-    mask = None if rule is None else rule.read(_closed_over(function), view, rules)
-    return _ask(function, view) if mask is None else mask
+    mask = None if rule is None else rule.read(_closure_variables(function), view, rules)
+    return _evaluate(function, view) if mask is None else mask
 
 
-def _closed_over(function: Any) -> dict[str, Any]:
+def _closure_variables(function: Any) -> dict[str, Any]:
     """What the function keeps of the call that made it, by name."""
     cells = function.__closure__ or ()
     return {
@@ -216,11 +217,11 @@ def _closed_over(function: Any) -> dict[str, Any]:
     }
 
 
-def _ask(function: Callable[..., Any], view: View) -> Mask:
-    """What the function says, read as transformers would, some rows and keys at a time."""
+def _evaluate(function: Callable[..., Any], view: View) -> Mask:
+    """The mask of a function, evaluated by `sdpa_mask` of transformers in blocks of rows and keys."""
     from transformers.masking_utils import sdpa_mask
 
-    def asked(b: object, h: object, q: IntArray, k: IntArray) -> Any:  # noqa: ARG001 - all of them
+    def evaluate(b: object, h: object, q: IntArray, k: IntArray) -> Any:  # noqa: ARG001 - `where` passes all four
         cells = sdpa_mask(
             batch_size=view.batch,
             q_length=q.size,
@@ -234,8 +235,8 @@ def _ask(function: Callable[..., Any], view: View) -> Mask:
         )
         return cells.cpu().numpy()
 
-    asked.__name__ = getattr(function, "__qualname__", type(function).__name__)
-    return where(asked)
+    evaluate.__name__ = getattr(function, "__qualname__", type(function).__name__)
+    return where(evaluate)
 
 
 def _read_everything(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
@@ -260,7 +261,7 @@ def _read_padding(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | N
     kept = _token_data(held.get("padding_mask"), view, view.kv_len)
     if kept is None or kept.dtype != np.bool_:
         return None
-    return everything() if kept.all() else padding(keep=_one_if_alike(kept))
+    return everything() if kept.all() else padding(keep=_collapse_equal_rows(kept))
 
 
 def _read_packed(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
@@ -286,21 +287,13 @@ def _read_chunks(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | No
     return _documents(chunk, np.ones(chunk.shape, np.bool_))
 
 
-def _read_all_of(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:
-    parts = _parts(held, view, rules)
-    return None if parts is None else reduce(and_, parts)
-
-
-def _read_any_of(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:
-    parts = _parts(held, view, rules)
-    return None if parts is None else reduce(or_, parts)
-
-
-def _parts(held: Mapping[str, Any], view: View, rules: Rules) -> list[Mask] | None:
+def _read_combined(
+    combine: Callable[[Mask, Mask], Mask], held: Mapping[str, Any], view: View, rules: Rules
+) -> Mask | None:
     functions = held.get("mask_functions")
     if not isinstance(functions, tuple) or not functions:
         return None
-    return [_read(function, view, rules) for function in functions]
+    return reduce(combine, [_read(function, view, rules) for function in functions])
 
 
 def _token_data(data: Any, view: View, tokens: int) -> Any:
@@ -313,7 +306,7 @@ def _token_data(data: Any, view: View, tokens: int) -> Any:
 
 
 def _numbers(data: Any, ndim: int) -> Any:
-    """A tensor of whole numbers or truth values as numpy; None for anything else."""
+    """An integer or bool tensor as a numpy array; None for anything else."""
     import torch
 
     if not isinstance(data, torch.Tensor) or data.ndim != ndim:
@@ -324,19 +317,19 @@ def _numbers(data: Any, ndim: int) -> Any:
 
 
 def _documents(ids: Any, real: Any) -> Mask:
-    """Tokens of one number see each other, but for those that are not real."""
+    """Tokens with the same id attend to each other, except where `real` is False."""
     if not ids.size:
-        return everything()  # there is no cell to be right or wrong about
+        return everything()  # there are no cells
     number = np.unique(ids, return_inverse=True)[1].reshape(ids.shape)
-    return documents(ids=_one_if_alike(np.where(real, number, -1)))
+    return documents(ids=_collapse_equal_rows(np.where(real, number, -1)))
 
 
-def _one_if_alike(rows: Any) -> Any:
-    """One row in place of many that are the same, so that they share a plan."""
+def _collapse_equal_rows(rows: Any) -> Any:
+    """A single row if all rows are equal, so that the batch shares its spans."""
     return rows[:1] if len(rows) and (rows == rows[:1]).all() else rows
 
 
-# ── the rules, and whether transformers agrees with them ──────────────────────────────────────
+# ── rules, and their comparison with transformers ──────────────────────────────────────────────
 
 
 def _sample_ids() -> Any:
@@ -367,28 +360,28 @@ RULES = (
     Rule("padding_mask_function", lambda make: [make(_sample_ids() > 0)], _read_padding),
     Rule("packed_sequence_mask_function", lambda make: [make(_sample_ids())], _read_packed),
     Rule("blockwise_overlay", lambda make: [make(_sample_ids())], _read_blocks),
-    Rule("and_masks", _sample_parts, _read_all_of),
-    Rule("or_masks", _sample_parts, _read_any_of),
+    Rule("and_masks", _sample_parts, partial(_read_combined, and_)),
+    Rule("or_masks", _sample_parts, partial(_read_combined, or_)),
 )
-# Queries after some keys, among all of them, and behind a cache that has dropped its oldest.
+# With a KV cache, without one, and with sliding caches that have dropped their oldest keys.
 SAMPLE_VIEWS = (View(2, 4, 8, 4, 0), View(2, 8, 8, 0, 0), View(2, 3, 7, 2, 2), View(2, 1, 5, 4, 5))
 
 
 @cache
 def _rules() -> Rules:
-    """The rules that transformers agrees with, by the code of the functions that they read."""
+    """The rules that agree with the installed transformers, by the code object of their functions."""
     from transformers import masking_utils
 
     rules: Rules = {}
     for rule in RULES:
         samples = _samples(rule, getattr(masking_utils, rule.factory, None))
-        if samples and all(_agrees(rule, rules, sample) for sample in samples):
+        if samples and all(_rule_agrees(rule, rules, sample) for sample in samples):
             rules[samples[0].__code__] = rule
     return rules
 
 
 def _samples(rule: Rule, factory: Any) -> list[Any]:
-    """Functions that the factory made; none if this release makes them in another way."""
+    """Sample functions of a factory; empty if it has another signature in this release."""
     try:
         samples = list(rule.samples(factory))
     except (TypeError, ValueError):
@@ -396,11 +389,11 @@ def _samples(rule: Rule, factory: Any) -> list[Any]:
     return samples if len({getattr(s, "__code__", None) for s in samples} - {None}) == 1 else []
 
 
-def _agrees(rule: Rule, rules: Rules, sample: Callable[..., Any]) -> bool:
-    """Does the rule read from this function what the function says?"""
+def _rule_agrees(rule: Rule, rules: Rules, sample: Callable[..., Any]) -> bool:
+    """Whether the mask of the rule equals the function on all sample views."""
     for view in SAMPLE_VIEWS:
-        mask = rule.read(_closed_over(sample), view, rules)
+        mask = rule.read(_closure_variables(sample), view, rules)
         frame = (view.q_len, view.kv_len, view.batch, 1, view.q_start)
-        if mask is None or not mask.on(*frame).equals(_ask(sample, view)):
+        if mask is None or not mask.on(*frame).equals(_evaluate(sample, view)):
             return False
     return True

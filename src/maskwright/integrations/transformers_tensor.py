@@ -1,8 +1,8 @@
-"""A bound mask that travels through a model where transformers expects a bool tensor.
+"""A bound mask that is passed through a model where transformers expects a bool tensor.
 
-It has the shape, dtype and device of the tensor that transformers' own "sdpa" mask would be, and no
-memory behind them. Cutting or combining it gives the cells as they are. What takes them for numbers,
-or True for "hidden", is refused: models written for "eager" alone do that, and would go wrong.
+It has the shape, dtype and device of the mask of "sdpa" in transformers, but no storage. Slicing and
+combining return a mask. Operations that use it as numbers, or read True as "masked", raise an error:
+models that support only "eager" do that, and their output would be wrong.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from maskwright.errors import Unsupported
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
 
-# Of these a mask is again a mask, cell by cell.
-CUTS = frozenset(
+# Operations whose result is a mask if their input is
+VIEW_OPS = frozenset(
     {"alias", "clone", "detach", "expand", "index", "permute", "repeat", "select", "slice"}
     | {"squeeze", "transpose", "unsqueeze", "view", "_to_copy", "_unsafe_view"}
 )
-TURNS = frozenset({"bitwise_not", "logical_not"})
-JOINS = frozenset({"bitwise_and", "bitwise_or", "logical_and", "logical_or"})
+INVERT_OPS = frozenset({"bitwise_not", "logical_not"})
+COMBINE_OPS = frozenset({"bitwise_and", "bitwise_or", "logical_and", "logical_or"})
 
 
 class MaskTensor(torch.Tensor):
-    """(batch, heads or 1, queries, keys) of truth values, True where a query may see a key.
+    """A bool tensor (batch, heads or 1, queries, keys) without storage, True for visible keys.
 
     >>> import maskwright as mw
     >>> from maskwright.integrations.transformers_tensor import MaskTensor
@@ -40,12 +40,12 @@ class MaskTensor(torch.Tensor):
      MaskTensor((causal()).on(3, kv_len=3, batch=1, heads=1, q_start=0).rows(0, 3, kv_len=2), batch=2))
     >>> mask + 1.0
     Traceback (most recent call last):
-    maskwright.errors.Unsupported: This model computes with its mask (aten.add), which holds truth \
-values, True for what is seen. Load it with attn_implementation="eager".
+    maskwright.errors.Unsupported: This model uses its mask as numbers (aten.add), but it \
+is a bool mask, True for visible keys. Load it with attn_implementation="eager".
     """
 
     content: BoundMask | torch.Tensor
-    turned: bool  # True hides, after a `~`
+    inverted: bool  # True means masked, after `~`
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
@@ -54,19 +54,19 @@ values, True for what is seen. Load it with attn_implementation="eager".
         content: BoundMask | torch.Tensor,
         batch: int = 1,
         device: object = "cpu",
-        turned: bool = False,
+        inverted: bool = False,
     ) -> MaskTensor:
-        """A bound mask for `batch` sequences, or cells that came of one."""
+        """Wraps a bound mask for `batch` sequences, or a bool tensor derived from one."""
         if isinstance(content, torch.Tensor):
             shape, device = content.shape, content.device
         else:
             shape = (batch, *content.shape[1:])
         self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
-        self.content, self.turned = content, turned
+        self.content, self.inverted = content, inverted
         return self  # type: ignore[no-any-return]
 
     def cells(self) -> torch.Tensor:
-        """The plain bool tensor that this stands for."""
+        """The mask as a plain bool tensor."""
         if isinstance(self.content, torch.Tensor):
             return self.content
         return torch.from_numpy(self.content.dense()).to(self.device).expand(self.shape)
@@ -79,25 +79,25 @@ values, True for what is seen. Load it with attn_implementation="eager".
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """What torch calls in place of an operation of its own."""
+        """Computes an operation on masks, or refuses it."""
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        kept = _still_bound(name, args, kwargs)
+        kept = _bound_result(name, args, kwargs)
         if kept is not None:
             return kept
         masks = [arg for arg in args if isinstance(arg, MaskTensor)]
-        stays = _stays_mask(name, args, kwargs)
-        if not stays and not _hides_by(name, args):
+        stays = _returns_mask(name, args, kwargs)
+        if not stays and not _fills_masked_cells(name, args):
             raise Unsupported(
-                f"This model computes with its mask (aten.{name}), which holds truth values, True "
-                'for what is seen. Load it with attn_implementation="eager".'
+                f"This model uses its mask as numbers (aten.{name}), but it is a bool mask, True for "
+                'visible keys. Load it with attn_implementation="eager".'
             )
         plain, named = pytree.tree_map_only(MaskTensor, MaskTensor.cells, (args, kwargs))
         result = func(*plain, **named)
         if not stays:
             return result
-        turned = all(mask.turned for mask in masks) != (name in TURNS)
-        return MaskTensor(result, turned=turned)
+        inverted = all(mask.inverted for mask in masks) != (name in INVERT_OPS)
+        return MaskTensor(result, inverted=inverted)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         if isinstance(self.content, torch.Tensor):
@@ -106,17 +106,17 @@ values, True for what is seen. Load it with attn_implementation="eager".
 
 
 @torch.compiler.assume_constant_result
-def asks_the_interface(config_module: str) -> bool:
-    """Do the models that have their configuration in this module ask which attention to use?
+def uses_attention_interface(config_module: str) -> bool:
+    """Whether the models of a configuration module use the attention interface.
 
-    A plain tensor can't refuse to be taken for numbers, so this is asked before one is given.
+    A plain tensor cannot refuse to be used as numbers, so this is checked before one is returned.
     """
     models = sys.modules.get(config_module.replace("configuration_", "modeling_"))
     return models is None or hasattr(models, "ALL_ATTENTION_FUNCTIONS")
 
 
-def _still_bound(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> MaskTensor | None:
-    """What needs no cells: another device, fewer keys, or nothing changed at all."""
+def _bound_result(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> MaskTensor | None:
+    """The result of operations that need no cells: another device, fewer keys, a copy; else None."""
     mask = args[0] if args else None
     if not isinstance(mask, MaskTensor) or isinstance(mask.content, torch.Tensor):
         return None
@@ -137,28 +137,28 @@ def _still_bound(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ma
     return None
 
 
-def _stays_mask(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Is what comes of it again a mask?"""
-    if name in JOINS:
+def _returns_mask(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the result of an operation is a mask."""
+    if name in COMBINE_OPS:
         return all(isinstance(arg, torch.Tensor) and arg.dtype == torch.bool for arg in args[:2])
     if not (args and isinstance(args[0], MaskTensor)):
         return False
     other = kwargs.get("dtype") or next((a for a in args if isinstance(a, torch.dtype)), torch.bool)
-    return name in TURNS or (name in CUTS and other == torch.bool)
+    return name in INVERT_OPS or (name in VIEW_OPS and other == torch.bool)
 
 
-def _hides_by(name: str, args: tuple[Any, ...]) -> bool:
-    """Does it put a number in place of what the mask hides, and only of that?"""
+def _fills_masked_cells(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether the operation replaces exactly the masked cells by a number."""
     if name in ("masked_fill", "masked_fill_"):
-        return isinstance(args[1], MaskTensor) and args[1].turned
+        return isinstance(args[1], MaskTensor) and args[1].inverted
     if name == "where" and len(args) == 3 and isinstance(args[0], MaskTensor):
-        # Nothing but such a number tells which of the two is meant for hidden cells.
-        return _is_least(args[1 if args[0].turned else 2])
+        # Only a mask value shows which of the two is meant for masked cells.
+        return _is_mask_value(args[1 if args[0].inverted else 2])
     return False
 
 
-def _is_least(value: Any) -> bool:
-    """Is it one number, so low that it leaves no weight to what has it?"""
+def _is_mask_value(value: Any) -> bool:
+    """Whether it is a single number so low that the softmax weight is 0."""
     if isinstance(value, torch.Tensor):
         if value.numel() != 1 or isinstance(value, MaskTensor):
             return False

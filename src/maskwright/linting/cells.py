@@ -121,22 +121,19 @@ def check_cells(
     Raises:
         FrameError: If the properties do not fit the sizes of the mask.
     """
-    misaligned = _check_alignment(placed, expected)
-    if misaligned is not None:
+    if (misaligned := _check_alignment(placed, expected)) is not None:
         return [misaligned]
     leaks = list(_leaks(placed, expected))
     if not leaks:
         return []
     complement = PlacedMask(~placed.spans, placed.frame)
-    inverted = make_finding(
-        "inverted", message="inverted.complement", mask=brief(expected.allowed())
-    )
+    mask = brief(expected.allowed())
+    inverted = make_finding("inverted", message="inverted.complement", mask=mask)
     for other in [Interpretation(inverted, lambda: complement), *others]:
         if has_properties(other.place(), expected):
             return [replace(other.finding, cell=leaks[0].cell)]
     causes = [leak for leak in leaks if CODES[leak.code].root_cause]
     if not causes and _is_transposed(placed, expected):
-        mask = brief(expected.allowed())
         causes = [make_finding("queries-and-keys-swapped", leaks[0].cell, mask=mask)]
     return causes[:1] or leaks
 
@@ -168,7 +165,7 @@ def check_likely_mistakes(placed: PlacedMask) -> Iterator[Finding]:
     past = bind(causal(), frame).spans
     before, after, masked = first(spans & past), first(spans - past), ~spans
     if after is None:
-        yield _own_position_masked(Cell(0, 0, 0, 0), frame)
+        yield _leak("own-position-hidden", Cell(0, 0, 0, 0), frame)
     elif before is None:
         yield make_finding("inverted", after, message="inverted.future")
     elif frame.q_len > 2 and int(np.diff(masked.offsets).max()) <= 1:
@@ -269,8 +266,8 @@ def _leaks(placed: PlacedMask, expected: Expected) -> Iterator[Finding]:
 @CELL_CHECKS.register("future-visible")
 def _check_causal(given: CellInput) -> Iterator[Finding]:
     if given.expected.causal:
-        cell = first(given.checked - bind(causal(), given.frame).spans)
-        if cell is not None:
+        allowed = bind(causal(), given.frame).spans
+        if (cell := first(given.checked - allowed)) is not None:
             yield _leak("future-visible", cell, given.frame)
 
 
@@ -332,11 +329,9 @@ def _check_padding(given: CellInput) -> Iterator[Finding]:
 def _check_documents(given: CellInput) -> Iterator[Finding]:
     if given.expected.documents is not None:
         documents = bind(given.expected.documents, given.frame)
-        cell = first(given.checked - documents.spans)
-        if cell is not None:
-            yield _leak(
-                "documents-leak", cell, given.frame, terms=_why(documents, cell).params["terms"]
-            )
+        if (cell := first(given.checked - documents.spans)) is not None:
+            terms = _why(documents, cell).params["terms"]
+            yield _leak("documents-leak", cell, given.frame, terms=terms)
 
 
 @CELL_CHECKS.register("real-key-hidden")
@@ -353,9 +348,8 @@ def _check_tokens(given: CellInput) -> Iterator[Finding]:
         lost = lost & is_query
     if bool(lost.any()):
         b, h, k = (int(i) for i in np.unravel_index(int(np.argmax(lost)), lost.shape))
-        yield _leak(
-            "real-key-hidden", Cell(b, h, k - frame.q_start if is_query[k] else 0, k), frame
-        )
+        cell = Cell(b, h, k - frame.q_start if is_query[k] else 0, k)
+        yield _leak("real-key-hidden", cell, frame)
 
 
 @CELL_CHECKS.register("own-position-hidden")
@@ -374,15 +368,14 @@ def _check_own_positions(given: CellInput) -> Iterator[Finding]:
     unseen = np.broadcast_to(_unseen_keys(given.spans), (*masked.shape[:2], frame.kv_len))
     seen = ~unseen[index[0], index[1], index[3]]
     if bool(seen.any()):
-        yield _own_position_masked(Cell(*index[:, int(np.argmax(seen))].tolist()), frame)
+        yield _leak("own-position-hidden", Cell(*index[:, int(np.argmax(seen))].tolist()), frame)
 
 
 @CELL_CHECKS.register("differs")
 def _check_expected_mask(given: CellInput) -> Iterator[Finding]:
     if given.expected.mask is not None:
         bound = bind(given.expected.mask, given.frame)
-        index = given.spans.first_difference(bound.spans)
-        if index is not None:
+        if (index := given.spans.first_difference(bound.spans)) is not None:
             cell = Cell(*index)
             mask = brief(given.expected.mask)
             yield make_finding("differs", cell, mask=mask, reason=_why(bound, cell))
@@ -395,10 +388,6 @@ def _leak(code: str, cell: Cell, frame: Frame, *, message: str = "", **params: o
     """A finding about one query and one key."""
     place = {"query": cell.query, "key": cell.key, "at": _plane(cell, frame)}
     return make_finding(code, cell, message=message, **place, **params)
-
-
-def _own_position_masked(cell: Cell, frame: Frame) -> Finding:
-    return _leak("own-position-hidden", cell, frame)
 
 
 def _plane(cell: Cell, frame: Frame) -> Reason:

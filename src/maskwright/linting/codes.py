@@ -1,7 +1,7 @@
 """The codes of all findings, of lint and of the audit, in one table; findings and reports of lint.
 
-A code is one entry in `CODES`, a meaning and a fix in `messages/findings_en.py`, and the same in
-`messages/findings_zh.py`.
+A code is one entry in `CODES`, a meaning and a fix in `messages/en.json`, and the same in
+`messages/zh.json`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from html import escape
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from maskwright.errors import TruthError
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Cell
 
 InputT = TypeVar("InputT")
+
+if TYPE_CHECKING:
+    Check = Callable[[InputT], Iterable["Finding"]]
 
 
 class Severity(Enum):
@@ -121,22 +125,16 @@ CODES: Final[Mapping[str, Code]] = {
         Code("window-off-by-one", Subject.CELLS, audit=True),
         Code("window-too-narrow", Subject.CELLS),
         Code("window-too-wide", Subject.CELLS),
-        # A model
-        Code("after-softmax", Subject.MODEL, lint=False, audit=True),
-        Code("attends-across-batch", Subject.MODEL, lint=False, audit=True),
-        Code("dtype-differs", Subject.MODEL, lint=False, audit=True),
-        Code("empty-row-nan", Subject.MODEL, lint=False, audit=True),
-        Code("ignores-input", Subject.MODEL, lint=False, audit=True),
-        Code("mask-missing", Subject.MODEL, lint=False, audit=True),
-        Code("missing-in-layer", Subject.MODEL, lint=False, audit=True),
-        Code("not-finite", Subject.MODEL, lint=False, audit=True),
-        Code("not-through-attention", Subject.MODEL, lint=False, audit=True),
-        Code("order-of-batch", Subject.MODEL, lint=False, audit=True),
-        Code("path-differs", Subject.MODEL, lint=False, audit=True),
-        Code("positions-shifted", Subject.MODEL, lint=False, audit=True),
-        Code("raises", Subject.MODEL, lint=False, audit=True),
-        Code("step-differs", Subject.MODEL, lint=False, audit=True),
-        Code("too-narrow", Subject.MODEL, lint=False, audit=True),
+        # A model: reported by the audit only
+        *(
+            Code(name, Subject.MODEL, lint=False, audit=True)
+            for name in (
+                *("after-softmax", "attends-across-batch", "dtype-differs", "empty-row-nan"),
+                *("ignores-input", "mask-missing", "missing-in-layer", "not-finite"),
+                *("not-through-attention", "order-of-batch", "path-differs", "positions-shifted"),
+                *("raises", "step-differs", "too-narrow"),
+            )
+        ),
     )
 }
 
@@ -310,6 +308,18 @@ class LintReport:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """What a notebook displays: a table of the findings."""
+        if self.ok:
+            return f"<p>{escape(str(self))}</p>"
+        rows = "".join(
+            f"<tr><td>{finding.severity.value}</td><td><code>{finding.code}</code></td>"
+            f"<td>{escape(finding.message)}</td><td>{escape(finding.fix)}</td></tr>"
+            for finding in self.findings
+        )
+        head = "".join(f"<th>{name}</th>" for name in ("severity", "code", "finding", "fix"))
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
 
 class Checks(Generic[InputT]):
     """Checks of one kind of input. A check is a function that yields findings.
@@ -330,19 +340,15 @@ class Checks(Generic[InputT]):
     """
 
     def __init__(self) -> None:
-        self.entries: dict[Callable[[InputT], Iterable[Finding]], tuple[str, ...]] = {}
+        self.entries: dict[Check[InputT], tuple[str, ...]] = {}
 
-    def register(
-        self, *codes: str
-    ) -> Callable[[Callable[[InputT], Iterable[Finding]]], Callable[[InputT], Iterable[Finding]]]:
+    def register(self, *codes: str) -> Callable[[Check[InputT]], Check[InputT]]:
         """Returns a decorator that adds a check, which reports these codes."""
         for code in codes:
             if code not in CODES:
                 raise LookupError(f"{code} is not in maskwright.linting.codes.CODES")
 
-        def add(
-            check: Callable[[InputT], Iterable[Finding]],
-        ) -> Callable[[InputT], Iterable[Finding]]:
+        def add(check: Check[InputT]) -> Check[InputT]:
             self.entries[check] = codes
             return check
 

@@ -115,8 +115,6 @@ class AdditiveValues:
     @cached_property
     def highest_fill(self) -> float:
         """The fill value closest to 0, -inf if there is none."""
-        if not self.is_filled:
-            return -np.inf
         return float(np.max(self.values, where=self.filled, initial=-np.inf))
 
     @cached_property

@@ -1,14 +1,15 @@
 """Messages: reasons and findings as data, and their text in English and Chinese.
 
 Code produces a `Reason`, a code and parameters. Only this package turns one into a sentence, by
-the format strings in one table per language.
+the format strings in `en.json` and `zh.json`, which are grouped by the package that uses them.
 """
 
 from __future__ import annotations
 
-import importlib
+import json
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LANGUAGES: Final = ("en", "zh")
-# The modules <subject>_<language>, each with a table MESSAGES
-SUBJECTS: Final = ("masks", "findings", "lint", "audit", "recognition", "trace")
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,10 @@ def messages(lang: str) -> Mapping[str, str]:
     """The format strings of a language, by code."""
     if lang not in LANGUAGES:
         raise ArgumentError(f"lang is {lang!r:.20}. Pass one of {', '.join(LANGUAGES)}.")
-    table: dict[str, str] = {}
-    for subject in SUBJECTS:
-        module = importlib.import_module(f"maskwright.messages.{subject}_{lang}")
-        table.update(module.MESSAGES)
-    return MappingProxyType(table)
+    groups = json.loads(Path(__file__).with_name(f"{lang}.json").read_text(encoding="utf-8"))
+    return MappingProxyType(
+        {code: text for group in groups.values() for code, text in group.items()}
+    )
 
 
 def render(reason: Reason, lang: str = "en") -> str:

@@ -1,7 +1,7 @@
-"""Models that live by masks, each in one file to be read from top to bottom.
+"""Small Transformer models in the style of nanoGPT: GPT, Bert, Seq2Seq, and their building blocks.
 
-What may enter: plain PyTorch modules with their config beside them. A model makes its causal mask
-from the length; whoever calls it gives the padding. One mask object goes to every layer.
+Every model takes token ids and an optional padding mask. It combines the padding with its own mask
+(causal for GPT and for the decoder of Seq2Seq) and passes the same mask object to all layers.
 """
 
 from maskwright._optional_deps import require

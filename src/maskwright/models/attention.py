@@ -1,8 +1,8 @@
-"""Attention layers, twice: as the textbook writes them, and fast. A test proves them equal.
+"""Attention layers: a textbook implementation, a fast one, and the KV cache.
 
-`Head` and `Heads` are for reading: every step is a line, with the shape behind it. What models are
-built of is `MultiHeadAttention`, which computes the same by `maskwright.attention`, never builds
-(T, T), and can keep keys and values in a cache.
+`Head` and `NaiveMultiHeadAttention` are for reading: one operation per line, with its shape. Models
+are built of `MultiHeadAttention`, which computes the same with `maskwright.attention`, never builds
+a (T, T) tensor, and supports cross-attention and KV caches.
 """
 
 from __future__ import annotations
@@ -23,64 +23,70 @@ if TYPE_CHECKING:
 
 
 class Head(nn.Module):
-    """One head of self-attention: (B, T, C) → (B, T, head_size).
+    """One head of self-attention: (B, T, C) → (B, T, head_dim).
+
+    Args:
+        n_embd: Size of the embeddings, C.
+        head_dim: Size of the queries, keys and values.
 
     >>> import torch, maskwright as mw
     >>> from maskwright.models.attention import Head
-    >>> Head(width=16, head_size=4)(torch.randn(2, 5, 16), mw.causal()).shape
+    >>> Head(n_embd=16, head_dim=4)(torch.randn(2, 5, 16), mw.causal()).shape
     torch.Size([2, 5, 4])
     """
 
-    def __init__(self, width: int, head_size: int) -> None:
+    def __init__(self, n_embd: int, head_dim: int) -> None:
         super().__init__()
-        self.query = nn.Linear(width, head_size, bias=False)
-        self.key = nn.Linear(width, head_size, bias=False)
-        self.value = nn.Linear(width, head_size, bias=False)
+        self.query = nn.Linear(n_embd, head_dim, bias=False)
+        self.key = nn.Linear(n_embd, head_dim, bias=False)
+        self.value = nn.Linear(n_embd, head_dim, bias=False)
 
     def forward(self, x: torch.Tensor, mask: Mask) -> torch.Tensor:
         """Weighted sum of the visible values."""
-        q, k, v = self.query(x), self.key(x), self.value(x)  # (B, T, head_size) each
-        bound = mask.on(x.shape[1], batch=x.shape[0])
-        visible = torch.from_numpy(bound.dense()[:, 0])  # (B or 1, T, T)
+        B, T, _ = x.shape
+        q, k, v = self.query(x), self.key(x), self.value(x)  # (B, T, head_dim) each
+        visible = torch.from_numpy(mask.on(T, batch=B).dense()[:, 0])  # (B or 1, T, T)
         scores = q @ k.transpose(-2, -1) / math.sqrt(k.shape[-1])  # (B, T, T)
         weights, _ = masked_softmax(scores, visible)  # (B, T, T), 0 in a fully masked row
-        out: torch.Tensor = weights @ v  # (B, T, head_size)
-        return out
+        return weights @ v  # (B, T, head_dim)
 
 
-class Heads(nn.Module):
-    """Independent heads side by side, and a layer that mixes what they found.
+class NaiveMultiHeadAttention(nn.Module):
+    """Several independent heads, concatenated and projected: (B, T, C) → (B, T, C).
+
+    Args:
+        n_embd: Size of the embeddings, C.
+        n_head: Number of heads; must divide `n_embd`.
 
     >>> import torch, maskwright as mw
-    >>> from maskwright.models.attention import Heads
-    >>> Heads(width=16, heads=4)(torch.randn(2, 5, 16), mw.causal()).shape
+    >>> from maskwright.models.attention import NaiveMultiHeadAttention
+    >>> NaiveMultiHeadAttention(n_embd=16, n_head=4)(torch.randn(2, 5, 16), mw.causal()).shape
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, n_embd: int, n_head: int) -> None:
         super().__init__()
-        _check(width, heads)
-        self.heads = nn.ModuleList(Head(width, width // heads) for _ in range(heads))
-        self.mix = nn.Linear(width, width)
+        _check_heads(n_embd, n_head)
+        self.heads = nn.ModuleList(Head(n_embd, n_embd // n_head) for _ in range(n_head))
+        self.out_proj = nn.Linear(n_embd, n_embd)
 
     def forward(self, x: torch.Tensor, mask: Mask) -> torch.Tensor:
-        """Every head looks for itself; the results stand side by side."""
-        found = torch.cat([head(x, mask) for head in self.heads], dim=-1)  # (B, T, C)
-        mixed: torch.Tensor = self.mix(found)
-        return mixed
+        """Runs one head after the other."""
+        out = torch.cat([head(x, mask) for head in self.heads], dim=-1)  # (B, T, C)
+        return self.out_proj(out)  # (B, T, C)
 
 
-class Cache:
-    """Keys and values of the tokens so far, of one layer.
+class KVCache:
+    """Keys and values of the tokens so far, of one attention layer: (B, H, T, head_dim) each.
 
     >>> import torch
-    >>> from maskwright.models.attention import Cache
-    >>> cache, one = Cache(), torch.ones(2, 4, 1, 8)
-    >>> k, v = cache.add(one, one)
-    >>> k, v = cache.add(one, one)
+    >>> from maskwright.models.attention import KVCache
+    >>> cache, one = KVCache(), torch.ones(2, 4, 1, 8)
+    >>> k, v = cache.update(one, one)
+    >>> k, v = cache.update(one, one)
     >>> len(cache), tuple(k.shape)
     (2, (2, 4, 2, 8))
-    >>> cache.choose(torch.tensor([1]))
+    >>> cache.reorder(torch.tensor([1]))
     >>> tuple(cache.k.shape)
     (1, 4, 2, 8)
     """
@@ -92,41 +98,55 @@ class Cache:
     def __len__(self) -> int:
         return 0 if self.k is None else self.k.shape[2]
 
-    def add(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put new ones behind the old ones, and give all."""
+    def update(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Appends keys and values of new tokens, and returns those of all tokens."""
         if self.k is not None and self.v is not None:
             k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
         self.k, self.v = k, v
         return k, v
 
-    def choose(self, rows: torch.Tensor) -> None:
-        """Keep these batch rows, in this order: what beam search does with its beams."""
+    def reorder(self, rows: torch.Tensor) -> None:
+        """Keeps these batch rows, in this order, as beam search needs it."""
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k[rows], self.v[rows]
 
 
-class MultiHeadAttention(nn.Module):
-    """Self-attention or cross-attention with several heads, fast: (B, T, C) → (B, T, C).
+class CrossKVCache(KVCache):
+    """KV cache of a decoder layer, with that of its cross-attention, which holds the memory."""
 
-    `memory` is what is looked at, (B, S, C); if not given, the tokens look at each other. With a
-    cache, the tokens given come after those that it holds.
+    def __init__(self) -> None:
+        super().__init__()
+        self.cross = KVCache()
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head self-attention or cross-attention: (B, T, C) → (B, T, C).
+
+    Args:
+        n_embd: Size of the embeddings, C.
+        n_head: Number of heads; must divide `n_embd`.
+        bias: Whether the projections of queries, keys and values have a bias.
+        dropout: Dropout probability of the softmax weights and of the output.
 
     >>> import torch, maskwright as mw
-    >>> from maskwright.models.attention import MultiHeadAttention
-    >>> layer = MultiHeadAttention(width=16, heads=4)
+    >>> from maskwright.models.attention import MultiHeadAttention, NaiveMultiHeadAttention
+    >>> layer = MultiHeadAttention(n_embd=16, n_head=4)
     >>> layer(torch.randn(2, 5, 16), mw.causal()).shape
     torch.Size([2, 5, 16])
-    >>> layer.take_from(Heads(width=16, heads=4))  # the form of textbooks, to compare with
+    >>> layer.load_from_naive(NaiveMultiHeadAttention(n_embd=16, n_head=4))
     """
 
-    def __init__(self, width: int, heads: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self, n_embd: int, n_head: int, *, bias: bool = True, dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        _check(width, heads)
-        self.count, self.dropout = heads, dropout
-        self.query = nn.Linear(width, width, bias=bias)
-        self.key = nn.Linear(width, width, bias=bias)
-        self.value = nn.Linear(width, width, bias=bias)
-        self.mix = nn.Linear(width, width)
+        _check_heads(n_embd, n_head)
+        self.n_head, self.dropout = n_head, dropout
+        self.q_proj = nn.Linear(n_embd, n_embd, bias=bias)
+        self.k_proj = nn.Linear(n_embd, n_embd, bias=bias)
+        self.v_proj = nn.Linear(n_embd, n_embd, bias=bias)
+        self.out_proj = nn.Linear(n_embd, n_embd)
+        self.out_dropout = nn.Dropout(dropout)
 
     def forward(
         self,
@@ -134,43 +154,54 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | BoundMask,
         *,
         memory: torch.Tensor | None = None,
-        cache: Cache | None = None,
+        kv_cache: KVCache | None = None,
     ) -> torch.Tensor:
-        """Attention of all heads at once."""
-        source = x if memory is None else memory
-        q = self._split(self.query(x))  # (B, H, T, head_size)
-        if memory is not None and cache is not None and len(cache):
-            assert cache.k is not None
-            assert cache.v is not None
-            k, v = cache.k, cache.v  # the memory does not change from step to step
-        else:
-            k, v = self._split(self.key(source)), self._split(self.value(source))
-            if cache is not None:
-                k, v = cache.add(k, v)
-        dropped = self.dropout if self.training else 0.0
-        found = attention(q, k, v, mask, dropout_p=dropped)  # (B, H, T, head_size)
-        mixed: torch.Tensor = self.mix(found.transpose(1, 2).flatten(2))
-        return mixed
+        """Attention of all heads at once.
 
-    def take_from(self, textbook: Heads) -> None:
-        """Take the weights of the textbook's form, and compute the same from then on."""
+        Args:
+            x: Queries, and keys and values too without `memory`, (B, T, C).
+            mask: Which keys each query attends to.
+            memory: Output of an encoder for cross-attention, (B, S, C).
+            kv_cache: With self-attention, the tokens of `x` follow those in the cache. With
+                cross-attention, it is filled once and holds the keys and values of `memory`.
+
+        Returns:
+            (B, T, C).
+        """
+        q = self._split_heads(self.q_proj(x))  # (B, H, T, head_dim)
+        if memory is not None and kv_cache is not None and kv_cache.k is not None:
+            k, v = kv_cache.k, kv_cache.v  # the memory is the same at every step
+        else:
+            source = x if memory is None else memory
+            k = self._split_heads(self.k_proj(source))  # (B, H, S, head_dim)
+            v = self._split_heads(self.v_proj(source))  # (B, H, S, head_dim)
+            if kv_cache is not None:
+                k, v = kv_cache.update(k, v)
+        dropout_p = self.dropout if self.training else 0.0
+        out = attention(q, k, v, mask, dropout_p=dropout_p)  # (B, H, T, head_dim)
+        out = out.transpose(1, 2).flatten(2)  # (B, T, C)
+        return self.out_dropout(self.out_proj(out))  # (B, T, C)
+
+    def load_from_naive(self, naive: NaiveMultiHeadAttention) -> None:
+        """Copies the weights of the textbook implementation; the outputs are then equal."""
         with torch.no_grad():
-            for name in ("query", "key", "value"):
-                layer = getattr(self, name)
+            for ours, theirs in (("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value")):
+                layer = getattr(self, ours)
                 layer.weight.copy_(
-                    torch.cat([getattr(head, name).weight for head in textbook.heads])
+                    torch.cat([getattr(head, theirs).weight for head in naive.heads])
                 )
                 if layer.bias is not None:
                     layer.bias.zero_()
-            self.mix.load_state_dict(textbook.mix.state_dict())
+            self.out_proj.load_state_dict(naive.out_proj.state_dict())
 
-    def _split(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, T, C) → (B, H, T, head_size)."""
-        return x.unflatten(-1, (self.count, -1)).transpose(1, 2)
+    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, C) → (B, H, T, head_dim)."""
+        return x.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
 
 
-def _check(width: int, heads: int) -> None:
-    if heads < 1 or width % heads:
+def _check_heads(n_embd: int, n_head: int) -> None:
+    if n_head < 1 or n_embd % n_head:
         raise ArgumentError(
-            f"width={width} can't be shared by heads={heads}. Give a width that they divide evenly."
+            f"n_embd={n_embd} is not divisible by n_head={n_head}. "
+            "Pass an n_embd that is a multiple of n_head."
         )

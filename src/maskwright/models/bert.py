@@ -1,8 +1,4 @@
-"""A bidirectional encoder: every token sees all real tokens, before it and after it.
-
-Padding is all the mask that it has. It fills in words that were blanked out, and sums a text up in
-one vector.
-"""
+"""A bidirectional encoder: every token attends to all tokens but padding."""
 
 from __future__ import annotations
 
@@ -11,39 +7,35 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.functional import gelu
 
 from maskwright.core.atoms import everything
-from maskwright.errors import ArgumentError
-from maskwright.models.blocks import Block, bound_mask, start_small
+from maskwright.models.gpt import GPTConfig
+from maskwright.models.transformer import Transformer, init_weights, tied_lm_head
 
 if TYPE_CHECKING:
     from maskwright.core.expr import Mask
 
 
 @dataclass(frozen=True)
-class BertConfig:
-    """How large an encoder is.
+class BertConfig(GPTConfig):
+    """Sizes of a Bert; the fields are those of `GPTConfig`.
 
     >>> from maskwright.models.bert import BertConfig
-    >>> BertConfig(vocabulary=65, context=16, width=32)
-    BertConfig(vocabulary=65, context=16, width=32, heads=4, layers=4, dropout=0.0)
+    >>> BertConfig(vocab_size=65, block_size=16, n_embd=32)
+    BertConfig(vocab_size=65, block_size=16, n_layer=4, n_head=4, n_embd=32, dropout=0.0)
     """
 
-    vocabulary: int
-    context: int = 128
-    width: int = 128
-    heads: int = 4
-    layers: int = 4
-    dropout: float = 0.0
 
+class Bert(Transformer):
+    """An encoder with a masked-language-model head and a pooler.
 
-class Bert(nn.Module):
-    """An encoder with a head that names blanked-out words, and one that sums the text up.
+    Args:
+        config: Sizes of the model.
+        mask: Mask of all layers; no mask by default.
 
     >>> import torch, maskwright as mw
     >>> from maskwright.models.bert import Bert, BertConfig
-    >>> model = Bert(BertConfig(vocabulary=100, width=32, heads=2, layers=2))
+    >>> model = Bert(BertConfig(vocab_size=100, n_layer=2, n_head=2, n_embd=32))
     >>> ids, padding = torch.randint(100, (2, 6)), mw.padding(lengths=[4, 6])
     >>> model(ids, padding).shape, model.pooled(ids, padding).shape
     (torch.Size([2, 6, 100]), torch.Size([2, 32]))
@@ -52,44 +44,23 @@ class Bert(nn.Module):
     """
 
     def __init__(self, config: BertConfig, mask: Mask | None = None) -> None:
-        super().__init__()
+        super().__init__(config.vocab_size, config)
         self.config, self.mask = config, everything() if mask is None else mask
-        width = config.width
-        self.words = nn.Embedding(config.vocabulary, width)
-        self.places = nn.Embedding(config.context, width)
-        self.drop = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
-            Block(width, config.heads, config.dropout) for _ in range(config.layers)
+        self.mlm_transform = nn.Sequential(
+            nn.Linear(config.n_embd, config.n_embd), nn.GELU(), nn.LayerNorm(config.n_embd)
         )
-        self.norm = nn.LayerNorm(width)
-        self.guess = nn.Linear(width, width)
-        self.guess_norm = nn.LayerNorm(width)
-        self.pool = nn.Linear(width, width)
-        start_small(self)
+        self.lm_head = tied_lm_head(self.token_embedding)
+        self.pooler = nn.Sequential(nn.Linear(config.n_embd, config.n_embd), nn.Tanh())
+        init_weights(self)
 
     def forward(self, ids: torch.Tensor, padding: Mask | None = None) -> torch.Tensor:
-        """Logits of the word at every place: (B, T) → (B, T, vocabulary)."""
-        hidden = self.guess_norm(gelu(self.guess(self.encode(ids, padding))))
-        logits: torch.Tensor = hidden @ self.words.weight.T
-        return logits
+        """Logits of the token at every position: (B, T) → (B, T, vocab_size)."""
+        return self.lm_head(self.mlm_transform(self.encode(ids, padding)))
 
     def encode(self, ids: torch.Tensor, padding: Mask | None = None) -> torch.Tensor:
-        """What each token means among the others: (B, T) → (B, T, C)."""
-        batch, tokens = ids.shape
-        if tokens > self.config.context:
-            raise ArgumentError(
-                f"There are {tokens} tokens but the context is {self.config.context}. Give fewer."
-            )
-        places = self.places(torch.arange(tokens, device=ids.device))
-        x = self.drop(self.words(ids) + places)  # (B, T, C)
-        mask = bound_mask(self.mask, padding, tokens, tokens, batch, self.config.heads)
-        for block in self.blocks:
-            x = block(x, mask)
-        encoded: torch.Tensor = self.norm(x)
-        return encoded
+        """Contextual embeddings of the tokens: (B, T) → (B, T, C)."""
+        return self.hidden_states(ids, self.mask if padding is None else self.mask & padding)
 
     def pooled(self, ids: torch.Tensor, padding: Mask | None = None) -> torch.Tensor:
-        """The whole text in one vector, made of its first token: (B, T) → (B, C)."""
-        first = self.encode(ids, padding)[:, 0]
-        summed: torch.Tensor = torch.tanh(self.pool(first))
-        return summed
+        """Embedding of the whole sequence, from its first token: (B, T) → (B, C)."""
+        return self.pooler(self.encode(ids, padding)[:, 0])

@@ -1,7 +1,7 @@
-"""Decoder-only language models: BabyGPT, which is one layer of attention, and GPT, which is many.
+"""Decoder-only language models: BabyGPT with one layer of attention, and GPT.
 
-The model makes its causal mask from the length, so the caller gives padding only. Another mask can
-be put in its place, as in `GPT(config, mask=window(back=63))`. One bound mask goes to every layer.
+The model has its own mask, causal unless another is given, as in `GPT(config, window(back=63))`;
+the caller passes padding only.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from maskwright.core.atoms import causal
-from maskwright.errors import ArgumentError
-from maskwright.models.attention import Cache, Head, Heads
-from maskwright.models.blocks import Block, bound_mask, start_small
-from maskwright.models.sampling import Sampling, sample
+from maskwright.models.attention import Head, KVCache, NaiveMultiHeadAttention
+from maskwright.models.sampling import SamplingParams, sample
+from maskwright.models.transformer import Transformer, check_length, init_weights, tied_lm_head
 
 if TYPE_CHECKING:
     from maskwright.core.expr import Mask
@@ -24,91 +23,104 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """How large a GPT is. `context` is how many tokens it can look back over.
+    """Sizes of a GPT.
+
+    Args:
+        vocab_size: Number of tokens in the vocabulary.
+        block_size: Maximum sequence length.
+        n_layer: Number of blocks.
+        n_head: Number of attention heads; must divide `n_embd`.
+        n_embd: Size of the embeddings.
+        dropout: Dropout probability.
 
     >>> from maskwright.models.gpt import GPTConfig
-    >>> GPTConfig(vocabulary=65, context=16, width=32)
-    GPTConfig(vocabulary=65, context=16, width=32, heads=4, layers=4, dropout=0.0)
+    >>> GPTConfig(vocab_size=65, block_size=16, n_embd=32)
+    GPTConfig(vocab_size=65, block_size=16, n_layer=4, n_head=4, n_embd=32, dropout=0.0)
     """
 
-    vocabulary: int
-    context: int = 128
-    width: int = 128
-    heads: int = 4
-    layers: int = 4
+    vocab_size: int
+    block_size: int = 128
+    n_layer: int = 4
+    n_head: int = 4
+    n_embd: int = 128
     dropout: float = 0.0
 
 
 class BabyGPT(nn.Module):
-    """The smallest GPT: embeddings, attention, and a layer that names the next token.
+    """The smallest GPT: embeddings, one attention layer, and a linear layer to the logits.
 
-    With one head it is a single look at the past (version 3); with several, as many looks side by
-    side (version 4). No residuals, no norms, no hidden layers: attention is all there is.
+    It has no residuals, no layer norm and no MLP. `n_head=1` uses a single `Head`, otherwise
+    `NaiveMultiHeadAttention`; `n_layer` and `dropout` are ignored.
 
     >>> import torch
     >>> from maskwright.models.gpt import BabyGPT, GPTConfig
-    >>> model = BabyGPT(GPTConfig(vocabulary=65, context=16, width=32, heads=1))
+    >>> model = BabyGPT(GPTConfig(vocab_size=65, block_size=16, n_head=1, n_embd=32))
     >>> model(torch.randint(65, (2, 10))).shape
     torch.Size([2, 10, 65])
-    >>> model.generate(torch.zeros(1, 1, dtype=torch.long), count=3).shape
+    >>> model.generate(torch.zeros(1, 1, dtype=torch.long), max_new_tokens=3).shape
     torch.Size([1, 4])
     """
 
     def __init__(self, config: GPTConfig, mask: Mask | None = None) -> None:
         super().__init__()
         self.config, self.mask = config, causal() if mask is None else mask
-        width, heads = config.width, config.heads
-        self.words = nn.Embedding(config.vocabulary, width)
-        self.places = nn.Embedding(config.context, width)
-        self.attend: Head | Heads = Head(width, width) if heads == 1 else Heads(width, heads)
-        self.name = nn.Linear(width, config.vocabulary)
+        n_embd, n_head = config.n_embd, config.n_head
+        self.token_embedding = nn.Embedding(config.vocab_size, n_embd)
+        self.position_embedding = nn.Embedding(config.block_size, n_embd)
+        self.attn: Head | NaiveMultiHeadAttention
+        self.attn = Head(n_embd, n_embd) if n_head == 1 else NaiveMultiHeadAttention(n_embd, n_head)
+        self.lm_head = nn.Linear(n_embd, config.vocab_size)
 
     def forward(self, ids: torch.Tensor, padding: Mask | None = None) -> torch.Tensor:
-        """Logits of the next token, at every place: (B, T) → (B, T, vocabulary)."""
-        _check_length(ids.shape[1], self.config.context)
-        x = self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        """Logits of the next token at every position: (B, T) → (B, T, vocab_size)."""
+        T = ids.shape[1]
+        check_length(T, self.config.block_size)
+        x = self.token_embedding(ids)  # (B, T, C)
+        x = x + self.position_embedding(torch.arange(T, device=ids.device))  # (B, T, C)
         mask = self.mask if padding is None else self.mask & padding
-        logits: torch.Tensor = self.name(self.attend(x, mask))  # (B, T, C) → (B, T, vocabulary)
-        return logits
+        return self.lm_head(self.attn(x, mask))  # (B, T, vocab_size)
 
     @torch.no_grad()
     def generate(
-        self, ids: torch.Tensor, count: int, sampling: Sampling | None = None
+        self,
+        ids: torch.Tensor,
+        max_new_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
     ) -> torch.Tensor:
-        """The ids with `count` more behind them, one at a time."""
-        how = Sampling() if sampling is None else sampling
-        generator = how.generator(ids.device)
-        for _ in range(count):
-            logits = self(ids[:, -self.config.context :])[:, -1]
-            ids = torch.cat([ids, sample(logits, how, generator)[:, None]], dim=1)
+        """Appends `max_new_tokens` sampled tokens: (B, T) → (B, T + max_new_tokens)."""
+        params = SamplingParams(temperature, top_k, top_p, seed)
+        generator = params.generator(ids.device)
+        for _ in range(max_new_tokens):
+            logits = self(ids[:, -self.config.block_size :])[:, -1]  # (B, vocab_size)
+            ids = torch.cat([ids, sample(logits, params, generator)[:, None]], dim=1)
         return ids
 
 
-class GPT(nn.Module):
-    """A decoder-only Transformer as GPT-2 is: blocks with residuals, norms in front, tied weights.
+class GPT(Transformer):
+    """A decoder-only Transformer with the architecture of GPT-2: pre-LN blocks, tied embeddings.
+
+    Args:
+        config: Sizes of the model.
+        mask: Mask of all layers; causal by default.
 
     >>> import torch, maskwright as mw
     >>> from maskwright.models.gpt import GPT, GPTConfig
-    >>> model = GPT(GPTConfig(vocabulary=65, context=32, width=32, heads=2, layers=2))
+    >>> model = GPT(GPTConfig(vocab_size=65, block_size=32, n_layer=2, n_head=2, n_embd=32))
     >>> model(torch.randint(65, (2, 10)), padding=mw.padding(lengths=[7, 10])).shape
     torch.Size([2, 10, 65])
-    >>> model.generate(torch.zeros(1, 3, dtype=torch.long), 5).shape
+    >>> model.generate(torch.zeros(1, 3, dtype=torch.long), max_new_tokens=5, top_k=10).shape
     torch.Size([1, 8])
-    >>> len(model.new_caches())  # one a layer, for decoding by hand
-    2
     """
 
     def __init__(self, config: GPTConfig, mask: Mask | None = None) -> None:
-        super().__init__()
+        super().__init__(config.vocab_size, config)
         self.config, self.mask = config, causal() if mask is None else mask
-        self.words = nn.Embedding(config.vocabulary, config.width)
-        self.places = nn.Embedding(config.context, config.width)
-        self.drop = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
-            Block(config.width, config.heads, config.dropout) for _ in range(config.layers)
-        )
-        self.norm = nn.LayerNorm(config.width)
-        start_small(self)
+        self.lm_head = tied_lm_head(self.token_embedding)
+        init_weights(self)
 
     def forward(
         self,
@@ -116,64 +128,85 @@ class GPT(nn.Module):
         padding: Mask | None = None,
         *,
         positions: torch.Tensor | None = None,
-        caches: list[Cache] | None = None,
+        kv_caches: list[KVCache] | None = None,
     ) -> torch.Tensor:
-        """Logits of the next token, at every place: (B, T) → (B, T, vocabulary).
+        """Logits of the next token at every position.
 
-        `positions` (B, T) are counted from 0, if not given. With caches, the ids come after those
-        that they hold; padding, and positions where they are given, then cover all of them.
+        Args:
+            ids: Token ids, (B, T). With `kv_caches`, they follow the tokens in the caches.
+            padding: Mask of the real tokens, combined with the model's mask by `&`. With
+                `kv_caches` it covers the cached tokens too.
+            positions: Positions of `ids`, (B, T) or (T,); 0, 1, 2, ... by default.
+            kv_caches: The caches of `new_kv_caches()`, one per layer, updated in place.
+
+        Returns:
+            (B, T, vocab_size).
+
+        Raises:
+            ArgumentError: There are more tokens than `block_size`.
         """
-        batch, tokens = ids.shape
-        before = len(caches[0]) if caches else 0
-        _check_length(before + tokens, self.config.context)
-        if positions is None:
-            positions = torch.arange(before, before + tokens, device=ids.device)
-        x = self.drop(self.words(ids) + self.places(positions))  # (B, T, C)
-        mask = bound_mask(self.mask, padding, tokens, before + tokens, batch, self.config.heads)
-        for n, block in enumerate(self.blocks):
-            x = block(x, mask, caches[n] if caches else None)
-        logits: torch.Tensor = self.norm(x) @ self.words.weight.T  # the embedding, turned around
-        return logits
+        mask = self.mask if padding is None else self.mask & padding
+        x = self.hidden_states(ids, mask, positions=positions, kv_caches=kv_caches)  # (B, T, C)
+        return self.lm_head(x)  # (B, T, vocab_size)
 
-    def new_caches(self) -> list[Cache]:
-        """An empty cache for every layer."""
-        return [Cache() for _ in self.blocks]
+    def new_kv_caches(self) -> list[KVCache]:
+        """Empty KV caches, one per layer.
+
+        >>> import torch
+        >>> from maskwright.models.gpt import GPT, GPTConfig
+        >>> model = GPT(GPTConfig(vocab_size=65, n_layer=2))
+        >>> caches, ids = model.new_kv_caches(), torch.randint(65, (1, 4))
+        >>> prefill, step = model(ids[:, :3], kv_caches=caches), model(ids[:, 3:], kv_caches=caches)
+        >>> step.shape, len(caches), len(caches[0])
+        (torch.Size([1, 1, 65]), 2, 4)
+        """
+        return [KVCache() for _ in self.blocks]
 
     @torch.no_grad()
     def generate(
         self,
         ids: torch.Tensor,
-        count: int,
-        sampling: Sampling | None = None,
+        max_new_tokens: int,
         *,
-        stop: int | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop_token: int | None = None,
     ) -> torch.Tensor:
-        """The ids with up to `count` more behind them; all rows end once each has had a `stop`.
+        """Appends up to `max_new_tokens` sampled tokens, one at a time with KV caches.
 
-        Where the context is full, the older half is forgotten.
+        When `block_size` is reached, generation continues from the last `block_size // 2` tokens.
+
+        Args:
+            ids: The prompts, (B, T).
+            max_new_tokens: Maximum number of tokens to append.
+            temperature: Divides the logits; 0 chooses the most likely token.
+            top_k: Sample from the `top_k` most likely tokens only.
+            top_p: Sample from the fewest tokens whose probabilities add up to `top_p` only.
+            seed: Seed of the random numbers.
+            stop_token: A row that has produced this token is filled up with it; generation ends
+                when all rows have.
+
+        Returns:
+            Prompts and new tokens, (B, up to T + max_new_tokens).
         """
-        _check_length(ids.shape[1], self.config.context)
-        how = Sampling() if sampling is None else sampling
-        generator = how.generator(ids.device)
+        block_size = self.config.block_size
+        check_length(ids.shape[1], block_size)
+        params = SamplingParams(temperature, top_k, top_p, seed)
+        generator = params.generator(ids.device)
         done = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
-        caches, fresh = self.new_caches(), ids
-        for _ in range(count):
-            if self.blocks and len(caches[0]) + fresh.shape[1] > self.config.context:
-                caches, fresh = self.new_caches(), ids[:, -max(self.config.context // 2, 1) :]
-            logits = self(fresh, caches=caches)[:, -1]
-            fresh = sample(logits, how, generator)[:, None]
-            if stop is not None:
-                fresh = fresh.masked_fill(done[:, None], stop)
-                done |= fresh[:, 0] == stop
-            ids = torch.cat([ids, fresh], dim=1)
+        kv_caches, new, past = self.new_kv_caches(), ids, 0
+        for _ in range(max_new_tokens):
+            if past + new.shape[1] > block_size:
+                kv_caches, new, past = self.new_kv_caches(), ids[:, -max(block_size // 2, 1) :], 0
+            logits = self(new, kv_caches=kv_caches)[:, -1]  # (B, vocab_size)
+            past += new.shape[1]
+            new = sample(logits, params, generator)[:, None]  # (B, 1)
+            if stop_token is not None:
+                new = new.masked_fill(done[:, None], stop_token)
+                done |= new[:, 0] == stop_token
+            ids = torch.cat([ids, new], dim=1)
             if bool(done.all()):
                 break
         return ids
-
-
-def _check_length(tokens: int, context: int) -> None:
-    if tokens > context:
-        raise ArgumentError(
-            f"There are {tokens} tokens but the context is {context}. Give fewer, or a model with "
-            "a larger context."
-        )

@@ -1,216 +1,277 @@
-"""Models as ONNX files with the mask inside: who runs the file can't get the mask wrong.
+"""ONNX export of the models, with the mask inside the graph.
 
-The graph makes the mask from the length, so batch and length may be any; padding is an input. A
-mask that holds data of one length goes in as a constant, and then the length is fixed. Attention
-is the textbook's softmax under that mask, and a row that sees nothing gives zeros, as everywhere.
+The model is traced by `torch.onnx.export`. The mask becomes comparisons of positions, so the file
+works for every batch size and length, and nobody who runs it has to build a mask. Padding is an
+input. A mask with data of one length, such as `tree`, needs a fixed length.
 """
 
 from __future__ import annotations
 
+import copy
+import logging
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import numpy as np
+import torch
+from torch import nn
 
 from maskwright._atomic_write import write_atomic
+from maskwright._optional_deps import require
 from maskwright.core.atoms import everything
-from maskwright.core.expr import brief
-from maskwright.core.validate import parse_int, read_choice
-from maskwright.errors import ArgumentError
+from maskwright.core.expr import Atom, PerAxis, brief, find
+from maskwright.core.validate import parse_int
+from maskwright.engine.api import override_attention
+from maskwright.engine.softmax import masked_softmax
+from maskwright.errors import ArgumentError, Unsupported
 from maskwright.models.bert import Bert
-from maskwright.models.gpt import GPT, BabyGPT
-from maskwright.models.onnx_graph import Graph, Port
-from maskwright.models.onnx_layers import Memory, attend, block, embed, linear, norm, turned
-from maskwright.models.onnx_masks import check_sayable, seen
+from maskwright.models.gpt import GPT
 from maskwright.models.seq2seq import Seq2Seq
+from maskwright.targets.codegen import CodeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from os import PathLike
 
-    from torch import nn
-
     from maskwright.core.expr import Mask
+    from maskwright.engine.params import AttentionOptions
 
-Padding = Literal["keep", "lengths"]
-
-LONGEST: Final = 1000  # letters of a mask's text in the file; beyond, its data is left out
+MAX_MASK_TEXT: Final = 1000  # characters of the mask in the file's metadata
 
 
 def export_onnx(
     model: nn.Module,
     path: str | PathLike[str],
     *,
-    padding: Padding | None = "keep",
-    tokens: int | None = None,
+    padding: bool = True,
+    seq_len: int | None = None,
 ) -> None:
-    """Write a GPT, BabyGPT, Bert or Seq2Seq as an ONNX file that asks nobody for a mask.
+    """Writes a GPT, Bert or Seq2Seq as an ONNX file that contains its mask.
 
-    The file takes `ids` (B, T) and gives `logits`, a Bert `pooled` too; a Seq2Seq takes `source`
-    and `target`. With `padding="keep"` it also takes `keep` (B, T), True for real tokens, with
-    "lengths" the `lengths` (B,), and with None every token is real; a Seq2Seq takes the padding of
-    both, such as `source_keep` and `target_keep`.
+    The inputs are `ids` (B, T) and `keep` (B, T), True for real tokens and False for padding; the
+    output is `logits`, and `pooled` of a Bert. A Seq2Seq has the inputs `src`, `tgt`, `src_keep` and
+    `tgt_keep`. Dropout is left out.
 
-    `tokens` fixes the length of what the model's mask is about (of a Seq2Seq, the target), for
-    masks that can't be said at every length. The file computes as the model does in `eval()`.
+    Args:
+        model: The model.
+        path: The file to write; it is replaced atomically.
+        padding: Whether there are inputs for padding; False if all tokens are real.
+        seq_len: Fixes the length (of a Seq2Seq, that of `tgt`), for masks that have no formula
+            for every length.
+
+    Raises:
+        ArgumentError: The model is none of these, or `seq_len` is invalid.
+        Unsupported: The mask has no formula for every length, and `seq_len` is None.
 
     >>> from tempfile import TemporaryDirectory
     >>> import maskwright as mw
     >>> from maskwright.models.gpt import GPT, GPTConfig
     >>> from maskwright.models.onnx import export_onnx
-    >>> model = GPT(GPTConfig(vocabulary=65, width=32), mask=mw.window(back=15))
+    >>> model = GPT(GPTConfig(vocab_size=65, n_layer=1, n_embd=32), mask=mw.window(back=15))
     >>> with TemporaryDirectory() as folder:
     ...     export_onnx(model, f"{folder}/gpt.onnx")
     """
-    write_atomic(Path(path), onnx_bytes(model, padding=padding, tokens=tokens))
+    write_atomic(Path(path), onnx_bytes(model, padding=padding, seq_len=seq_len))
 
 
-def onnx_bytes(
-    model: nn.Module, *, padding: Padding | None = "keep", tokens: int | None = None
-) -> bytes:
-    """What `export_onnx` writes, for a runtime that reads from memory.
+def onnx_bytes(model: nn.Module, *, padding: bool = True, seq_len: int | None = None) -> bytes:
+    """The file that `export_onnx` writes, as bytes.
 
-    >>> from maskwright.models.bert import Bert, BertConfig
+    Args:
+        model: A GPT, Bert or Seq2Seq.
+        padding: Whether the graph has inputs for padding.
+        seq_len: The fixed length; dynamic if None.
+
+    Returns:
+        The serialised ONNX model.
+
+    Raises:
+        ArgumentError: If the model or the length is not supported.
+        Unsupported: If the mask has no formula for every length and `seq_len` is None.
+
+    >>> import maskwright as mw
+    >>> from maskwright.models.gpt import GPT, GPTConfig
     >>> from maskwright.models.onnx import onnx_bytes
-    >>> model = Bert(BertConfig(vocabulary=30, width=16, layers=1))
-    >>> onnx_bytes(model) == onnx_bytes(model)
-    True
+    >>> onnx_bytes(GPT(GPTConfig(vocab_size=9), mask=mw.causal() & mw.tree([-1, 0, 0])))
+    Traceback (most recent call last):
+    maskwright.errors.Unsupported: onnx: tree(...) has no formula for every length. Pass seq_len=... \
+to fix the length.
     """
-    write = WRITERS.get(type(model))  # a subclass may compute something else
-    if write is None:
+    if not isinstance(model, (GPT, Bert, Seq2Seq)):
         raise ArgumentError(
-            f"export_onnx: got a {type(model).__name__}. "
-            "Give a GPT, BabyGPT, Bert or Seq2Seq itself, neither wrapped nor compiled."
+            f"export_onnx: expected a GPT, Bert or Seq2Seq, got {type(model).__name__}. "
+            "Pass the model itself, neither wrapped nor compiled."
         )
-    if padding is not None:
-        read_choice(padding, "export_onnx: padding", ("keep", "lengths"))
-    context, mask = int(model.config.context), model.mask
-    if tokens is not None and parse_int(tokens, "export_onnx: tokens", minimum=1) > context:
+    block_size = model.config.block_size
+    if seq_len is not None and parse_int(seq_len, "export_onnx: seq_len", minimum=1) > block_size:
         raise ArgumentError(
-            f"export_onnx: tokens={tokens} but the context is {context}. Give fewer."
+            f"export_onnx: seq_len={seq_len}, but block_size is {block_size}. Pass at most that."
         )
-    heads = 1 if isinstance(model, BabyGPT) else int(model.config.heads)
-    graph = Graph(model)
-    write(graph, model, Wanted(mask, heads, padding, tokens))
-    text = repr(mask)
-    return graph.pack({"mask": text if len(text) <= LONGEST else brief(mask)})
+    with require("ONNX export"):
+        import onnx  # noqa: F401 - torch.onnx imports both
+        import onnxscript  # noqa: F401
+    mask = MaskFormula(model.mask, model.config.n_head, block_size, seq_len)
+    return _export(ExportedModel(model, mask, padding), model.mask)
 
 
-class Wanted(NamedTuple):
-    """What the file shall say and take."""
+class MaskFormula:
+    """A mask as tensor operations that torch.export can trace.
 
-    mask: Mask
-    heads: int
-    padding: Padding | None
-    tokens: int | None
+    Args:
+        mask: The mask.
+        n_head: Number of attention heads.
+        block_size: Maximum length.
+        seq_len: The fixed length; None if the length is dynamic.
+
+    Raises:
+        Unsupported: The mask has data of one length, and the length is dynamic; or it has data of
+            several sequences.
+    """
+
+    def __init__(self, mask: Mask, n_head: int, block_size: int, seq_len: int | None) -> None:
+        self.seq_len, self.block_size = seq_len, block_size
+        if seq_len is None:
+            for atom in find(mask, Atom):
+                _check_formula(atom)
+        bound = mask.on(seq_len or block_size, heads=n_head)
+        if bound.shape[0] > 1:
+            raise Unsupported(
+                f"onnx: {brief(mask)} has data of {bound.shape[0]} sequences, but the batch size is "
+                "dynamic. Make the model with a mask for all sequences.",
+                target="onnx",
+                term=repr(mask),
+            )
+        self.dense = None if seq_len is None else torch.from_numpy(bound.dense())
+        heads = [] if seq_len is not None else [_of_head(mask, h) for h in range(bound.shape[1])]
+        self.formulas = [head._formula(_Writer(), "row", "col") for head in heads]
+
+    def visible(self, T: int) -> torch.Tensor:  # noqa: N803
+        """(1, H or 1, T, T), True where a key is visible."""
+        if self.dense is not None:
+            return self.dense
+        positions = torch.arange(T)
+        names = {"torch": torch, "row": positions[:, None], "col": positions[None, :]}
+        # Each formula is source code that the mask itself has written.
+        return torch.stack([eval(str(code), names).expand(T, T) for code in self.formulas])[None]
+
+
+class ExportedModel(nn.Module):
+    """A model whose inputs are tensors only: token ids, then which of them are real."""
+
+    def __init__(self, model: GPT | Bert | Seq2Seq, mask: MaskFormula, padding: bool) -> None:
+        super().__init__()
+        self.model, self.mask, self.padding = copy.deepcopy(model).cpu().eval(), mask, padding
+        self.prefixes = ("src_", "tgt_") if isinstance(model, Seq2Seq) else ("",)
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs for inputs as in `examples`."""
+        model, count = self.model, len(self.prefixes)
+        ids = inputs[:count]  # (B, T) each
+        keep = inputs[count:] or [torch.ones_like(x, dtype=torch.bool) for x in ids]
+        visible = self.mask.visible(ids[-1].shape[1]) & keep[-1][:, None, None]  # (B, H or 1, T, T)
+        src_mask = everything()  # stands for the mask of the source
+
+        def attend(q: Any, k: Any, v: Any, mask: Any, options: AttentionOptions) -> torch.Tensor:
+            del options  # the models use the defaults
+            scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5  # (B, H, T, S)
+            cells = keep[0][:, None, None] if mask is src_mask else visible
+            return masked_softmax(scores, cells)[0] @ v  # (B, H, T, head_dim)
+
+        with override_attention(attend):
+            if isinstance(model, GPT):
+                return (model(ids[0]),)
+            if isinstance(model, Bert):
+                encoded = model.encode(ids[0])
+                return model.lm_head(model.mlm_transform(encoded)), model.pooler(encoded[:, 0])
+            memory = model.encode(ids[0], src_mask)
+            x = model.decoder.hidden_states(ids[1], model.mask, memory, src_mask)
+            logits = model.lm_head(x)
+            if model.pointer is not None:
+                logits = model.pointer(x, memory, ids[0], keep[0], logits)
+            return (logits,)
+
+    def examples(self) -> dict[str, tuple[torch.Tensor, dict[int, Any]]]:
+        """Example inputs by name, each with its dynamic dimensions."""
+        ids, keep = {}, {}
+        B, batch = 2, torch.export.Dim("batch")  # an example of size 1 would be a constant
+        for prefix in self.prefixes:
+            T, dynamic = self.mask.seq_len, {0: batch}
+            if T is None or prefix == "src_":
+                T = min(4, self.mask.block_size)
+                if T > 1:
+                    dynamic[1] = torch.export.Dim(f"{prefix}seq_len", max=self.mask.block_size)
+            ids[prefix.rstrip("_") or "ids"] = torch.zeros(B, T, dtype=torch.int64), dynamic
+            keep[f"{prefix}keep"] = torch.ones(B, T, dtype=torch.bool), dynamic
+        return ids | keep if self.padding else ids
+
+
+class _Writer(CodeWriter):
+    """Writes a mask's formula over `row` and `col`, the positions of queries and keys.
+
+    A table with an entry per token belongs to one length, and raises LookupError.
+    """
+
+    def __init__(self) -> None:
+        self.library, self.negative, self.data = "torch", False, []
 
     @property
-    def batch(self) -> int | str:
-        """The batch axis: any, unless the mask has data for so many rows."""
-        if self.tokens is None:
-            check_sayable(self.mask)
-        rows = self.mask.on(self.tokens or 1, heads=self.heads).frame.batch
-        return "batch" if rows == 1 else rows
+    def tokens(self) -> int:  # type: ignore[override]
+        raise LookupError
+
+    def contains(self, positions: Any, position: str) -> str:  # ONNX has no isin
+        values = f"torch.tensor({positions.tolist()}, dtype=torch.int64)"
+        return f"({position}[..., None] == {values}).any(-1)"
+
+    def lookup(self, *_: Any) -> NoReturn:
+        raise LookupError
 
 
-class Text(NamedTuple):
-    """A text as the graph knows it: names of its values, and the sizes of its axes."""
-
-    ids: str  # (B, T)
-    at: str  # (T,), the positions
-    real: str  # (B or 1, 1, 1, T or 1), which tokens are no padding
-    shape: tuple[int | str, int | str]
-
-
-def _gpt(graph: Graph, model: GPT, wanted: Wanted) -> None:
-    text = _text(graph, wanted, "ids", "", wanted.tokens)
-    allowed = _own(graph, wanted, text)
-    x = embed(graph, model.words, model.places, text.ids, text.at)
-    for layer in model.blocks:
-        x = block(graph, layer, x, allowed)
-    logits = graph.op("MatMul", norm(graph, model.norm, x), turned(graph, model.words.weight))
-    _give(graph, "logits", logits, (*text.shape, model.config.vocabulary))
+def _check_formula(atom: Atom) -> None:
+    try:
+        if atom._formula(_Writer(), "row", "col") is not None:
+            return
+    except LookupError:
+        pass
+    raise Unsupported(
+        f"onnx: {brief(atom)} has no formula for every length. Pass seq_len=... to fix the length.",
+        target="onnx",
+        term=repr(atom),
+    )
 
 
-def _baby_gpt(graph: Graph, model: BabyGPT, wanted: Wanted) -> None:
-    text = _text(graph, wanted, "ids", "", wanted.tokens)
-    x = embed(graph, model.words, model.places, text.ids, text.at)
-    found = attend(graph, model.attend, x, _own(graph, wanted, text))
-    logits = linear(graph, model.name, found)
-    _give(graph, "logits", logits, (*text.shape, model.config.vocabulary))
+def _of_head(mask: Mask, head: int) -> Mask:
+    """The mask of one head, without `by_head`."""
+    if isinstance(mask, PerAxis):
+        return _of_head(mask.member(0, head), head)
+    parts = tuple(_of_head(part, head) for part in mask._parts())
+    return mask._with_parts(parts) if parts else mask
 
 
-def _bert(graph: Graph, model: Bert, wanted: Wanted) -> None:
-    text = _text(graph, wanted, "ids", "", wanted.tokens)
-    allowed = _own(graph, wanted, text)
-    x = embed(graph, model.words, model.places, text.ids, text.at)
-    for layer in model.blocks:
-        x = block(graph, layer, x, allowed)
-    x = norm(graph, model.norm, x)
-    hidden = norm(graph, model.guess_norm, graph.op("Gelu", linear(graph, model.guess, x)))
-    logits = graph.op("MatMul", hidden, turned(graph, model.words.weight))
-    _give(graph, "logits", logits, (*text.shape, model.config.vocabulary))
-    first = graph.op("Gather", x, 0, axis=1)  # (B, C)
-    pooled = graph.op("Tanh", linear(graph, model.pool, first))
-    _give(graph, "pooled", pooled, (text.shape[0], model.config.width))
-
-
-def _seq2seq(graph: Graph, model: Seq2Seq, wanted: Wanted) -> None:
-    if model.pointer is not None:
-        raise ArgumentError(
-            "export_onnx: the model copies from its source, which is not written to a file yet. "
-            "Make it with copies=False."
-        )
-    source = _text(graph, wanted, "source", "source_", None)
-    x = embed(graph, model.source_words, model.source_places, source.ids, source.at)
-    for layer in model.encoder:
-        x = block(graph, layer, x, source.real)
-    memory = Memory(norm(graph, model.encoder_norm, x), source.real)
-    target = _text(graph, wanted, "target", "target_", wanted.tokens)
-    allowed = _own(graph, wanted, target)
-    x = embed(graph, model.target_words, model.target_places, target.ids, target.at)
-    for layer in model.decoder:
-        x = block(graph, layer, x, allowed, memory)
-    x = norm(graph, model.decoder_norm, x)
-    logits = graph.op("MatMul", x, turned(graph, model.target_words.weight))
-    _give(graph, "logits", logits, (*target.shape, model.config.target_vocabulary))
-
-
-WRITERS: Final[dict[type[Any], Callable[[Graph, Any, Wanted], None]]] = {
-    GPT: _gpt,
-    BabyGPT: _baby_gpt,
-    Bert: _bert,
-    Seq2Seq: _seq2seq,
-}
-
-
-def _text(graph: Graph, wanted: Wanted, name: str, prefix: str, tokens: int | None) -> Text:
-    """A text as an input, and its padding as another."""
-    shape = (wanted.batch, f"{prefix}tokens" if tokens is None else tokens)
-    graph.inputs.append(Port(name, np.int64, shape))
-    count = graph.op("Squeeze", graph.op("Shape", name, start=1, end=2))
-    at = graph.op("Range", 0, count, 1)
-    if wanted.padding is None:
-        return Text(name, at, seen(everything(), graph, at, at), shape)
-    given = f"{prefix}{wanted.padding}"
-    if wanted.padding == "keep":
-        graph.inputs.append(Port(given, np.bool_, shape))
-        return Text(name, at, graph.op("Unsqueeze", given, [1, 2]), shape)
-    graph.inputs.append(Port(given, np.int64, shape[:1]))
-    lengths = graph.op("Unsqueeze", given, [1, 2, 3])  # (B, 1, 1, 1)
-    return Text(name, at, graph.op("Less", at, lengths), shape)
-
-
-def _own(graph: Graph, wanted: Wanted, text: Text) -> str:
-    """Who sees whom in a text, under the model's mask: (B or 1, H or 1, T, T), to be broadcast."""
-    if wanted.tokens is None:
-        q = graph.op("Unsqueeze", text.at, [0, 1, 3])
-        allowed = seen(wanted.mask, graph, q, graph.op("Unsqueeze", text.at, [0, 1, 2]))
-    else:
-        allowed = graph.constant(wanted.mask.on(wanted.tokens, heads=wanted.heads).dense())
-    return graph.op("And", allowed, text.real)
-
-
-def _give(graph: Graph, name: str, value: str, shape: tuple[int | str, ...]) -> None:
-    graph.op("Identity", value, name=name)
-    graph.outputs.append(Port(name, np.float32, shape))
+def _export(module: ExportedModel, mask: Mask) -> bytes:
+    inputs = module.examples()
+    outputs = ["logits", "pooled"] if isinstance(module.model, Bert) else ["logits"]
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with warnings.catch_warnings():
+        # Deprecations inside of torch, and the names of dimensions that inputs share.
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.ERROR)  # operators of packages that are not installed
+        try:
+            program = torch.onnx.export(
+                module.eval(),
+                tuple(example for example, _ in inputs.values()),
+                input_names=list(inputs),
+                output_names=outputs,
+                dynamic_shapes=(tuple(dynamic for _, dynamic in inputs.values()),),
+                dynamo=True,
+                verbose=False,
+            )
+        finally:
+            log.setLevel(level)
+    assert program is not None
+    proto = program.model_proto
+    for part in (proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.initializer):
+        part.ClearField("metadata_props")  # file names and source lines of the traced code
+    text = repr(mask)
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = "mask", text if len(text) <= MAX_MASK_TEXT else brief(mask)
+    return proto.SerializeToString()

@@ -1,5 +1,5 @@
-"""Attention over several processes: who gets which rows, and how keys get to who needs them.
+"""Attention over several processes: sharding of the sequence, exchange of keys, and checkpoints.
 
-What may enter here: cutting a mask over ranks, and moving tensors between them. The planning is
-numpy only; files that meet torch.distributed say so in their first line.
+`layout`, `workload`, `submask` and `cost_model` plan with numpy alone. The other modules communicate
+over torch.distributed.
 """

@@ -1,38 +1,60 @@
-"""Checkpoints of a training over ranks, by torch.distributed.checkpoint: each rank writes its part.
+"""Checkpoints of a model and its optimizer over ranks: safetensors shards and one JSON file.
 
-A checkpoint can be read by another number of ranks, or by one process without any, and with weights
-sharded otherwise. A new one takes the place of the one before only when it is whole.
+Each rank writes its shard by torch.distributed.checkpoint, in the safetensors format. Another number
+of ranks, or one process without a process group, can load the checkpoint, with other shardings.
+`checkpoint.json` has the format of the checkpoint and the caller's metadata. Nothing is pickled, and
+no other file of the folder is read.
 """
 
 from __future__ import annotations
 
-import shutil
+import json
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-import torch.distributed as dist
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
+from maskwright._atomic_write import commit_folder, complete_folder, staging_folder
+from maskwright._optional_deps import require
 from maskwright.errors import ArgumentError
-from maskwright.parallel.silence import silence_named
+
+with require("maskwright.parallel.checkpoint"):
+    import safetensors  # noqa: F401 - which torch imports later
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from maskwright.parallel.comm import report_peer_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+FORMAT: Final = "sharded-safetensors"
+INDEX: Final = "checkpoint.json"
+PLAIN: Final = (bool, int, float, str, tuple, type(None))  # what JSON has of a parameter group
 
 
 def save(
     folder: str | Path,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    step: int,
+    metadata: Mapping[str, Any],
     group: Any = None,
-    *,
-    texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a checkpoint, all ranks of the group together; `texts` are files to lie beside it.
+    """Write a checkpoint. All ranks of the group must call it together.
+
+    Args:
+        folder: A folder that all ranks share. An existing checkpoint is replaced when the new one
+            is complete.
+        model: The model, plain or sharded (DDP, FSDP2).
+        optimizer: Its optimizer.
+        metadata: What `load` returns, such as the step; JSON values.
+        group: The process group, by default that of all ranks.
+
+    Raises:
+        ArgumentError: A rank cannot write its shard.
+        RankError: A rank does not respond.
 
     One process, which torchrun would start several of:
 
@@ -41,36 +63,65 @@ def save(
     >>> model = torch.nn.Linear(2, 2)
     >>> optimizer = torch.optim.SGD(model.parameters())
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(f"{folder}/last", model, optimizer, step=7)
+    ...     save(f"{folder}/last", model, optimizer, {"step": 7})
     ...     load(f"{folder}/last", model, optimizer)
-    7
+    {'step': 7}
     >>> dist.destroy_process_group()
     """
-    whole = Path(folder)
-    fresh, old = (whole.with_name(f"{whole.name}.{end}") for end in ("new", "old"))
-    first = dist.get_rank(group) == 0
-    if first:
-        shutil.rmtree(fresh, ignore_errors=True)
-    with silence_named(group):
-        dist.barrier(group)
-        _write(fresh, _state(model, optimizer, step), group)
-        dist.barrier(group)
-    if first:
-        for name, text in (texts or {}).items():
-            (fresh / name).write_text(text, encoding="utf-8")
-        shutil.rmtree(old, ignore_errors=True)
-        if whole.exists():
-            whole.rename(old)
-        fresh.rename(whole)
-        shutil.rmtree(old, ignore_errors=True)
-    with silence_named(group):
-        dist.barrier(group)
+    _, tensors, param_groups = _state(model, optimizer)
+    plain = [{name: x for name, x in one.items() if isinstance(x, PLAIN)} for one in param_groups]
+    index = {"format": FORMAT, "param_groups": plain, "metadata": dict(metadata)}
+    writer = _Writer(Path(folder), json.dumps(index))
+    try:
+        with report_peer_failure():
+            checkpoint.save(tensors, storage_writer=writer, process_group=group)
+    except checkpoint.CheckpointException as error:  # on all ranks
+        raise ArgumentError(
+            f"The checkpoint {folder} cannot be written: {_reason(error)}. "
+            "Free some disk space and resume: the last complete checkpoint is still there."
+        ) from error
+
+
+class _Writer(HuggingFaceStorageWriter):
+    """Writes shards beside the folder; the first rank then adds the index and replaces the folder.
+
+    Errors in these methods are raised on all ranks.
+    """
+
+    def __init__(self, folder: Path, index: str) -> None:
+        super().__init__(str(folder.with_name(f"{folder.name}.new")), save_distributed=True)
+        self.folder, self.index = folder, index
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Create an empty folder."""
+        if is_coordinator:
+            staging_folder(self.folder)
+        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        """Complete the checkpoint; called on the first rank when all have written."""
+        super().finish(metadata, results)
+        (Path(self.path) / INDEX).write_text(self.index, encoding="utf-8")
+        commit_folder(Path(self.path), self.folder)
 
 
 def load(
     folder: str | Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, group: Any = None
-) -> int:
-    """Put model and optimizer where they were, all ranks together; the step is returned.
+) -> dict[str, Any]:
+    """Load a checkpoint into a model and its optimizer. All ranks must call it together.
+
+    Args:
+        folder: The folder of a checkpoint that `save` wrote, with any number of ranks.
+        model: A model of the same shapes, plain or sharded.
+        optimizer: An optimizer of the same kind.
+        group: The process group, by default that of all ranks, if there is one.
+
+    Returns:
+        The metadata of the checkpoint.
+
+    Raises:
+        ArgumentError: There is no checkpoint, it is damaged, or it does not fit the model.
+        RankError: A rank does not respond.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 2)
@@ -78,36 +129,70 @@ def load(
     Traceback (most recent call last):
     maskwright.errors.ArgumentError: There is no checkpoint nowhere. Train first, or name another.
     """
-    whole = Path(folder)
-    old = whole.with_name(f"{whole.name}.old")
-    found = whole if whole.is_dir() or not old.is_dir() else old  # a swap was cut short
-    if not found.is_dir():
-        raise ArgumentError(f"There is no checkpoint {whole}. Train first, or name another.")
-    held = _state(model, optimizer, 0)
-    if dist.is_initialized():
-        with silence_named(group):
-            checkpoint.load(held, checkpoint_id=found, process_group=group)
-    else:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # that is meant
-            checkpoint.load(held, checkpoint_id=found, no_dist=True)
-    set_state_dict(
-        model, optimizer, model_state_dict=held["model"], optim_state_dict=held["optimizer"]
-    )
-    return int(held["step"])
-
-
-def _write(folder: Path, state: dict[str, Any], group: Any) -> None:
+    path = complete_folder(Path(folder))
+    if path is None:
+        raise ArgumentError(f"There is no checkpoint {folder}. Train first, or name another.")
+    index = _read_index(path)
+    weights, tensors, param_groups = _state(model, optimizer)
+    options = {"process_group": group} if dist.is_initialized() else {"no_dist": True}
     try:
-        checkpoint.save(state, checkpoint_id=folder, process_group=group)
-    except checkpoint.api.CheckpointException as error:  # the same on all ranks
-        rank, (reason, _) = next(iter(error.failures.items()))
+        with report_peer_failure(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # in one process
+            checkpoint.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), **options)
+    except checkpoint.CheckpointException as error:
         raise ArgumentError(
-            f"The checkpoint {folder} can't be written by rank {rank}: {reason}. "
-            "Make room and resume: the last good one is still there."
+            f"The checkpoint {path} does not fit the model: {_reason(error)}. "
+            "Load it into a model of the same shapes, or name another."
+        ) from error
+    for current, stored in zip(param_groups, index["param_groups"], strict=False):
+        current.update({name: stored[name] for name in stored.keys() & current.keys() - {"params"}})
+    moments = {"state": tensors["optimizer"], "param_groups": param_groups}
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+    metadata: dict[str, Any] = index["metadata"]
+    return metadata
+
+
+def _state(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+    """The model's state dict, the tensors to store, and the optimizer's parameter groups.
+
+    A tied parameter is stored once, under the first of its names; loading it changes all of them.
+    """
+    weights, moments = get_state_dict(model, optimizer)
+    stored: dict[Any, str] = {}
+    for name, x in weights.items():
+        local = getattr(x, "_local_tensor", x)  # of a DTensor
+        memory = (local.untyped_storage()._cdata, local.storage_offset(), local.shape)
+        stored.setdefault(memory, name)
+    unique = {name: weights[name] for name in stored.values()}
+    return weights, {"model": unique, "optimizer": moments["state"]}, moments["param_groups"]
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    try:
+        index = json.loads((path / INDEX).read_text(encoding="utf-8"))
+        if index["format"] != FORMAT:
+            raise ArgumentError(
+                f"{path}: format is {index['format']!r}, expected {FORMAT!r}. Name a checkpoint "
+                "that maskwright.parallel.checkpoint wrote."
+            )
+        groups = [dict(group) for group in index["param_groups"]]
+        return {"param_groups": groups, "metadata": dict(index["metadata"])}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(
+            f"{path}: {INDEX} cannot be read ({_line(error)}). Train again, or name another."
         ) from error
 
 
-def _state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
-    weights, moments = get_state_dict(model, optimizer)
-    return {"model": weights, "optimizer": moments, "step": torch.tensor(step)}
+def _reason(error: Any) -> str:
+    """The first failure that torch.distributed.checkpoint reports, with its rank."""
+    rank, (failure, _) = next(iter(error.failures.items()))
+    return f"rank {rank}: {_line(failure)}"
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:160] if lines else type(error).__name__

@@ -9,7 +9,11 @@ from __future__ import annotations
 from maskwright.recipes.models import (
     TranslationMasks,
     bert,
+    block_diffusion,
     gpt,
+    image_text,
+    medusa,
+    natten,
     packed,
     prefix_lm,
     shared_prefix,
@@ -24,8 +28,6 @@ from maskwright.recipes.sparse import (
     sliding,
     sparse_transformer,
 )
-from maskwright.recipes.speculative import block_diffusion, medusa
-from maskwright.recipes.vision import image_text, natten
 
 __all__ = [
     "TranslationMasks",

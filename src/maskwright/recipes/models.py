@@ -1,12 +1,16 @@
-"""Masks of model families: encoders, decoders, encoder-decoders, packed sequences."""
+"""Masks of model families: encoders and decoders, packing, speculative decoding, diffusion, images."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from maskwright.core.atoms import causal, documents, padding, prefix
+import numpy as np
+
+from maskwright.core.atoms import blocks, causal, documents, image, padding, prefix, tree
 from maskwright.core.atoms.position import read_lengths
 from maskwright.core.validate import parse_int
+from maskwright.errors import ArgumentError, SizeError
+from maskwright.recipes.sparse import MAX_BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +38,9 @@ def bert(ids: Any, pad_id: int = 0) -> Mask:
         ids: Token ids, (batch, tokens).
         pad_id: Id of the padding token.
 
+    Returns:
+        The mask.
+
     Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers", arXiv 1810.04805.
 
     >>> import maskwright as mw
@@ -49,6 +56,9 @@ def gpt(ids: Any, pad_id: int = 0) -> Mask:
     Args:
         ids: Token ids, (batch, tokens).
         pad_id: Id of the padding token.
+
+    Returns:
+        The mask.
 
     Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training".
 
@@ -73,6 +83,9 @@ def translation(source: Any, target: Any, pad_id: int = 0) -> TranslationMasks:
         target: Token ids of the decoder, (batch, tokens).
         pad_id: Id of the padding token.
 
+    Returns:
+        The masks of encoder, decoder and cross-attention.
+
     Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
 
     >>> import maskwright as mw
@@ -91,6 +104,9 @@ def prefix_lm(lengths: Any) -> Mask:
     Args:
         lengths: Length of the prefix, one number or one per sequence.
 
+    Returns:
+        The mask.
+
     Raffel et al. 2019, "Exploring the Limits of Transfer Learning" (T5), arXiv 1910.10683.
 
     >>> import maskwright as mw
@@ -106,6 +122,9 @@ def packed(*, lengths: Any = None, ids: Any = None) -> Mask:
     Args:
         lengths: Lengths of the documents, one list per sequence.
         ids: Alternatively, the document id of each token, -1 for padding.
+
+    Returns:
+        The mask.
 
     Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination", arXiv 2107.02027.
 
@@ -123,6 +142,9 @@ def shared_prefix(prompt: int, lengths: Sequence[int]) -> Mask:
         prompt: Length of the prompt.
         lengths: Lengths of the continuations.
 
+    Returns:
+        The mask.
+
     Juravsky et al. 2024, "Hydragen: High-Throughput LLM Inference with Shared Prefixes",
     arXiv 2402.05099.
 
@@ -133,3 +155,134 @@ def shared_prefix(prompt: int, lengths: Sequence[int]) -> Mask:
     prompt_length = parse_int(prompt, "shared_prefix: prompt", minimum=0)
     continuations = read_lengths(lengths, "shared_prefix").tolist()
     return causal() & (documents(lengths=[[prompt_length, *continuations]]) | prefix(prompt_length))
+
+
+def medusa(choices: Sequence[Sequence[int]], past: int = 1) -> Mask:
+    """Medusa: a tree of draft tokens after `past` tokens, each attending to the past and its path.
+
+    Args:
+        choices: The paths of the tree, such as (0,), (1,), (0, 0): the last one is the first
+            choice of the second head after the first choice of the first head. Draft tokens are
+            in the order of the paths.
+        past: Number of accepted tokens.
+
+    Returns:
+        The mask over the accepted tokens and the drafts.
+
+    Raises:
+        ArgumentError: If a path has no parent among the choices, or is passed twice.
+        SizeError: If `past` is beyond 2**24.
+
+    Cai et al. 2024, "Medusa: Simple LLM Inference Acceleration Framework", arXiv 2401.10774.
+
+    >>> import maskwright as mw
+    >>> mw.recipes.medusa([(0,), (1,), (0, 0)], past=2).on(5).dense().astype(int)[0, 0, 2:].tolist()
+    [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 1, 0, 1]]
+    """
+    accepted = parse_int(past, "medusa: past", minimum=1)
+    try:
+        paths = [tuple(int(step) for step in path) for path in choices]
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            "medusa: choices are not paths of integers. Pass a list like [(0,), (1,), (0, 0)]."
+        ) from None
+    position = {path: accepted + number for number, path in enumerate(paths)}
+    position[()] = accepted - 1
+    for number, path in enumerate(paths):
+        if not path or path[:-1] not in position:
+            raise ArgumentError(
+                f"medusa: the path {path!s:.40} has no parent among the choices. "
+                "Pass its parents too."
+            )
+        if position[path] != accepted + number:
+            raise ArgumentError(f"medusa: the path {path!s:.40} is passed twice. Pass it once.")
+    if accepted > 2**24:
+        raise SizeError(f"medusa: past={accepted} is beyond 2**24. Pass a smaller past.")
+    parents = [position[path[:-1]] for path in paths]
+    return tree(np.concatenate([np.arange(-1, accepted - 1), np.array(parents, np.int64)]))
+
+
+def block_diffusion(length: int, block: int) -> Mask:
+    """Block diffusion training: `length` noised tokens followed by the same tokens without noise.
+
+    A noised block attends to itself and to the clean blocks before it; a clean block attends to
+    itself and to the clean blocks before it.
+
+    Args:
+        length: Number of tokens of the text; the mask is for twice as many.
+        block: Block size, a divisor of `length`.
+
+    Returns:
+        The mask of `2 * length` tokens.
+
+    Raises:
+        ArgumentError: If `length` is not a multiple of `block`.
+        SizeError: If there are more than 8192 blocks.
+
+    Arriola et al. 2025, "Block Diffusion", arXiv 2503.09573.
+
+    >>> import maskwright as mw
+    >>> mw.recipes.block_diffusion(2, 1).on(4).dense().astype(int)[0, 0].tolist()
+    [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+    """
+    size = parse_int(block, "block_diffusion: block", minimum=1)
+    tokens = parse_int(length, "block_diffusion: length", minimum=0)
+    if tokens % size:
+        raise ArgumentError(
+            f"block_diffusion: length={tokens} is not a multiple of block={size}. Pad the text."
+        )
+    count = tokens // size
+    if count > MAX_BLOCKS // 2:
+        raise SizeError(
+            f"block_diffusion: {count} blocks, expected at most {MAX_BLOCKS // 2}. "
+            "Pass a larger block."
+        )
+    own, earlier = np.eye(count, dtype=bool), np.tri(count, k=-1, dtype=bool)
+    noised = np.hstack([own, earlier])
+    clean = np.hstack([np.zeros_like(own), own | earlier])
+    visible = np.vstack([noised, clean])
+    return blocks(visible, size, shape=visible.shape)
+
+
+def natten(height: int, width: int, kernel: int) -> Mask:
+    """Neighborhood attention: the `kernel` × `kernel` nearest pixels, also at the border.
+
+    Args:
+        height: Height of the image in pixels or patches.
+        width: Width of the image.
+        kernel: Odd size of the neighbourhood.
+
+    Returns:
+        The mask.
+
+    Raises:
+        ArgumentError: If `kernel` is even.
+
+    Hassani et al. 2022, "Neighborhood Attention Transformer", arXiv 2204.07143.
+
+    >>> import maskwright as mw
+    >>> mw.recipes.natten(4, 4, 3).on(16).spans.row(0)
+    [(0, 3), (4, 7), (8, 11)]
+    """
+    size = parse_int(kernel, "natten: kernel", minimum=1)
+    if size % 2 == 0:
+        raise ArgumentError(f"natten: kernel={size} is even. Pass an odd number.")
+    return image(height, width, radius=size // 2, border="shift")
+
+
+def image_text(images: Any) -> Mask:
+    """Interleaved images and text: causal, with bidirectional attention within each image.
+
+    Args:
+        images: The number of each token's image, -1 for text.
+
+    Returns:
+        The mask.
+
+    Gemma Team 2025, "Gemma 3 Technical Report", arXiv 2503.19786.
+
+    >>> import maskwright as mw
+    >>> mw.recipes.image_text([-1, 0, 0, -1]).on(4).dense().astype(int)[0, 0].tolist()
+    [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    """
+    return causal() | documents(ids=images)

@@ -7,6 +7,7 @@ To add a recipe, write its function, export it in `maskwright.recipes`, and add 
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from maskwright._registry import Registry
@@ -33,10 +34,10 @@ RECIPES: Final[Registry[Callable[..., Any]]] = Registry(
         "sparse_transformer": "sparse:sparse_transformer",
         "chunked": "sparse:chunked",
         "local_global": "sparse:local_global",
-        "medusa": "speculative:medusa",
-        "block_diffusion": "speculative:block_diffusion",
-        "natten": "vision:natten",
-        "image_text": "vision:image_text",
+        "medusa": "models:medusa",
+        "block_diffusion": "models:block_diffusion",
+        "natten": "models:natten",
+        "image_text": "models:image_text",
     },
 )
 
@@ -87,3 +88,30 @@ def example_masks(recipe: str) -> Iterator[tuple[str, Mask]]:
         yield from ((f"{recipe}.{field}", getattr(made, field)) for field in made._fields)
     else:
         yield recipe, made[0] if isinstance(made, tuple) else made
+
+
+class RecipeRow(NamedTuple):
+    """A mask of a recipe's example, as lists of recipes show it."""
+
+    name: str
+    summary: str
+    expression: str
+    size: int | None  # the only number of tokens that the example fits; None if any
+
+
+def recipe_table() -> list[RecipeRow]:
+    """All recipes with their examples as expressions.
+
+    >>> [row.expression for row in recipe_table() if row.name == "sinks"]
+    ['window(back=2) | (keys([0, 1]) & causal())']
+    """
+    return [
+        RecipeRow(name, summary(RECIPES[recipe]), repr(mask), EXAMPLES[recipe].size)
+        for recipe in RECIPES
+        for name, mask in example_masks(recipe)
+    ]
+
+
+def summary(function: object) -> str:
+    """The first line of a docstring."""
+    return (inspect.getdoc(function) or "").partition("\n")[0]

@@ -24,6 +24,9 @@ def sliding(size: int) -> Mask:
     Args:
         size: Number of tokens in the window.
 
+    Returns:
+        The mask.
+
     Jiang et al. 2023, "Mistral 7B", arXiv 2310.06825.
 
     >>> import maskwright as mw
@@ -39,6 +42,9 @@ def sinks(size: int, sinks: int = 4) -> Mask:
     Args:
         size: Number of tokens in the window.
         sinks: Number of tokens at the beginning that stay visible.
+
+    Returns:
+        The mask.
 
     Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks" (StreamingLLM),
     arXiv 2309.17453.
@@ -58,6 +64,9 @@ def longformer(each_side: int, global_tokens: Any) -> Mask:
         each_side: Tokens of the window before the query, and as many after it.
         global_tokens: Positions of the global tokens.
 
+    Returns:
+        The mask.
+
     Beltagy et al. 2020, "Longformer: The Long-Document Transformer", arXiv 2004.05150.
 
     >>> import maskwright as mw
@@ -75,6 +84,9 @@ def bigbird(length: int, block: int = 64, random_blocks: int = 3, seed: int = 0)
         block: Block size.
         random_blocks: Number of random blocks per row of blocks.
         seed: Random seed.
+
+    Returns:
+        The mask.
 
     Raises:
         SizeError: If there are more than 16384 blocks.
@@ -118,6 +130,9 @@ def sparse_transformer(
         summary: Number of tokens at the end of each chunk, for "fixed".
         length: Number of tokens, required for "fixed".
 
+    Returns:
+        The mask.
+
     Raises:
         ArgumentError: If `length` is missing for "fixed", or `length` or `summary` is passed for
             "strided".
@@ -154,6 +169,9 @@ def chunked(size: int) -> Mask:
     Args:
         size: Chunk size.
 
+    Returns:
+        The mask.
+
     Meta AI 2025, Llama 4 (its layers with rotary positions).
 
     >>> import maskwright as mw
@@ -170,6 +188,9 @@ def local_global(layers: int, size: int = 1024, every: int = 6) -> tuple[Mask, .
         layers: Number of layers.
         size: Number of tokens in the window.
         every: Period of the global layers.
+
+    Returns:
+        One mask per layer.
 
     Gemma Team 2025, "Gemma 3 Technical Report", arXiv 2503.19786.
 

@@ -8,6 +8,7 @@ is wrong on other rows, those are added to the sample and the cover is solved ag
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -55,9 +56,10 @@ def join(masks: list[Mask], operator: Operator) -> Candidate:
     return Candidate(mask, cost(mask))
 
 
-def is_window(mask: Mask) -> bool:
-    """Whether it is a causal mask or a sliding window."""
-    return isinstance(mask, Window)
+def read_joined(terms: list[Term], operator: Operator, rows: slice) -> BoolArray:
+    """The cells of some rows of the terms combined by one operator."""
+    join_cells = np.logical_and if operator == "and" else np.logical_or
+    return reduce(join_cells, (term.read(rows) for term in terms))
 
 
 def _select(
@@ -104,10 +106,7 @@ def _wrong_rows(plane: Plane, terms: list[Term], operator: Operator) -> IntArray
     step = max(1, 2**22 // max(1, plane.batch * plane.kv_len))
     for row in range(0, plane.q_len, step):
         part = slice(row, row + step)
-        visible = terms[0].read(part)
-        for term in terms[1:]:
-            cells = term.read(part)
-            visible = visible & cells if operator == "and" else visible | cells
+        visible = read_joined(terms, operator, part)
         bad = (plane.required[:, part] & ~visible) | (plane.forbidden[:, part] & visible)
         wrong.extend((np.flatnonzero(bad.any(axis=(0, 2))) + row).tolist())
         if len(wrong) > 4:
@@ -120,6 +119,6 @@ def _rank(mask: Mask) -> int:
     if any(len(terms_of(mask, operator)) > 1 for operator in OPERATORS):
         return 3
     parts = mask._parts()
-    if not is_window(parts[0] if parts else mask):
+    if not isinstance(parts[0] if parts else mask, Window):
         return 2
     return 1 if parts else 0

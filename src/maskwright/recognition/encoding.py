@@ -95,6 +95,17 @@ def read_values(value: object, what: str) -> tuple[npt.NDArray[Any], str]:
     return values, name if name == "bfloat16" else str(values.dtype)
 
 
+def collapse_repeats(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array with size 1 along axes that repeat the same memory; the last axis is kept.
+
+    `numpy.broadcast_to` and `torch.Tensor.expand` make such arrays, which may be huge.
+    """
+    if not values.ndim:
+        return values
+    repeated = [stride == 0 for stride in values.strides[:-1]]
+    return values[tuple(slice(0, 1) if one else slice(None) for one in repeated)]
+
+
 def interpretations(value: object, what: str) -> tuple[Interpretation, ...]:
     """All interpretations of an array as a mask.
 
@@ -106,30 +117,33 @@ def interpretations(value: object, what: str) -> tuple[Interpretation, ...]:
     """
     values, dtype = read_values(value, what)
     shape = tuple(int(size) for size in values.shape)
+    values = collapse_repeats(values)
     if values.dtype == np.bool_:
         return _both_polarities(values, "bool", shape, dtype)
     highest, lowest = (float(values.max()), float(values.min())) if values.size else (0.0, 0.0)
     if values.dtype.kind in "iu" and lowest >= 0 and highest <= 1:
         return _both_polarities(values != 0, "integer", shape, dtype)
     zeros = values == 0
-    if highest > 0:
+    masked = values <= MAX_MASK_VALUE
+    if highest > 0 and not bool(masked.any()):
         ones = values == 1
         if not bool((zeros | ones).all()):
             raise _invalid_value(what, values, ~(zeros | ones))
         return _both_polarities(ones, "float", shape, dtype)
-    masked = values <= MAX_MASK_VALUE
     if not bool((zeros | masked).all()):
         raise _invalid_value(what, values, ~(zeros | masked))
     mask_value = float(values[masked].max()) if bool(masked.any()) else -np.inf
+    zeros = np.broadcast_to(zeros, shape)
     return (Interpretation(zeros, Convention("additive", 0.0, mask_value, shape, dtype)),)
 
 
 def _both_polarities(
     ones: BoolArray, form: Form, shape: tuple[int, ...], dtype: str
 ) -> tuple[Interpretation, ...]:
+    ones, zeros = np.broadcast_to(ones, shape), np.broadcast_to(~ones, shape)
     return (
         Interpretation(ones, Convention(form, 1.0, 0.0, shape, dtype)),
-        Interpretation(~ones, Convention(form, 0.0, 1.0, shape, dtype)),
+        Interpretation(zeros, Convention(form, 0.0, 1.0, shape, dtype)),
     )
 
 

@@ -256,11 +256,9 @@ def _distinct(sets: list[BoolArray]) -> list[BoolArray]:
 def _keys_term(plane: Plane, chosen: BoolArray, measure: Callable[[Mask], float]) -> Term:
     """The cheapest mask for a set of keys, (batch or 1, keys)."""
     masks = [*_index_masks(Keys, chosen, 0), Padding(None, FrozenArray(chosen))]
-    lengths = prefix_lengths(chosen)
-    if lengths is not None:
+    if (lengths := prefix_lengths(chosen)) is not None:
         masks += [Padding(FrozenArray(lengths), None), Prefix(FrozenArray(lengths))]
-    masked_lengths = prefix_lengths(~chosen)
-    if masked_lengths is not None:
+    if (masked_lengths := prefix_lengths(~chosen)) is not None:
         masks.append(Not(Prefix(FrozenArray(masked_lengths))))
     mask = min(masks, key=measure)
     cells = np.broadcast_to(chosen[:, None], (chosen.shape[0], plane.q_len, plane.kv_len))
@@ -271,8 +269,7 @@ def _queries_term(plane: Plane, chosen: BoolArray) -> Term:
     """The shortest mask for a set of queries, (batch or 1, queries)."""
     before = np.zeros((chosen.shape[0], plane.q_start), np.bool_)
     masks = _index_masks(Queries, np.concatenate([before, chosen], axis=1), plane.q_start)
-    lengths = prefix_lengths(chosen)
-    if lengths is not None:
+    if (lengths := prefix_lengths(chosen)) is not None:
         masks.append(Transpose(Padding(FrozenArray(lengths + plane.q_start), None)))
     mask = min(masks, key=_text_length)
     cells = np.broadcast_to(chosen[:, :, None], (chosen.shape[0], plane.q_len, plane.kv_len))

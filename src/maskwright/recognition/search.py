@@ -7,18 +7,19 @@ the plane. An array is described by one expression for all batch rows and heads,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
 from maskwright.core.atoms.array import Dense
-from maskwright.core.atoms.position import Everything, Nothing
+from maskwright.core.atoms.position import Everything, Nothing, Window
 from maskwright.core.atoms.structure import Graph, Tree
 from maskwright.core.expr import And, Not, PerAxis, Transpose, walk
 from maskwright.core.validate import FrozenArray
 from maskwright.recognition import position_terms as position
 from maskwright.recognition import structure_terms as structure
-from maskwright.recognition.cover import Candidate, cover, is_window, join
+from maskwright.recognition.cover import Candidate, cover, join, read_joined
 from maskwright.recognition.plane import OPERATORS, Plane, Term, any_along, cost, terms_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ MIN_NESTED_COST: Final = 34.0  # of an expression with two operators
 MIN_OPERATOR_COST: Final = 12  # that an operator and another term add
 CELL_COST: Final = 3.0  # characters of a cell in dense() or blocks()
 MAX_MEMBERS: Final = 256  # of by_head() or by_batch()
+MAX_FAILED_SEARCHES: Final = 4  # of planes, more than succeed, before the others are listed
+MAX_SUCCESS_COST: Final = 60.0  # a longer expression of a plane lists edges or positions
 
 
 # ── arrays ────────────────────────────────────────────────────────────────────────────────────
@@ -42,7 +45,20 @@ MAX_MEMBERS: Final = 256  # of by_head() or by_batch()
 
 def explain_array(cells: BoolArray, q_start: int) -> Candidate:
     """The shortest expression for (batch, heads, queries, keys): dense() if no other is."""
-    return _explain_array(cells, ~cells, q_start, thorough=True)
+    return _explain_array(cells, ~cells, q_start, _Budget(), thorough=True)
+
+
+class _Budget:
+    """Bounds the search of arrays without structure, in which the search of every plane fails."""
+
+    def __init__(self) -> None:
+        self._left = MAX_FAILED_SEARCHES
+
+    def explain_plane(self, plane: Plane, *, nested: bool = True) -> Candidate | None:
+        """As `explain_plane`; None without a search if too many have failed."""
+        found = explain_plane(plane, nested=nested) if self._left > 0 else None
+        self._left += 1 if found is not None and found.cost <= MAX_SUCCESS_COST else -1
+        return found
 
 
 def explain_keys(cells: BoolArray) -> Candidate:
@@ -66,14 +82,15 @@ def explain_keys(cells: BoolArray) -> Candidate:
 
 
 def _explain_array(
-    cells: BoolArray, forbidden: BoolArray, q_start: int, *, thorough: bool
+    cells: BoolArray, forbidden: BoolArray, q_start: int, budget: _Budget, *, thorough: bool
 ) -> Candidate:
     """As `explain_array`, where cells that are neither in `cells` nor forbidden are free."""
     cells, forbidden = _collapse(cells, forbidden)
     batch, heads = cells.shape[:2]
     best = None
     if heads == 1:
-        best = explain_plane(Plane(cells[:, 0], forbidden[:, 0], q_start), nested=thorough)
+        plane = Plane(cells[:, 0], forbidden[:, 0], q_start)
+        best = budget.explain_plane(plane, nested=thorough)
     if best is not None and is_short(best):
         return best
     found = [] if best is None else [best]
@@ -83,11 +100,11 @@ def _explain_array(
     dense_cost = _listing_cost(cells, "dense()")
     max_cost = min(dense_cost, *(one.cost for one in found))
     if 1 < heads <= MAX_MEMBERS:
-        search = _PerAxisSearch(cells, forbidden, q_start, 1, thorough)
+        search = _PerAxisSearch(cells, forbidden, q_start, budget, 1, thorough)
         found += search.candidates(max_cost)
     elif 1 < batch <= MAX_MEMBERS and thorough:
         # One expression per batch row gets a thorough search only if there is none for all rows.
-        search = _PerAxisSearch(cells, forbidden, q_start, 0, best is None)
+        search = _PerAxisSearch(cells, forbidden, q_start, budget, 0, best is None)
         found += search.candidates(max_cost)
     shortest = min(found, key=lambda one: one.cost)
     if shortest.cost < dense_cost:
@@ -95,19 +112,20 @@ def _explain_array(
     return Candidate(Dense(FrozenArray(cells)), dense_cost, closed=False)
 
 
+@dataclass
 class _PerAxisSearch:
     """Search for by_head() or by_batch(): one expression per head (axis 1) or batch row (axis 0)."""
 
-    def __init__(
-        self, cells: BoolArray, forbidden: BoolArray, q_start: int, axis: int, thorough: bool
-    ) -> None:
-        self.cells, self.forbidden = cells, forbidden
-        self.q_start, self.axis, self.thorough = q_start, axis, thorough
+    cells: BoolArray
+    forbidden: BoolArray
+    q_start: int
+    budget: _Budget
+    axis: int
+    thorough: bool
 
     def candidates(self, max_cost: float) -> Iterator[Candidate]:
         """Members alone, or in an & with an expression for all of them."""
-        plain = self._members(self.forbidden, max_cost)
-        if plain is not None:
+        if (plain := self._members(self.forbidden, max_cost)) is not None:
             yield plain
             max_cost = min(max_cost, plain.cost)
         # What holds for all members is stated once: the padding, the documents, or a window.
@@ -117,15 +135,14 @@ class _PerAxisSearch:
         plane = Plane(union[:, 0], ~union[:, 0], self.q_start)
         if not plane.has_required or not plane.inverse.has_required:
             return
-        common = explain_plane(plane)
+        common = self.budget.explain_plane(plane)
         if common is None:
             return
         for mask in dict.fromkeys((*terms_of(common.mask, "and"), common.mask)):
             forbidden = self.forbidden & structure.cells_of(plane, mask)[:, None]
             in_brackets = len(terms_of(mask, "or")) > 1
             used = cost(mask) + 3 + 2 * in_brackets
-            inner = self._members(forbidden, max_cost - used)
-            if inner is not None:
+            if (inner := self._members(forbidden, max_cost - used)) is not None:
                 terms = (*terms_of(mask, "and"), inner.mask)
                 yield Candidate(And(terms), used + inner.cost, inner.closed)
 
@@ -139,7 +156,7 @@ class _PerAxisSearch:
             key = np.packbits(required).tobytes() + np.packbits(excluded).tobytes()
             if key not in known:
                 known[key] = _explain_array(
-                    required, excluded, self.q_start, thorough=self.thorough
+                    required, excluded, self.q_start, self.budget, thorough=self.thorough
                 )
             members.append(known[key])
             total += known[key].cost
@@ -184,7 +201,7 @@ def explain_plane(plane: Plane, *, nested: bool = True) -> Candidate | None:
     if not plane.inverse.has_required:
         return Candidate(Everything(), cost(Everything()))
     best = cover(plane, simple_supersets(plane), "and")
-    if best is not None and (best.cost <= MAX_ATOM_COST or is_window(best.mask)):
+    if best is not None and (best.cost <= MAX_ATOM_COST or isinstance(best.mask, Window)):
         return best
     for operator in OPERATORS:
         best = _cheaper(best, _one_operator(plane, operator, _min_cost(best)))
@@ -370,11 +387,7 @@ def _explain_residual(
     inner_operator: Operator = "or" if operator == "and" else "and"
     inner = None
     for view, rows in plane.views if terms else ():
-        cells = terms[0].read(rows)
-        for term in terms[1:]:
-            other = term.read(rows)
-            cells = cells & other if operator == "and" else cells | other
-        rest = _residual(view, cells, operator)
+        rest = _residual(view, read_joined(terms, operator, rows), operator)
         if rest is None and view.is_strip:
             continue  # these rows exclude nothing
         inner = None if rest is None else _inner(rest, inner_operator, max_cost)
@@ -390,20 +403,15 @@ def _residual(
 
     With `strict`, also None if the term contradicts the plane.
     """
-    required, forbidden = plane.required, plane.forbidden
-    if operator == "and":
-        if strict and bool((required & ~cells).any()):
-            return None
-        left, total = forbidden & cells, forbidden
-    else:
-        if strict and bool((forbidden & cells).any()):
-            return None
-        left, total = required & ~cells, required
-    if not left.any() or int(np.count_nonzero(left)) == int(np.count_nonzero(total)):
+    if operator == "or":  # the same of the complement
+        rest = _residual(plane.inverse, ~cells, "and", strict=strict)
+        return None if rest is None else rest.inverse
+    left = plane.forbidden & cells
+    if strict and bool((plane.required & ~cells).any()):
         return None
-    return (
-        plane.with_cells(required, left) if operator == "and" else plane.with_cells(left, forbidden)
-    )
+    if not left.any() or np.count_nonzero(left) == np.count_nonzero(plane.forbidden):
+        return None
+    return plane.with_cells(plane.required, left)
 
 
 def _inner(plane: Plane, operator: Operator, max_cost: float) -> Candidate | None:

@@ -53,6 +53,17 @@ def additive_mask(
     return torch.zeros(keep.shape, dtype=kind, device=keep.device).masked_fill_(~keep, value)
 
 
+def dropping_mask(
+    visible: BoolArray | None, dtype: object, device: object, *, floats: bool
+) -> torch.Tensor | None:
+    """Returns a mask in which True drops; an additive one with `floats` or a dtype."""
+    if visible is None:
+        return None
+    if floats or dtype is not None:
+        return additive_mask(visible, dtype, None, device)
+    return to_tensor(~visible, device)
+
+
 def additive_range(bias: torch.Tensor) -> tuple[float, float]:
     """The minimum of an additive mask, 0 if it has no data, and the minimum of its dtype."""
     import torch

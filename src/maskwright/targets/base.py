@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     EncDecMasks = tuple[BoundMask, BoundMask, BoundMask]  # encoder, decoder, cross-attention
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Target:
     """Which masks a target can represent, and in which format.
 
@@ -49,10 +49,10 @@ class Target:
 
     name: str
     returns: str
-    supports: str
+    supports: str = "every mask"
     polarity: str
-    shape: str
-    alignment: str
+    shape: str = "(B or 1, H or 1, T, S)"
+    alignment: str = "the frame's"
     empty_rows: str
     encoding: str = ""
     accepts_additive: bool = False
@@ -125,6 +125,17 @@ def invalid_dtype(dtype: object, example: str) -> ArgumentError:
     return ArgumentError(
         f"lower: dtype is {given}. Expected a floating-point dtype, such as {example}."
     )
+
+
+def parse_dtype(dtype: Any) -> np.dtype[Any]:
+    """Returns a floating-point dtype of numpy."""
+    try:
+        kind: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise invalid_dtype(dtype, "'float32'") from error
+    if kind.kind != "f":
+        raise invalid_dtype(dtype if kind.kind == "O" else kind.name, "'float32'")
+    return kind
 
 
 def invalid_device(device: object, framework: str, examples: str) -> ArgumentError:

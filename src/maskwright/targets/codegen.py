@@ -32,7 +32,7 @@ IMPORTS: Final = {
 def mask_code(bound: BoundMask, library: Library) -> list[str]:
     """Lines that import the library and build `mask`, True where a query attends."""
     check_text(bound)
-    writer = _Writer(library, bound._home.tokens, bound.frame.q_start < 0)
+    writer = CodeWriter(library, bound._home.tokens, bound.frame.q_start < 0)
     formula = bound.mask._formula(writer, "row", "col")
     if formula is None:
         return _by_maskwright(bound, library)
@@ -92,7 +92,7 @@ def _by_maskwright(bound: BoundMask, library: Library) -> list[str]:
     ]
 
 
-class _Writer:
+class CodeWriter:
     """Writes formulas over two arrays of positions, and the tables that they look up."""
 
     def __init__(self, library: Library, tokens: int, negative: bool) -> None:

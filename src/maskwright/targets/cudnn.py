@@ -8,12 +8,7 @@ import numpy as np
 
 from maskwright.targets._torch import int32_tensor
 from maskwright.targets.base import FORMAT_ONLY, Target
-from maskwright.targets.predicates import (
-    EmptyRows,
-    check_bytes,
-    check_empty_rows,
-    interval_index,
-)
+from maskwright.targets.predicates import EmptyRows, check_bytes, check_empty_rows, interval_index
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -21,10 +16,8 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="cudnn",
     returns="an int32 tensor",
-    supports="every mask",
     polarity="[0, F0) ∪ [F1, F2) ∪ … are visible",
     shape="(H or 1, an odd number of endpoints, B·T)",
-    alignment="the frame's",
     empty_rows="as the kernel does",
     requires="torch",
     tested=FORMAT_ONLY,

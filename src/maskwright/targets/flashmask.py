@@ -8,12 +8,7 @@ import numpy as np
 
 from maskwright.core.spans import Spans
 from maskwright.targets.base import FORMAT_ONLY, Target, Unrepresentable
-from maskwright.targets.predicates import (
-    EmptyRows,
-    check_empty_rows,
-    is_full,
-    is_upper_left_causal,
-)
+from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full, is_upper_left_causal
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask

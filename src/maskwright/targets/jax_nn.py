@@ -97,10 +97,7 @@ def _query_lengths(bound: BoundMask, *, strict: bool) -> IntArray | None:
     """
     visible: BoolArray = np.logical_not(bound.spans.empty_rows())
     some: BoolArray = np.any(visible, axis=1)  # over heads
-    last = (
-        some.shape[1] - np.argmax(some[:, ::-1], axis=1) if some.shape[1] else np.zeros(len(some))
-    )
-    lengths = np.where(some.any(axis=1), last, 0).astype(np.int64)
+    lengths = _lengths(some)
     inside = np.arange(visible.shape[2]) < lengths[:, None, None]
     row = first_true(~visible & inside)
     if row is not None and strict:
@@ -113,9 +110,7 @@ def _flags(bound: BoundMask, queries: IntArray) -> dict[str, Any] | None:
     spans, kv_len = bound.spans, bound.frame.kv_len
     if spans.shape[1] != 1 or single_intervals(spans) is None:
         return None
-    visible = visible_keys(bound)
-    last = kv_len - np.argmax(visible[:, ::-1], axis=1) if kv_len else np.zeros(len(visible))
-    lengths = np.where(visible.any(axis=1), last, 0).astype(np.int64)
+    lengths = _lengths(visible_keys(bound))
     unpadded = np.full_like(lengths, kv_len)
     found = _window_flags(bound, queries, unpadded)  # key lengths only where they are needed
     return _window_flags(bound, queries, lengths) if found is None else found
@@ -152,6 +147,12 @@ def _window_flags(bound: BoundMask, queries: IntArray, keys: IntArray) -> dict[s
     if bool((keys < kv_len).any()):
         flags["key_value_seq_lengths"] = _per_sequence(keys, bound)
     return flags
+
+
+def _lengths(rows: BoolArray) -> IntArray:
+    """The number of entries of each row up to the last True."""
+    from_end = np.argmax(rows[:, ::-1], axis=1) if rows.shape[1] else np.zeros(len(rows), np.int64)
+    return np.where(rows.any(axis=1), rows.shape[1] - from_end, 0)
 
 
 def _per_sequence(lengths: IntArray, bound: BoundMask) -> Any:

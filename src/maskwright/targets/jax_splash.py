@@ -30,7 +30,6 @@ TARGET = Target(
     supports="one mask per head, and segments per sequence",
     polarity="True keeps",
     shape="H masks of (T, S), and segment ids (B, T) and (B, S)",
-    alignment="the frame's",
     empty_rows="uniform; refused",
     encoding="keep",
     requires="jax",

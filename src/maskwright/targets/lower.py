@@ -22,10 +22,10 @@ TARGETS: Final[Registry[TargetModule]] = Registry(
     "target",
     "maskwright.targets",
     {
-        "numpy": "numpy:Bool",
-        "additive": "numpy:Additive",
-        "torch.bool": "torch_dense:Bool",
-        "torch.additive": "torch_dense:Additive",
+        "numpy": "dense:NumpyBool",
+        "additive": "dense:NumpyAdditive",
+        "torch.bool": "dense:TorchBool",
+        "torch.additive": "dense:TorchAdditive",
         "torch.sdpa": "torch_sdpa",
         "torch.mha": "torch_mha",
         "torch.transformer": "torch_transformer",
@@ -120,6 +120,9 @@ def explain_lowering(
         q_start: The position of the first query.
         **options: Options of the target.
 
+    Returns:
+        Python source.
+
     Raises:
         Unsupported: If the target cannot represent the mask.
         ArgumentError: If the mask contains `where(...)`, whose function has no source.
@@ -140,6 +143,9 @@ def explain_lowering(
 
 def capabilities() -> dict[str, Target]:
     """Returns the capabilities of each target, by name.
+
+    Returns:
+        One `Target` per name.
 
     >>> import maskwright as mw
     >>> mw.capabilities()["torch.sdpa"].polarity, mw.capabilities()["torch.mha"].polarity

@@ -17,7 +17,7 @@ import numpy as np
 
 from maskwright.core.validate import parse_int, read_choice
 from maskwright.errors import ArgumentError
-from maskwright.targets.base import Target, Unrepresentable, invalid_dtype
+from maskwright.targets.base import Target, Unrepresentable, invalid_dtype, parse_dtype
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import (
     EmptyRows,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="onnx",
     returns="attributes and inputs of an Attention node",
-    supports="every mask",
     polarity="True keeps",
     shape="attn_mask (B or 1, H or 1, T, S), nonpad_kv_seqlen (B,), or attributes only",
     alignment="the frame's; is_causal and windows at past_len, or nonpad_kv_seqlen - T",
@@ -97,7 +96,9 @@ def lower(
             f"lower: past_len={past} is more than kv_len={bound.frame.kv_len}. "
             "Pass the number of keys in past_key."
         )
-    kind = None if dtype is None else _parse_dtype(dtype)
+    kind = None if dtype is None else parse_dtype(dtype)
+    if kind is not None and kind.name not in FLOAT_DTYPES:
+        raise invalid_dtype(kind.name, "'float32'")
     if version < OPSETS.get(chosen, MIN_OPSET):
         raise ArgumentError(
             f"lower: opset={version} has no {chosen}. Pass opset={OPSETS[chosen]} or newer."
@@ -177,10 +178,7 @@ def _compact(bound: BoundMask, chosen: str, opset: int, past_len: int) -> OnnxAt
 
 
 def _window_attributes(
-    bound: BoundMask,
-    ends: tuple[IntArray, IntArray],
-    offset: IntArray,
-    lengths: IntArray | None,
+    bound: BoundMask, ends: tuple[IntArray, IntArray], offset: IntArray, lengths: IntArray | None
 ) -> dict[str, int] | None:
     """`left_window_size` and `right_window_size` that are equal to the mask, or None.
 
@@ -212,13 +210,3 @@ def _window_attributes(
 
 def _reach(distance: IntArray) -> int:
     return max(int(distance.max(initial=0)), 0)
-
-
-def _parse_dtype(dtype: Any) -> np.dtype[Any]:
-    try:
-        kind: np.dtype[Any] = np.dtype(dtype)
-    except TypeError as error:
-        raise invalid_dtype(dtype, "'float32'") from error
-    if kind.name not in FLOAT_DTYPES:
-        raise invalid_dtype(kind.name if kind.kind != "O" else dtype, "'float32'")
-    return kind

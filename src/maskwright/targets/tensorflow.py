@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="tensorflow",
     returns="a bool tensor; with a dtype, a float tensor",
-    supports="every mask",
     polarity="True keeps; as floats 0 keeps, -inf hides",
-    shape="(B or 1, H or 1, T, S)",
-    alignment="the frame's",
     empty_rows="left to the softmax",
     encoding="keep",
     accepts_additive=True,

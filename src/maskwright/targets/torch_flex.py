@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="torch.flex",
     returns="a BlockMask",
-    supports="every mask",
     polarity="True keeps",
     shape="(B or 1, H or 1, T, S), in blocks",
-    alignment="the frame's",
     empty_rows="zero",
     encoding="keep",
     requires="torch",

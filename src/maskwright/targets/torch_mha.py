@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskwright.targets._torch import additive_mask, check_options, factorize, to_tensor
+from maskwright.targets._torch import check_options, dropping_mask, factorize
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, first_empty_row
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="torch.mha",
     returns="attn_mask and key_padding_mask",
-    supports="every mask",
     polarity="True drops",
     shape="(T, S) or (B·H, T, S), and (B, S)",
-    alignment="the frame's",
     empty_rows="NaN; zero with float masks and need_weights=False, which are used where needed",
     encoding="drop",
     accepts_additive=True,
@@ -27,11 +25,7 @@ TARGET = Target(
 
 
 def lower(
-    bound: BoundMask,
-    *,
-    device: object = None,
-    dtype: object = None,
-    empty_rows: EmptyRows = "zero",
+    bound: BoundMask, *, device: object = None, dtype: object = None, empty_rows: EmptyRows = "zero"
 ) -> dict[str, Any]:
     """One mask for all sequences with the padding of each, or a mask per sequence and head.
 
@@ -40,17 +34,11 @@ def lower(
     """
     check_options(device, dtype)
     check_empty_rows(bound, empty_rows, returns_zero=True)
-    attn_mask, keys = factorize(bound)
     avoid_nan = empty_rows == "zero" and first_empty_row(bound) is not None
-
-    def convert(visible: Any) -> Any:
-        if visible is None:
-            return None
-        if avoid_nan or dtype is not None:
-            return additive_mask(visible, dtype, None, device)
-        return to_tensor(~visible, device)
-
-    lowered = {"attn_mask": convert(attn_mask), "key_padding_mask": convert(keys)}
+    lowered: dict[str, Any] = {
+        name: dropping_mask(visible, dtype, device, floats=avoid_nan)
+        for name, visible in zip(("attn_mask", "key_padding_mask"), factorize(bound), strict=True)
+    }
     return {**lowered, "need_weights": False} if avoid_nan else lowered
 
 

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Any
 from maskwright.targets._torch import additive_mask, check_options, to_tensor
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
-from maskwright.targets.predicates import (
-    EmptyRows,
-    check_empty_rows,
-    is_full,
-    is_upper_left_causal,
-)
+from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full, is_upper_left_causal
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -20,7 +15,6 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="torch.sdpa",
     returns="attn_mask and is_causal",
-    supports="every mask",
     polarity="True keeps",
     shape="(B or 1, H or 1, T, S), or no tensor",
     alignment="the frame's; is_causal, aligned at the upper left, only where it is equal",
@@ -32,11 +26,7 @@ TARGET = Target(
 
 
 def lower(
-    bound: BoundMask,
-    *,
-    device: object = None,
-    dtype: object = None,
-    empty_rows: EmptyRows = "zero",
+    bound: BoundMask, *, device: object = None, dtype: object = None, empty_rows: EmptyRows = "zero"
 ) -> dict[str, Any]:
     """No mask or `is_causal` where that is equal; else a bool mask, or an additive one of `dtype`."""
     check_options(device, dtype)

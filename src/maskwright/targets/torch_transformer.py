@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.targets._torch import additive_mask, factorize, to_tensor
+from maskwright.targets._torch import dropping_mask, factorize
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import bound_code
-from maskwright.targets.predicates import (
-    EmptyRows,
-    check_empty_rows,
-    first_empty_row,
-    visible_keys,
-)
+from maskwright.targets.predicates import EmptyRows, check_empty_rows, first_empty_row, visible_keys
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -26,7 +21,6 @@ TARGET = Target(
     supports="every triple of masks",
     polarity="True drops",
     shape="(T, S) or (B·H, T, S), and (B, S), for each of the three attentions",
-    alignment="the frame's",
     empty_rows="NaN in eval mode; zero with float masks, except in the encoder",
     encoding="drop",
     accepts_additive=True,
@@ -57,12 +51,7 @@ def lower(
         floats = empty_rows == "zero" and first_empty_row(part) is not None
         factors = _factorize_encoder(part, bound[2]) if in_encoder else factorize(part)
         for name, visible in zip(names, factors, strict=True):
-            if visible is None:
-                lowered[name] = None
-            elif floats or dtype is not None:
-                lowered[name] = additive_mask(visible, dtype, None, device)
-            else:
-                lowered[name] = to_tensor(~visible, device)
+            lowered[name] = dropping_mask(visible, dtype, device, floats=floats)
     return lowered
 
 

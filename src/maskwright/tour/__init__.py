@@ -1,6 +1,259 @@
-"""The tour: nine short chapters, each of which shows the code that it runs and what that gives.
+"""The tour: short chapters that show code, run it and print its output.
 
-What may enter: chapters of a few lines on things that exist, and the two ways to show them. A
-chapter's code is held once, as text; what is shown is what is run. `run` turns chapters into
-neutral steps, which `terminal` and `page` draw.
+`chapters/NN-name.md` is a chapter in English and `chapters/NN-name.zh.md` in Chinese, with the
+same code. To add a chapter, add both files; their order is that of their names.
+
+A block ```` ```python ```` is run, and its output is shown as a notebook does. Its info string may
+name packages, as in ```` ```python needs=torch,jax ````: if one is not installed, the block is
+skipped. `run_tour` prints the chapters in the terminal and writes them as a page.
 """
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import platform
+import time
+from datetime import date
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from markdown_it import MarkdownIt
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.text import Text
+
+from maskwright._atomic_write import write_atomic
+from maskwright._optional_deps import EXTRAS
+from maskwright.core.bound import BoundMask
+from maskwright.draw import svg, terminal
+from maskwright.draw.html import page
+from maskwright.draw.picture import scene_from
+from maskwright.draw.scene import Scene
+from maskwright.draw.text import escape
+from maskwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER: Final = Path(__file__).parent / "chapters"
+MAX_WIDTH: Final = 96  # columns of the terminal
+MESSAGES: Final = {
+    "en": {
+        "title": "A tour of maskwright",
+        "contents": "Contents",
+        "skipped": "Skipped: {packages} not installed. Run: pip install 'maskwright[{extras}]'",
+        "seconds": "The tour took {seconds:.0f} s.",
+        "written": "The same as a page: {path}",
+        "run": "Run on {when} with {versions}, {cores} cores.",
+    },
+    "zh": {
+        "title": "maskwright 入门导览",
+        "contents": "目录",
+        "skipped": "跳过：没有安装 {packages}。请运行：pip install 'maskwright[{extras}]'",
+        "seconds": "全程用时 {seconds:.0f} 秒。",
+        "written": "同样的内容也写成了网页：{path}",
+        "run": "运行于 {when}：{versions}，{cores} 个核。",
+    },
+}
+STYLE: Final = f"""
+main {{ max-width: 52rem; margin: 0 auto; }}
+pre {{ overflow-x: auto; padding: .75rem 1rem; border-radius: 6px; background: var(--box); }}
+pre.output {{ background: none; border-left: 3px solid var(--line); border-radius: 0; }}
+.picture {{ overflow-x: auto; margin: 1rem 0; }}
+footer, .skipped {{ color: var(--faint); }}
+{HtmlFormatter(style="xcode").get_style_defs("pre.code")}
+pre.code {{ background: var(--box); }}
+@media (prefers-color-scheme: dark) {{
+{HtmlFormatter(style="github-dark").get_style_defs("pre.code")}
+pre.code {{ background: var(--box); }}
+}}
+"""
+
+
+class Block(NamedTuple):
+    """A part of a chapter: Markdown, or code to run."""
+
+    text: str
+    is_code: bool = False
+    needs: tuple[str, ...] = ()
+
+
+class Chapter(NamedTuple):
+    """A chapter: its number, title and blocks."""
+
+    number: int
+    title: str
+    blocks: tuple[Block, ...]
+
+
+def read_chapters(lang: str = "en") -> list[Chapter]:
+    """Returns the chapters in a language, in the order of their file names.
+
+    >>> [chapter.title for chapter in read_chapters()][:2]
+    ['Write a mask', 'Draw it']
+    """
+    suffix = ".md" if lang == "en" else f".{lang}.md"
+    paths = sorted(path for path in FOLDER.glob("*.md") if "".join(path.suffixes) == suffix)
+    return [
+        _parse_chapter(number, path.read_text(encoding="utf-8"))
+        for number, path in enumerate(paths, start=1)
+    ]
+
+
+def _parse_chapter(number: int, text: str) -> Chapter:
+    title, _, body = text.partition("\n")
+    return Chapter(number, title.removeprefix("# "), tuple(_blocks(body)))
+
+
+def _blocks(text: str) -> Iterator[Block]:
+    lines = text.splitlines()
+    start = 0
+    for token in MarkdownIt().parse(text):
+        if token.type == "fence" and token.level == 0 and token.map is not None:
+            language, _, needs = token.info.partition(" needs=")
+            if language == "python":
+                yield Block("\n".join(lines[start : token.map[0]]).strip())
+                yield Block(token.content.strip(), True, tuple(filter(None, needs.split(","))))
+                start = token.map[1]
+    yield Block("\n".join(lines[start:]).strip())
+
+
+def run_tour(chapter: int | None = None, lang: str = "en", output: Path | None = None) -> None:
+    """Runs one chapter or all, prints them, and writes them to an HTML page.
+
+    Args:
+        chapter: The number of a chapter. Default: all.
+        lang: "en" or "zh".
+        output: The file of the page. Default: no page.
+
+    Raises:
+        ArgumentError: If the chapter does not exist, or the page cannot be written.
+    """
+    chapters = read_chapters(lang)
+    if chapter is not None:
+        if not 1 <= chapter <= len(chapters):
+            raise ArgumentError(f"tour: chapter={chapter}, expected 1 to {len(chapters)}.")
+        chapters = [chapters[chapter - 1]]
+    if output is not None:  # checked before the chapters run
+        directory = output.resolve().parent
+        if output.is_dir() or not os.access(directory, os.W_OK):
+            raise ArgumentError(f"tour: {output} cannot be written. Pass another file.")
+    messages, start = MESSAGES[lang], time.perf_counter()
+    tour = _Tour(lang)
+    for one in chapters:
+        tour.run(one)
+    if chapter is None:
+        tour.console.print(messages["seconds"].format(seconds=time.perf_counter() - start))
+    if output is not None:
+        write_atomic(output, tour.page(chapters))
+        written = messages["written"].format(path=output.resolve())
+        tour.console.print(written, soft_wrap=True, highlight=False)
+
+
+class _Tour:
+    """Runs chapters, prints them, and collects their HTML."""
+
+    def __init__(self, lang: str) -> None:
+        self.lang = lang
+        self.messages = MESSAGES[lang]
+        self.console = Console(highlight=False)
+        self.console.width = min(self.console.width, MAX_WIDTH)
+        self.html: list[str] = []
+
+    def run(self, chapter: Chapter) -> None:
+        """Shows each block of a chapter, and runs its code. The blocks share their variables."""
+        self.console.print()
+        self.console.rule(f"[bold]{chapter.number}. {chapter.title}", align="left", style="dim")
+        self.console.print()
+        self.html.append(
+            f'<h2 id="{chapter.number}">{chapter.number}. {escape(chapter.title)}</h2>'
+        )
+        variables: dict[str, Any] = {"__name__": "tour", "lang": self.lang}
+        for block in chapter.blocks:
+            missing = [name for name in block.needs if find_spec(name) is None]
+            if missing:
+                self._skip(missing)
+            elif block.is_code:
+                self._code(block.text)
+                for result in _run(block.text, variables):
+                    self._result(result)
+            elif block.text:
+                self.console.print(Markdown(block.text))
+                self.console.print()
+                self.html.append(MarkdownIt().render(block.text))
+
+    def page(self, chapters: list[Chapter]) -> str:
+        """The HTML page of what was run."""
+        links = "".join(f'<li><a href="#{c.number}">{escape(c.title)}</a></li>\n' for c in chapters)
+        packages = [n for n in ("maskwright", "numpy", "torch", "jax", "keras") if find_spec(n)]
+        versions = [f"{name} {metadata.version(name)}" for name in packages]
+        run = self.messages["run"].format(
+            when=date.today().isoformat(),
+            versions=", ".join([f"Python {platform.python_version()}", *versions]),
+            cores=os.cpu_count(),
+        )
+        body = "\n".join(self.html)
+        title = self.messages["title"]
+        return page(
+            title,
+            f'<main>\n<h1>{title}</h1>\n<nav aria-label="{self.messages["contents"]}">\n<ol>\n{links}'
+            f"</ol>\n</nav>\n{body}\n<footer><p>{escape(run)}</p></footer>\n</main>",
+            style=STYLE,
+            lang="zh-CN" if self.lang == "zh" else "en",
+        )
+
+    def _skip(self, missing: list[str]) -> None:
+        extras = ",".join(sorted({EXTRAS[name] for name in missing}))
+        text = self.messages["skipped"].format(packages=", ".join(missing), extras=extras)
+        self.console.print(text, style="dim", soft_wrap=True, markup=False)
+        self.console.print()
+        self.html.append(f'<p class="skipped">{escape(text)}</p>')
+
+    def _code(self, source: str) -> None:
+        syntax = Syntax(
+            source, "python", theme="ansi_dark", background_color="default", word_wrap=True
+        )
+        self.console.print(Padding(syntax, (0, 0, 1, 2)))
+        coloured = highlight(source, PythonLexer(), HtmlFormatter(nowrap=True))
+        self.html.append(f'<pre class="code" tabindex="0"><code>{coloured}</code></pre>')
+
+    def _result(self, result: str | Scene) -> None:
+        if isinstance(result, str):
+            self.console.print(Text(result), soft_wrap=True)
+            self.html.append(
+                f'<pre class="output" tabindex="0"><samp>{escape(result)}</samp></pre>'
+            )
+        else:
+            drawn = terminal.render(
+                result, self.console.width, colour=self.console.color_system is not None
+            )
+            self.console.print(Text.from_ansi(drawn), soft_wrap=True)
+            self.html.append(f'<div class="picture" tabindex="0">{svg.render(result)}</div>')
+        self.console.print()
+
+
+def _run(source: str, variables: dict[str, Any]) -> Iterator[str | Scene]:
+    """Yields what the code prints, and the value of its last expression."""
+    parsed = ast.parse(source)
+    last = parsed.body.pop() if isinstance(parsed.body[-1], ast.Expr) else None
+    printed, value = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        exec(compile(parsed, "<tour>", "exec"), variables)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "<tour>", "eval"), variables)
+    if text := printed.getvalue().rstrip():
+        yield text
+    if isinstance(value, BoundMask | Scene):
+        yield scene_from(value)
+    elif value is not None:
+        yield repr(value)

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,7 @@ from torch.utils import _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from maskwright.core.expr import brief
-from maskwright.recognition.recognize import Recognized, recognize
+from maskwright.recognition import Recognized, recognize
 from maskwright.tracing.provenance import is_plain
 
 if TYPE_CHECKING:
@@ -120,22 +120,9 @@ class AttentionCall:
 
     def as_dict(self) -> dict[str, Any]:
         """The call as JSON-compatible data, without the cells."""
-        return {
-            "index": self.index,
-            "layer": self.layer,
-            "kernel": self.kernel,
-            "q_shape": list(self.q_shape),
-            "k_shape": list(self.k_shape),
-            "v_shape": list(self.v_shape),
-            "out_shape": list(self.out_shape),
-            "shapes": [list(shape) for shape in self.shapes],
-            "mask": self.mask_text,
-            "convention": self.convention,
-            "after_softmax": self.after_softmax,
-            "cross": self.cross,
-            "step": self.step,
-            "masked_share": self.masked_share,
-        }
+        names = [field.name for field in fields(self) if field.name not in ("visible", "masks")]
+        plain = {name: _to_lists(getattr(self, name)) for name in names}
+        return {**plain, "mask": self.mask_text, "masked_share": self.masked_share}
 
     def __str__(self) -> str:
         return f"{self.layer or '(model)'}: {self.kernel}, {self.mask_text}, {self.convention}"
@@ -198,16 +185,10 @@ class PendingCall:
     def finish(self, index: int, step: int) -> AttentionCall:
         """The complete call."""
         q, k, v, out = self.shapes
-        batch = q[0] if q else out[0] if out else self.visible.shape[0]
-        heads = q[1] if q else out[1] if out else self.visible.shape[1]
+        weights = (*(q or out or self.visible.shape)[:2], *self.visible.shape[2:])
         around = self.module_call
-        shapes = (
-            None if around is None else around.input_shape,
-            q,
-            (batch, heads, *self.visible.shape[2:]),
-            out,
-            None if around is None else around.output_shape,
-        )
+        before, after = (around.input_shape, around.output_shape) if around else (None, None)
+        shapes = (before, q, weights, out, after)
         return AttentionCall(
             index=index,
             layer=self.layer,
@@ -400,6 +381,11 @@ def first_tensor(values: Any) -> torch.Tensor | None:
             if found is not None:
                 return found
     return None
+
+
+def _to_lists(value: Any) -> Any:
+    """Tuples as lists, as in JSON."""
+    return [_to_lists(part) for part in value] if isinstance(value, tuple) else value
 
 
 def shape_of(x: Any) -> Shape | None:

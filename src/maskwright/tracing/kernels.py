@@ -50,9 +50,7 @@ class FastPathArgs(NamedTuple):
 
 
 def bind_sdpa(
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    parameters: tuple[str, ...] = SDPA_PARAMETERS,
+    args: tuple[Any, ...], kwargs: dict[str, Any], parameters: tuple[str, ...] = SDPA_PARAMETERS
 ) -> SdpaArgs:
     """Arguments of scaled_dot_product_attention, or of one of its fused operators."""
     given = {**dict(zip(parameters, args, strict=False)), **kwargs}
@@ -66,27 +64,14 @@ def bind_sdpa(
     )
 
 
-def bind_mha_fast_path(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FastPathArgs:
-    """Arguments of torch._native_multi_head_attention."""
-    given = {**dict(zip(MHA_FAST_PATH_PARAMETERS, args, strict=False)), **kwargs}
+def bind_fast_path(
+    parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> FastPathArgs:
+    """Arguments of torch._native_multi_head_attention or torch._transformer_encoder_layer_fwd."""
+    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    x, heads = (given["src"], "num_heads") if "src" in given else (given["query"], "num_head")
     return FastPathArgs(
-        given["query"],
-        given["embed_dim"],
-        given["num_head"],
-        given.get("mask"),
-        given.get("mask_type"),
-    )
-
-
-def bind_encoder_fast_path(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FastPathArgs:
-    """Arguments of torch._transformer_encoder_layer_fwd."""
-    given = {**dict(zip(ENCODER_FAST_PATH_PARAMETERS, args, strict=False)), **kwargs}
-    return FastPathArgs(
-        given["src"],
-        given["embed_dim"],
-        given["num_heads"],
-        given.get("mask"),
-        given.get("mask_type"),
+        x, given["embed_dim"], given[heads], given.get("mask"), given.get("mask_type")
     )
 
 

@@ -28,7 +28,7 @@ from maskwright.tracing.softmax import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from maskwright.tracing.softmax import ManualAttention
 
@@ -39,15 +39,9 @@ MATMULS: Final = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv":
 SOFTMAXES: Final = {"_softmax", "_safe_softmax"}
 EXPONENTIALS: Final = {"exp", "exp2"}  # of a softmax that is normalized by another operation
 SAME_SHAPE: Final = {
-    "_fused_rms_norm",
-    "_to_copy",
-    "clone",
-    "copy",
-    "native_layer_norm",
-    "tril",
-    "triu",
+    *("_fused_rms_norm", "_to_copy", "clone", "copy", "native_layer_norm", "tril", "triu"),
 }
-WRITES: Final = {"copy", "index_copy", "index_put", "scatter", "slice_scatter"}
+ELEMENTWISE: Final = SAME_SHAPE | {"index_copy", "index_put", "scatter", "slice_scatter"}
 MAX_PATH: Final = 64  # operations between a matmul and a softmax
 
 
@@ -185,12 +179,7 @@ class Provenance:
             self._cat(args, first)
         elif base == "constant_pad_nd":
             self._pad(args[0], args[1], first)
-        elif (
-            torch.Tag.pointwise in func.tags
-            or func._schema.is_mutable
-            or base in WRITES
-            or base in SAME_SHAPE
-        ):
+        elif torch.Tag.pointwise in func.tags or func._schema.is_mutable or base in ELEMENTWISE:
             self._pointwise(base, args, first)
         elif not base.endswith("_like") and not base.startswith("new_"):
             self._other(args, first)
@@ -210,6 +199,10 @@ class Provenance:
         # While a weak reference is held, no other storage gets the same address.
         entry = self._nodes.get(x.untyped_storage()._cdata)
         return None if entry is None or entry[0].expired() else entry[1]
+
+    def _known(self, tensors: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, Node]]:
+        """The tensors that have a node, with it."""
+        return [(x, node) for x in tensors if (node := self._node(x)) is not None]
 
     def _set(self, x: torch.Tensor, node: Node) -> None:
         storage = x.untyped_storage()
@@ -312,16 +305,8 @@ class Provenance:
             scores = torch.where(weights == 0, -torch.inf, 0.0)
         masked = masked_cells(scores, weights, masks)
         root = self._new("softmax", out, None)
-        root.softmax = Softmax(
-            tuple(out.shape),
-            dim,
-            weights,
-            masked,
-            masks,
-            matmul,
-            keys_first=keys_first,
-            normalized=normalized,
-        )
+        shape = tuple(out.shape)
+        root.softmax = Softmax(shape, dim, weights, masked, masks, matmul, keys_first, normalized)
         self._set(out, root)
 
     def _pointwise(self, base: str, args: tuple[Any, ...], out: torch.Tensor) -> None:
@@ -331,18 +316,15 @@ class Provenance:
         if is_plain(args[0]) and args[0].untyped_storage()._cdata == storage:
             self._in_place(base, args, out)
             return
-        parents = [(x, node) for x in tensors if (node := self._node(x)) is not None]
+        parents = self._known(tensors)
         learned = bool(tensors) and all(self._is_learned(x) for x in tensors)
         if not parents and not learned:
             if base not in SAME_SHAPE or not tensors:
                 return
             self._origins(tensors[0])
-            parents = [(x, node) for x in tensors[:1] if (node := self._node(x)) is not None]
-        links = [
-            _link(node, x, out)
-            for x, node in parents
-            if not out.is_complex() and _broadcasts(x, out)
-        ]
+            parents = self._known(tensors[:1])
+        linked = [] if out.is_complex() else parents
+        links = [_link(node, x, out) for x, node in linked if _broadcasts(x, out)]
         node = self._new("derived", out, _merge_origins(base, [n for _, n in parents]), links)
         node.learned = learned
         node.masks += self._find_masks(base, args, out)
@@ -350,18 +332,14 @@ class Provenance:
 
     def _in_place(self, base: str, args: tuple[Any, ...], out: torch.Tensor) -> None:
         """The storage keeps its node, to which a mask may be added."""
-        others = [x for x in args[1:] if is_plain(x) and _is_numeric(x)]
-        parents = [node for x in others if (node := self._node(x)) is not None]
+        others = self._known(x for x in args[1:] if is_plain(x) and _is_numeric(x))
+        parents = [node for _, node in others]
         node = self._node(out)
         if base == "copy" and node is not None and node.length == out.numel():
             node = None  # all elements are overwritten
         if node is None:
             if parents:
-                links = [
-                    _link(parent, x, out)
-                    for x in others
-                    if (parent := self._node(x)) is not None and _broadcasts(x, out)
-                ]
+                links = [_link(parent, x, out) for x, parent in others if _broadcasts(x, out)]
                 self._set(out, self._new("derived", out, _merge_origins(base, parents), links))
             return
         node.masks += self._find_masks(base, args, out)
@@ -393,7 +371,7 @@ class Provenance:
 
     def _cat(self, args: tuple[Any, ...], out: torch.Tensor) -> None:
         parts = [x for x in args[0] if is_plain(x) and x.numel()]
-        nodes = [node for x in parts if (node := self._node(x)) is not None]
+        nodes = [node for _, node in self._known(parts)]
         if not nodes or sum(x.numel() for x in parts) != out.numel():
             return
         dim, start, links = int(args[1]) if len(args) > 1 else 0, 0, []
@@ -424,7 +402,7 @@ class Provenance:
         flat = [y for x in args for y in (x if isinstance(x, (list, tuple)) else (x,))]
         tensors = [x for x in flat if is_plain(x)]
         learned = bool(tensors) and all(self._is_learned(x) for x in tensors)
-        nodes = [node for x in tensors if (node := self._node(x)) is not None and not node.learned]
+        nodes = [node for _, node in self._known(tensors) if not node.learned]
         if nodes or learned:
             new = self._new("source", out, frozenset().union(*(n.origins for n in nodes)))
             new.active = any(node.active for node in nodes)

@@ -29,8 +29,9 @@ from maskwright.tracing.calls import (
     snapshot,
 )
 from maskwright.tracing.kernels import (
-    bind_encoder_fast_path,
-    bind_mha_fast_path,
+    ENCODER_FAST_PATH_PARAMETERS,
+    MHA_FAST_PATH_PARAMETERS,
+    bind_fast_path,
     bind_sdpa,
     describe_convention,
     fast_path_visible,
@@ -69,14 +70,10 @@ class AttentionTracer:
         self._provenance = Provenance()
         self._pending: list[PendingCall] = []
         self.modules = ModuleStack(
-            self.function_mode,
-            self.dispatch_mode,
-            self._provenance.add_parameters,
-            module_outputs,
+            self.function_mode, self.dispatch_mode, self._provenance.add_parameters, module_outputs
         )
-        self._handlers: dict[Any, Callable[..., Any]] = {
+        self._recorders: dict[Any, Callable[..., None]] = {  # of the arguments and the output
             F.scaled_dot_product_attention: self._sdpa,
-            F.multi_head_attention_forward: self._mha,
             torch._native_multi_head_attention: self._mha_fast_path,
             torch._transformer_encoder_layer_fwd: self._encoder_fast_path,
             F.dropout: self._dropout,
@@ -127,10 +124,20 @@ class AttentionTracer:
         ours = any(kind.__module__.startswith("maskwright.") for kind in types)
         if self.modules.is_paused() or ours:
             return func(*args, **kwargs)
-        if isinstance(func, HigherOrderOperator):
-            return self._higher_order(func, args, kwargs)
-        handler = self._handlers.get(func)
-        return func(*args, **kwargs) if handler is None else handler(func, args, kwargs)
+        if func is F.multi_head_attention_forward:
+            return self._mha(func, args, kwargs)
+        # SDPA inside vmap: its operator is recorded instead.
+        in_vmap = func is F.scaled_dot_product_attention and not all(map(has_data, args[:3]))
+        recorder = None if in_vmap else self._recorders.get(func)
+        if recorder is None and not isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs)
+        with self.modules.paused():
+            out = func(*args, **kwargs)
+            if recorder is not None:
+                recorder(args, kwargs, out)
+            elif func.__name__ == "flex_attention" and all(map(has_data, args[:3])):
+                self._flex(args, out[0])
+        return out
 
     def call_operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an ATen operator and records its provenance."""
@@ -156,13 +163,8 @@ class AttentionTracer:
 
     # ── functions of torch ────────────────────────────────────────────────────────────────────
 
-    def _sdpa(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not all(has_data(x) for x in args[:3]):  # inside vmap: its operator is recorded instead
-            return func(*args, **kwargs)
-        with self.modules.paused():
-            out = func(*args, **kwargs)
-            self._record_sdpa(bind_sdpa(args, kwargs), out)
-        return out
+    def _sdpa(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self._record_sdpa(bind_sdpa(args, kwargs), out)
 
     def _mha(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """F.multi_head_attention_forward: the attention call is recorded inside it."""
@@ -183,51 +185,40 @@ class AttentionTracer:
         call.output_shape = shape_of(out[0])
         return out
 
-    def _mha_fast_path(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self.modules.paused():
-            out = func(*args, **kwargs)
-            self._record_fast_path("mha fast path", bind_mha_fast_path(args, kwargs), out[0])
-        return out
+    def _mha_fast_path(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        call = bind_fast_path(MHA_FAST_PATH_PARAMETERS, args, kwargs)
+        self._record_fast_path("mha fast path", call, out[0])
 
-    def _encoder_fast_path(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self.modules.paused():
-            out = func(*args, **kwargs)
-            self._record_fast_path("encoder fast path", bind_encoder_fast_path(args, kwargs), out)
-        return out
+    def _encoder_fast_path(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        call = bind_fast_path(ENCODER_FAST_PATH_PARAMETERS, args, kwargs)
+        self._record_fast_path("encoder fast path", call, out)
 
-    def _dropout(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self.modules.paused():
-            out = func(*args, **kwargs)
-            x = args[0] if args else kwargs.get("input")
-            first = out[0] if isinstance(out, tuple) else out
-            if first is not x:
-                self._provenance.record_dropout(x, first)
-        return out
+    def _dropout(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        x = args[0] if args else kwargs.get("input")
+        first = out[0] if isinstance(out, tuple) else out
+        if first is not x:
+            self._provenance.record_dropout(x, first)
 
-    def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operator that takes functions, such as flex_attention."""
-        with self.modules.paused():
-            out = func(*args, **kwargs)
-            if func.__name__ == "flex_attention" and all(has_data(x) for x in args[:3]):
-                q, k, v, score_mod, block_mask = args[:5]
-                mask_mod = block_mask[-1]
-                if "_identity" in getattr(score_mod, "__name__", ""):
-                    score_mod = None
-                masks = {"mask_mod": mask_mod, "score_mod": score_mod}
-                if "noop" in getattr(mask_mod, "__name__", ""):
-                    del masks["mask_mod"]
-                if score_mod is None:
-                    del masks["score_mod"]
-                self._record(
-                    "flex",
-                    [self._shape_4d(x) for x in (q, k, v, out[0])],
-                    flex_visible(score_mod, mask_mod, (*q.shape[:3], k.shape[2]), q.device),
-                    masks=masks,
-                    convention=" + ".join(masks) or "none",
-                    cross=self._is_cross(q, k),
-                    out=out[0],
-                )
-        return out
+    def _flex(self, args: tuple[Any, ...], out: Any) -> None:
+        """The operator of flex_attention, which takes functions."""
+        q, k, v, score_mod, block_mask = args[:5]
+        mask_mod = block_mask[-1]
+        if "_identity" in getattr(score_mod, "__name__", ""):
+            score_mod = None
+        masks = {"mask_mod": mask_mod, "score_mod": score_mod}
+        if "noop" in getattr(mask_mod, "__name__", ""):
+            del masks["mask_mod"]
+        if score_mod is None:
+            del masks["score_mod"]
+        self._record(
+            "flex",
+            [self._shape_4d(x) for x in (q, k, v, out)],
+            flex_visible(score_mod, mask_mod, (*q.shape[:3], k.shape[2]), q.device),
+            masks=masks,
+            convention=" + ".join(masks) or "none",
+            cross=self._is_cross(q, k),
+            out=out,
+        )
 
     # ── recording ─────────────────────────────────────────────────────────────────────────────
 
@@ -265,13 +256,7 @@ class AttentionTracer:
         head_dim = call.embed_dim // call.num_heads
         shape = (x.size(0), call.num_heads, visible.shape[-1], head_dim)
         self._record(
-            kernel,
-            [shape] * 4,
-            visible,
-            masks=masks,
-            convention=convention,
-            cross=False,
-            out=out,
+            kernel, [shape] * 4, visible, masks=masks, convention=convention, cross=False, out=out
         )
 
     def _record_manual(self, found: ManualAttention) -> None:
@@ -374,13 +359,7 @@ class _FunctionMode(TorchFunctionMode):  # type: ignore[misc]
         super().__init__()
         self.tracer = tracer
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the function."""
         return self.tracer.call_function(func, types, args, kwargs or {})
 
@@ -394,12 +373,6 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.tracer = tracer
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operator."""
         return self.tracer.call_operator(func, args, kwargs or {})

@@ -12,12 +12,10 @@ import torch
 import maskwright as mw
 from maskwright.engine.backends import blocks
 from maskwright.engine.reference import reference
-from tests.engine.given import (
-    HAS_KERNEL,
+from tests._helpers.attention_inputs import (
     MASKS,
     T,
     error,
-    gradients,
     largest_summand,
     sizes_of,
     tensors,
@@ -47,7 +45,7 @@ def assert_exact(found: Any, right: Any, given: Any) -> None:
 @pytest.mark.parametrize("height", [5, 16, blocks.BLOCK_Q])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MASKS)
-def test_equals_the_reference(name: str, dtype: torch.dtype, height: int) -> None:
+def test_equals_reference(name: str, dtype: torch.dtype, height: int) -> None:
     sizes = sizes_of(name)
     given = tensors(**sizes, kv_heads=sizes["heads"] // 2, dtype=dtype).learning()
     bound = MASKS[name].on(T, **sizes)
@@ -55,21 +53,6 @@ def test_equals_the_reference(name: str, dtype: torch.dtype, height: int) -> Non
         found = run(given, bound, impl="blocks")
     doubles = type(given)(*(x.double() for x in given)).learning()
     assert_exact(found, run(doubles, bound, impl="reference"), given)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_without_gradient_of_the_logsumexp_and_with_other_value_sizes(dtype: torch.dtype) -> None:
-    for value_dim in (4, 6):
-        given = tensors(heads=4, kv_heads=2, value_dim=value_dim, dtype=dtype).learning()
-        bound = MASKS["sinks"].on(T, heads=4)
-        grads = []
-        for impl in ("blocks", "reference"):
-            leaves = given if impl == "blocks" else type(given)(*(x.double() for x in given))
-            leaves = leaves.learning()
-            out = mw.attention(*leaves, bound, impl=impl, enable_gqa=True)
-            lse = out.new_zeros(1)  # not compared here
-            grads.append((out, lse, *gradients(out, leaves)))
-        assert_exact(grads[0], grads[1], given)
 
 
 @pytest.mark.parametrize("name", ["causal", "padding", "sinks", "by head"])
@@ -95,33 +78,9 @@ def test_dropout_equals_explicit_weights(name: str, dtype: torch.dtype) -> None:
     assert_exact(found, (out, right.lse, *grads), given)
 
 
-@pytest.mark.parametrize("scale", [-0.7, -1e-3, 1e-6, 0.0, 20.0])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_with_any_scale(scale: float, dtype: torch.dtype) -> None:
-    given = tensors(dim=16, dtype=dtype)
-    found = mw.attention(*given, MASKS["causal"], impl="blocks", scale=scale)
-    right = reference(*given, MASKS["causal"].on(T), scale)
-    assert error(found, right.out) <= tolerance(dtype, right.out, T)
-
-
 def test_only_visible_keys_are_read() -> None:
     bound = (mw.window(back=7) | mw.keys(range(4))).on(4096)
     widths = [
         int((ranges.stops - ranges.starts).sum()) for ranges in blocks._key_ranges(bound, 128)
     ]
     assert max(widths) <= 128 + 7 + 4
-
-
-@pytest.mark.parametrize("dropout_p", [0.0, 0.25])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", MASKS if HAS_KERNEL else [])
-def test_equals_the_c_kernel(name: str, dtype: torch.dtype, dropout_p: float) -> None:
-    """The same numbers within rounding; with dropout, from the same seed, the same dropped cells."""
-    sizes = sizes_of(name)
-    given = tensors(**sizes, kv_heads=sizes["heads"] // 2, dim=8, dtype=dtype).learning()
-    bound = MASKS[name].on(T, **sizes)
-    found = []
-    for impl in ("native", "blocks"):
-        torch.manual_seed(3)
-        found.append(run(given, bound, impl=impl, dropout_p=dropout_p))
-    assert_exact(found[0], found[1], given)

@@ -13,7 +13,7 @@ from maskwright.core.spans import Spans
 from maskwright.engine.backends.native import span_buffers, submasks
 
 
-def test_the_buffers_are_cached_with_the_mask() -> None:
+def test_buffers_are_cached_with_mask() -> None:
     bound = mw.causal().on(8)
     assert submasks(bound) is submasks(bound)
     (whole,) = submasks(bound)
@@ -32,13 +32,15 @@ def test_the_buffers_are_cached_with_the_mask() -> None:
         ([0, 1, 2], [0, 0], [1, 5]),
     ],
 )
-def test_invalid_spans_are_refused(offsets: list[int], starts: list[int], stops: list[int]) -> None:
+def test_invalid_spans_are_rejected(
+    offsets: list[int], starts: list[int], stops: list[int]
+) -> None:
     flat = CSR(*(np.array(x, np.int64) for x in (offsets, starts, stops)))
     with pytest.raises(ValueError, match="invalid spans"):
         span_buffers(Spans((1, 1, 2), 4, flat=flat))
 
 
-def test_a_mask_without_cells_has_valid_addresses() -> None:
+def test_mask_without_cells_has_valid_addresses() -> None:
     assert all(span_buffers(mw.nothing().on(3).spans).args)
 
 
@@ -64,7 +66,7 @@ def test_dilation(mask: mw.Mask, step: int) -> None:
     rows=st.integers(1, 30),
     back=st.integers(0, 30),
 )
-def test_submasks_are_the_whole_mask(step: int, phase: int, rows: int, back: int) -> None:
+def test_submasks_are_whole_mask(step: int, phase: int, rows: int, back: int) -> None:
     bound = (mw.window(back=back) & mw.stride(step, phase=phase % step)).on(rows, 30)
     dense = np.zeros((rows, 30), np.bool_)
     for part in submasks(bound):

@@ -14,59 +14,47 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.engine import native as bindings
 from maskwright.engine.backends.native import run, span_buffers
-from maskwright.engine.native import bindings
-from maskwright.engine.native.bindings import KernelArgs, loaded, use_isa
-from tests.engine.native.helpers import needs_kernel
+from maskwright.engine.native import KernelArgs, loaded, use_isa
+from tests._helpers.native_kernel import needs_kernel
+from tests._helpers.run_python import run_python
 
 pytestmark = needs_kernel
 
 
-def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 PRINT_ISA = """
-from maskwright.engine.native.bindings import loaded
+from maskwright.engine.native import loaded
 print(loaded().isa, loaded().library is not None)
 """
 
 
-@pytest.mark.parametrize("isa", loaded().isas)
-def test_an_environment_variable_selects_the_instruction_set(isa: str) -> None:
-    assert python(PRINT_ISA, MASKWRIGHT_ISA=isa).stdout.split() == [isa, "True"]
+@pytest.mark.parametrize("isa", [*loaded().isas, "none"])
+def test_environment_variable_selects_instruction_set(isa: str) -> None:
+    expected = ["None", "False"] if isa == "none" else [isa, "True"]
+    assert run_python(PRINT_ISA, MASKWRIGHT_ISA=isa).stdout.split() == expected
 
 
-def test_none_disables_the_kernel() -> None:
-    assert python(PRINT_ISA, MASKWRIGHT_ISA="none").stdout.split() == ["None", "False"]
-
-
-def test_an_unknown_instruction_set_is_an_error() -> None:
-    error = python(PRINT_ISA, MASKWRIGHT_ISA="mmx").stderr
+def test_unknown_instruction_set_is_error() -> None:
+    error = run_python(PRINT_ISA, MASKWRIGHT_ISA="mmx").stderr
     assert "mmx" in error
     assert all(name in error for name in (*loaded().isas, "none", "MASKWRIGHT_ISA"))
     with pytest.raises(mw.ArgumentError, match="mmx"):
         use_isa("mmx")
 
 
-def test_the_best_instruction_set_is_the_default() -> None:
+def test_best_instruction_set_is_default() -> None:
     assert loaded().isa == os.environ.get("MASKWRIGHT_ISA", loaded().isas[0])
     assert loaded().isas[-1] == "baseline"
 
 
-def test_a_missing_file_and_a_broken_file_are_reasons(tmp_path: Any) -> None:
-    code = "from maskwright.engine.native.bindings import loaded; print(loaded().reason)"
-    missing = python(code, MASKWRIGHT_KERNEL=str(tmp_path / "none.so")).stdout
+def test_missing_file_and_broken_file_are_reasons(tmp_path: Any) -> None:
+    code = "from maskwright.engine.native import loaded; print(loaded().reason)"
+    missing = run_python(code, MASKWRIGHT_KERNEL=str(tmp_path / "none.so")).stdout
     assert "not built" in missing
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
-    assert "broken.so cannot be loaded" in python(code, MASKWRIGHT_KERNEL=str(broken)).stdout
+    assert "broken.so cannot be loaded" in run_python(code, MASKWRIGHT_KERNEL=str(broken)).stdout
 
 
 def test_python_and_c_agree_on_every_field() -> None:
@@ -76,7 +64,7 @@ def test_python_and_c_agree_on_every_field() -> None:
     assert ("dropout.k_stride", KernelArgs.dropout.offset + 40, 8) in fields
 
 
-def test_packed_arguments_are_the_structure() -> None:
+def test_packed_arguments_are_structure() -> None:
     values = [
         float(i) if name in ("scale", "dropout.p") else i
         for i, (name, *_) in enumerate(bindings.leaf_fields(KernelArgs))
@@ -181,7 +169,7 @@ def test_every_invalid_argument_is_named(field: str, value: Any, named: str) -> 
     assert not any((array != 1).any() for array in call.arrays)  # nothing is written
 
 
-def test_every_error_code_has_its_own_text() -> None:
+def test_every_error_code_has_own_text() -> None:
     texts = []
     for code in range(16, 64):
         if (text := loaded().library.maskwright_error(code)) is None:
@@ -199,13 +187,14 @@ def test_valid_arguments_and_unknown_codes() -> None:
         bindings.raise_error("forward", 999)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="sanitizers reserve address space")
 def test_too_little_memory() -> None:
     """In a process whose address space is limited, a large call fails cleanly."""
     code = """
 import resource, numpy as np
 from maskwright.engine.backends.native import run
-from maskwright.engine.native.bindings import KernelArgs
+from maskwright.engine.native import KernelArgs
 import sys; sys.path.insert(0, ".")
 from tests.engine.native.test_bindings import Call
 call = Call()
@@ -217,7 +206,7 @@ for name in ("forward", "backward"):
     except MemoryError as error:
         print(name in str(error))
 """
-    done = python(code)
+    done = run_python(code)
     assert done.stdout.split() == ["True", "True"], done.stderr
 
 
@@ -252,6 +241,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_one_long_head_can_be_interrupted(script: str, threads: str) -> None:
@@ -275,7 +265,7 @@ def test_one_long_head_can_be_interrupted(script: str, threads: str) -> None:
     assert process.returncode != 0
 
 
-def test_a_signal_handler_that_returns_does_not_stop_the_call() -> None:
+def test_signal_handler_that_returns_does_not_stop_call() -> None:
     code = """
 import os, signal, threading, numpy as np
 seen = []
@@ -290,13 +280,13 @@ threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
 out, _ = native.forward_numpy(params, x, x, x)
 print(np.allclose(out, 1.0), len(seen))
 """
-    assert python(code, OMP_NUM_THREADS="1").stdout.split() == ["True", "1"]
+    assert run_python(code, OMP_NUM_THREADS="1").stdout.split() == ["True", "1"]
 
 
 FORK = """
 import os, torch, maskwright as mw
 from maskwright.engine.backends import native
-from maskwright.engine.native import bindings
+from maskwright.engine import native as bindings
 from maskwright.engine.params import AttentionParams, AttentionShape
 torch.set_num_threads(2)
 q = torch.randn(1, 4, 500, 16)
@@ -314,20 +304,22 @@ assert bindings.loaded().borrows_threads == borrows
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_forked_child_computes_with_threads_of_its_own() -> None:
-    done = python(FORK)
+def test_forked_child_uses_its_own_threads() -> None:
+    done = run_python(FORK)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_threads_are_borrowed_from_pytorch_on_first_use() -> None:
     code = """
 import maskwright as mw, torch
-from maskwright.engine.native.bindings import loaded
+from maskwright.engine.native import loaded
 before = loaded().borrows_threads
 q = torch.ones(1, 1, 4, 2)
 mw.attention(q, q, q)
 print(before, loaded().borrows_threads)
 """
     expected = ["False", str("linux" in sys.platform)]
-    assert python(code).stdout.split() == expected
+    assert run_python(code).stdout.split() == expected

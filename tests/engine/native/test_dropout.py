@@ -9,16 +9,13 @@ import torch
 import maskwright as mw
 from maskwright.engine.backends import native
 from maskwright.engine.dropout import dropout_keep
-from tests.engine.native.helpers import (
-    MASKS,
-    T,
+from tests._helpers.attention_inputs import T
+from tests._helpers.native_kernel import (
     assert_close,
-    check,
     inputs,
     isa,
     needs_kernel,
     params_of,
-    planes_of,
     reference,
     run_native,
 )
@@ -29,14 +26,9 @@ pytestmark = [needs_kernel, pytest.mark.usefixtures("isa")]
 SEED = 0x1234_5678_9ABC_DEF0
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_masks(name: str) -> None:
-    check(MASKS[name], inputs(**planes_of(name)), dropout_p=0.3, seed=SEED)
-
-
 @pytest.mark.parametrize("q_len", [1, 2, 9, 300])
 @pytest.mark.parametrize("kv_len", [1, 63, 300, 2100])
-def test_the_kernel_drops_the_weights_of_the_numpy_reference(q_len: int, kv_len: int) -> None:
+def test_kernel_drops_weights_of_numpy_reference(q_len: int, kv_len: int) -> None:
     """With equal scores and one-hot values, the output is the dropout mask itself."""
     heads = 3
     x = inputs(batch=2, heads=heads, q_len=q_len, kv_len=kv_len, dim=4, v_dim=256)
@@ -64,11 +56,7 @@ def test_threads_and_gradients(q_len: int, dtype: torch.dtype) -> None:
     assert_close(results[0], reference(params, x), dtype, 900)
 
 
-def test_dilated_masks_use_the_indices_of_the_whole_tensors() -> None:
-    check(mw.stride(3), inputs(q_len=200), dropout_p=0.5, seed=7)
-
-
-def test_decode_drops_the_same_weights_as_a_longer_call() -> None:
+def test_decode_drops_same_weights_as_longer_call() -> None:
     x = inputs(q_len=T, dim=32)
     whole = params_of(mw.everything(), x, dropout_p=0.5, seed=3)
     first_rows = x._replace(q=x.q[:, :, :2])
@@ -78,7 +66,7 @@ def test_decode_drops_the_same_weights_as_a_longer_call() -> None:
     torch.testing.assert_close(decoded, out[:, :, :2])
 
 
-def test_the_seed_changes_the_mask_and_the_logsumexp_does_not_depend_on_it() -> None:
+def test_seed_changes_mask_and_logsumexp_does_not_depend_on_it() -> None:
     x = inputs()
     results = [
         run_native(params_of(mw.causal(), x, dropout_p=0.5, seed=seed), x)

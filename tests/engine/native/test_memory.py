@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.engine.native.helpers import needs_kernel
+from tests._helpers.native_kernel import needs_kernel
+from tests._helpers.run_python import run_python
 
 pytestmark = [
     needs_kernel,
@@ -46,10 +45,9 @@ print((peak() - before) / tensors)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_peak_memory_with_32_threads(dtype: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, dtype], capture_output=True, text=True, timeout=300
-    )
+    done = run_python(MEASURE, dtype)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) <= 2.5

@@ -11,8 +11,8 @@ import pytest
 
 import maskwright as mw
 from maskwright.engine.backends.native import run, span_buffers
-from maskwright.engine.native.bindings import FLOAT32, KernelArgs
-from tests.engine.native.helpers import isa, needs_kernel
+from maskwright.engine.native import FLOAT32, KernelArgs
+from tests._helpers.native_kernel import isa, needs_kernel
 
 __all__ = ["isa"]
 pytestmark = [needs_kernel, pytest.mark.usefixtures("isa")]
@@ -82,7 +82,7 @@ def both_passes(
 @pytest.mark.parametrize("dim", [1, 7, 8, 16, 33, 64])
 @pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (1, 33), (3, 17), (29, 45), (97, 400)])
 @pytest.mark.parametrize("mask", [mw.causal(), mw.everything() - mw.keys([0])], ids=repr)
-def test_accesses_stay_within_the_arrays(
+def test_accesses_stay_within_arrays(
     q_len: int, kv_len: int, dim: int, mask: mw.Mask, at_end: bool
 ) -> None:
     q, k, v = (guarded((1, 2, n, dim), at_end).array for n in (q_len, kv_len, kv_len))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+import torch
 
 from maskwright._registry import Registry
 from maskwright.messages import Reason, render
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Symptom(Enum):
-    """What a probe observed. The diagnosis has one entry for each."""
+    """What a probe observed, for which `auditing.diagnose` finds the cause."""
 
     RAISES = auto()
     NOT_DETERMINISTIC = auto()
@@ -87,6 +88,10 @@ class Rerun:
     order: list[list[int]] | None = None
 
 
+NOWHERE: Final = Location()
+SAME_RUN: Final = Rerun()
+
+
 @dataclass(frozen=True)
 class Failure:
     """A symptom that a probe observed, where, and how to observe it again."""
@@ -95,8 +100,8 @@ class Failure:
     symptom: Symptom
     message: Reason
     size: float = 0.0  # how far an output moved
-    where: Location = Location()
-    rerun: Rerun = Rerun()
+    where: Location = NOWHERE
+    rerun: Rerun = SAME_RUN
     reproduce: str = ""  # Python code for the user
 
 
@@ -112,6 +117,31 @@ class ProbeResult:
     passes: int = 0
     worst: float = 0.0  # the largest movement where there must be none
     measured: Any = None  # (batch, outputs, inputs), if each position was changed by itself
+
+    def fail(
+        self,
+        symptom: Symptom,
+        code: str,
+        where: Location = NOWHERE,
+        size: float = 0.0,
+        rerun: Rerun = SAME_RUN,
+        reproduce: str = "",
+        **params: Any,
+    ) -> None:
+        """Adds a failure, whose message has these parameters, the size, and the positions."""
+        at = {"batch": where.batch, "output": where.output, "input": where.input}
+        message = _reason(code, {**at, "size": size, **params})
+        failure = Failure(self.probe, symptom, message, size, where, rerun, reproduce)
+        self.failures.append(failure)
+
+    def note(self, code: str, **params: Any) -> None:
+        """Adds a note, by the code of its message."""
+        self.notes.append(_reason(code, params))
+
+    def add_tried(self, case: Reason) -> None:
+        """Adds a part of what the probe did."""
+        before = () if self.tried is None else self.tried.params["parts"]
+        self.tried = Reason("audit.tried", {"parts": (*before, case)})
 
     def describe(self, lang: str = "en") -> str:
         """What the probe did, and its notes, as one line of text."""
@@ -131,6 +161,11 @@ class ProbeContext:
     step: Step | None = None
     variants: Mapping[str, Callable[..., Any]] | None = None
     failed: bool = False  # an earlier probe failed
+
+    @property
+    def judged(self) -> torch.Tensor:
+        """(batch, outputs): the outputs that are tested."""
+        return torch.from_numpy(self.expected.judged)
 
 
 Probe = Callable[[ProbeContext], ProbeResult]
@@ -152,7 +187,10 @@ PROBES: Final[Registry[Probe]] = Registry(
     },
 )
 
-skip = partial(ProbeResult, skipped=True)  # a probe that does not apply; its note says why
+
+def skip(probe: str, code: str, **params: Any) -> ProbeResult:
+    """The result of a probe that does not apply; the note says why."""
+    return ProbeResult(probe, notes=[_reason(code, params)], skipped=True)
 
 
 def per_input(probe: Probe) -> Probe:
@@ -164,3 +202,9 @@ def per_input(probe: Probe) -> Probe:
 def brief(error: BaseException) -> str:
     """The first line of an error."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:160]
+
+
+def _reason(code: str, params: Mapping[str, Any]) -> Reason:
+    """A message, in which an error is its first line."""
+    texts = {name: brief(x) for name, x in params.items() if isinstance(x, BaseException)}
+    return Reason(code, {**params, **texts})

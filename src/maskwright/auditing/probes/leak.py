@@ -21,7 +21,6 @@ from maskwright.auditing.probes import (
     ProbeResult,
     Rerun,
     Symptom,
-    brief,
     per_input,
     skip,
 )
@@ -46,7 +45,7 @@ def leak(context: ProbeContext) -> ProbeResult:
     meter, expected, name = context.meter, context.expected, context.name
     masked = masked_pairs(meter, expected, name)
     if not masked.any():
-        return skip("leak", notes=[Reason("audit.leak.nothing_masked")])
+        return skip("leak", "audit.leak.nothing_masked")
     result = ProbeResult("leak")
     tested = np.zeros_like(masked)
     passes = 0
@@ -66,12 +65,8 @@ def leak(context: ProbeContext) -> ProbeResult:
             worst = (float(moved[b, i]), b, i, change)
     share = float(tested[masked].mean())
     result.tried = Reason("audit.leak.tried", {"count": passes, "share": share})
-    if worst is not None:
-        failure = _narrow_down(meter, worst)
-        if failure is not None:
-            result.failures.append(failure)
-        else:
-            result.notes.append(Reason("audit.leak.rounding", {"size": worst[0]}))
+    if worst is not None and not _narrow_down(meter, result, worst):
+        result.note("audit.leak.rounding", size=worst[0])
     return result
 
 
@@ -122,15 +117,11 @@ def _rows(masked: BoolArray) -> list[int]:
     return sorted((likely & set(rows.tolist())) | set(spaced))[:MAX_ROWS]
 
 
-def _narrow_down(meter: Meter, worst: tuple[float, int, int, Change]) -> Failure | None:
-    """Bisects the changed positions to one that moves the output; None if it was rounding."""
+def _narrow_down(meter: Meter, result: ProbeResult, worst: tuple[float, int, int, Change]) -> bool:
+    """Bisects the changed positions to one that moves the output; False if it was rounding."""
     size, b, i, change = worst
-
-    def measure(other: Meter) -> float:
-        return float(other.movement(change)[b, i])
-
-    if not meter.confirmed(size, measure):
-        return None
+    if not meter.confirmed(size, lambda other: float(other.movement(change)[b, i])):
+        return False
     at = torch.nonzero(change.where[b]).flatten().tolist()
     while len(at) > 1:
         half = at[: len(at) // 2] if len(at) > 2 else at[:1]
@@ -139,18 +130,21 @@ def _narrow_down(meter: Meter, worst: tuple[float, int, int, Change]) -> Failure
             at, size = half, moved
         else:
             at = at[len(half) :]
-    j = at[0]
-    single = _only(change, b, [j])
+    single = _only(change, b, at)
     size = float(meter.movement(single)[b, i]) or size
-    return Failure(
+    where = Location(b, i, at[0], change.name)
+    code = _influence_code(where, "> 0: output {i} depends on input {j}")
+    failure = Failure(
         "leak",
         Symptom.LEAK,
-        Reason("audit.leak.failure", {"output": i, "input": j, "batch": b}),
+        Reason("audit.leak.failure", {"output": i, "input": at[0], "batch": b}),
         size,
-        Location(b, i, j, change.name),
+        where,
         Rerun(change=single),
-        _influence_code(change.name, (b, i, j), "> 0: output {i} depends on input {j}"),
+        code,
     )
+    result.failures.append(failure)
+    return True
 
 
 def _only(change: Change, b: int, positions: list[int]) -> Change:
@@ -159,10 +153,10 @@ def _only(change: Change, b: int, positions: list[int]) -> Change:
     return Change(change.name, where, change.fill, change.seed)
 
 
-def _influence_code(name: Key, cell: tuple[int, int, int], comment: str, options: str = "") -> str:
+def _influence_code(where: Location, comment: str, options: str = "") -> str:
     """Python code that measures one cell of the influence."""
-    b, i, j = cell
-    of = f", of={name!r}" if isinstance(name, str) else ""
+    b, i, j = where.batch, where.output, where.input
+    of = f", of={where.name!r}" if isinstance(where.name, str) else ""
     return (
         "import maskwright as mw\n"
         f"found = mw.influence(model, inputs{of}{options})\n"
@@ -175,9 +169,9 @@ def reach(context: ProbeContext) -> ProbeResult:
     """Changes one visible position at a time: the outputs that attend to it must move."""
     meter, expected, name = context.meter, context.expected, context.name
     if not context.has_attention:
-        return skip("reach", notes=[Reason("audit.reach.no_attention")])
+        return skip("reach", "audit.reach.no_attention")
     if not bool(torch.isfinite(meter.baseline).all()):
-        return skip("reach", notes=[Reason("audit.reach.not_finite")])
+        return skip("reach", "audit.reach.not_finite")
     length = meter.tested.length(name)
     changeable = _changeable(meter, expected, name)
     must = expected.must_reach(meter.epsilon) & expected.judged[:, :, None] & changeable[:, None, :]
@@ -186,7 +180,7 @@ def reach(context: ProbeContext) -> ProbeResult:
     result = ProbeResult("reach", Reason("audit.reach.tried", {"count": len(columns)}))
     if len(columns) == length:
         result.measured = np.where(size > meter.rounding, size, 0.0)
-    result.failures += _leaks_of_columns(context, columns, size, changeable)
+    _find_leak(context, result, columns, np.where(changeable[:, None, columns], size, 0.0))
     lost = must[:, :, columns] & (size == 0)
     if lost.any():
         # Another change may have an effect where this one had none.
@@ -194,32 +188,18 @@ def reach(context: ProbeContext) -> ProbeResult:
         other = influence_by_change(meter, [columns[n] for n in again], "large", name)
         lost[:, :, again] &= other == 0
     if lost.any() and _lost_in_rounding(meter, columns, lost, name):
-        result.notes.append(Reason("audit.reach.rounding"))
-        return result
-    if lost.any():
-        result.failures.append(_no_dependence(name, columns, lost, size))
+        result.note("audit.reach.rounding")
+    elif lost.any():
+        b, i, n = (int(x) for x in np.argwhere(lost)[0])
+        where = Location(b, i, columns[n], name)
+        more = int(lost.sum()) - 1
+        symptom = Symptom.NO_DEPENDENCE
+        message = "audit.reach.failures" if more else "audit.reach.failure"
+        if (size == 0).all():
+            symptom, message = Symptom.IGNORES_INPUT, "audit.reach.ignored"
+        code = _influence_code(where, "0: output {i} does not depend on input {j}")
+        result.fail(symptom, message, where, reproduce=code, count=more)
     return result
-
-
-def _no_dependence(name: Key, columns: list[int], lost: BoolArray, size: np.ndarray) -> Failure:
-    b, i, n = (int(x) for x in np.argwhere(lost)[0])
-    j = columns[n]
-    count = int(lost.sum())
-    params = {"output": i, "input": j, "batch": b, "count": count - 1}
-    if (size == 0).all():
-        symptom, message = Symptom.IGNORES_INPUT, Reason("audit.reach.ignored")
-    elif count > 1:
-        symptom, message = Symptom.NO_DEPENDENCE, Reason("audit.reach.failures", params)
-    else:
-        symptom, message = Symptom.NO_DEPENDENCE, Reason("audit.reach.failure", params)
-    comment = "0: output {i} does not depend on input {j}"
-    return Failure(
-        "reach",
-        symptom,
-        message,
-        where=Location(b, i, j, name),
-        reproduce=_influence_code(name, (b, i, j), comment),
-    )
 
 
 def _lost_in_rounding(meter: Meter, columns: list[int], lost: BoolArray, name: Key) -> bool:
@@ -235,21 +215,19 @@ def _lost_in_rounding(meter: Meter, columns: list[int], lost: BoolArray, name: K
     return bool((moved | ~lost[:, :, some]).all())
 
 
-def _leaks_of_columns(
-    context: ProbeContext, columns: list[int], size: np.ndarray, changeable: BoolArray
-) -> list[Failure]:
-    """Leaks that appear when single positions are changed."""
+def _find_leak(
+    context: ProbeContext, result: ProbeResult, columns: list[int], size: np.ndarray
+) -> None:
+    """Adds a leak that appears when single positions are changed."""
     meter, expected, name = context.meter, context.expected, context.name
-    masked = ~expected.closure & expected.judged[:, :, None] & changeable[:, None, :]
+    masked = ~expected.closure & expected.judged[:, :, None]
     moved = np.where(masked[:, :, columns] & (size > meter.rounding), size, 0.0)
-    if not moved.any():
-        return []
-    b, i, n = (int(x) for x in np.unravel_index(int(moved.argmax()), moved.shape))
-    where = torch.zeros(meter.tested.batch, meter.tested.length(name), dtype=torch.bool)
-    where[b, columns[n]] = True
-    change = Change(name, where, "noise", seed=columns[n])
-    failure = _narrow_down(meter, (float(moved[b, i, n]), b, i, change))
-    return [] if failure is None else [failure]
+    if moved.any():
+        b, i, n = (int(x) for x in np.unravel_index(int(moved.argmax()), moved.shape))
+        where = torch.zeros(meter.tested.batch, meter.tested.length(name), dtype=torch.bool)
+        where[b, columns[n]] = True
+        change = Change(name, where, "noise", seed=columns[n])
+        _narrow_down(meter, result, (float(moved[b, i, n]), b, i, change))
 
 
 def _columns(length: int) -> list[int]:
@@ -264,7 +242,7 @@ def gradient(context: ProbeContext) -> ProbeResult:
     meter, expected, name = context.meter, context.expected, context.name
     tested = meter.tested
     if tested.has_ids(name):
-        return skip("gradient", notes=[Reason("audit.gradient.no_embedding")])
+        return skip("gradient", "audit.gradient.no_embedding")
     masked = ~expected.closure & expected.judged[:, :, None]
     rows = np.flatnonzero(expected.judged.any(0))
     rows = rows[np.linspace(0, rows.size - 1, min(NUM_GRADIENTS, rows.size)).astype(int)]
@@ -273,35 +251,22 @@ def gradient(context: ProbeContext) -> ProbeResult:
         try:
             size = output_gradient(tested, i, name).norm(dim=-1).numpy()
         except Exception as error:
-            note = Reason("audit.gradient.no_backward", {"error": brief(error)})
-            return skip("gradient", notes=[note])
+            return skip("gradient", "audit.gradient.no_backward", error=error)
         if not np.isfinite(size[expected.judged[:, i]]).all():
             b = int(np.flatnonzero(~np.isfinite(size).all(1))[0])
-            result.failures.append(
-                Failure(
-                    "gradient",
-                    Symptom.GRADIENT_NOT_FINITE,
-                    Reason("audit.gradient.not_finite", {"output": i, "batch": b}),
-                    math.inf,
-                    Location(b, i, name=name),
-                )
-            )
+            where = Location(b, i, name=name)
+            symptom = Symptom.GRADIENT_NOT_FINITE
+            result.fail(symptom, "audit.gradient.not_finite", where, math.inf)
             return result
         floor = 32 * meter.epsilon * float(size.max())
         leaking = np.where(masked[:, i] & (size > floor), size, 0.0)
         result.worst = max(result.worst, float(leaking.max()))
         if leaking.any():
             b, j = argmax2(leaking)
+            where = Location(b, i, j, name)
             comment = "> 0: output {i} depends on input {j}"
-            result.failures.append(
-                Failure(
-                    "gradient",
-                    Symptom.LEAK,
-                    Reason("audit.gradient.failure", {"output": i, "input": j, "batch": b}),
-                    float(leaking[b, j]),
-                    Location(b, i, j, name),
-                    reproduce=_influence_code(name, (b, i, j), comment, ', by="gradient"'),
-                )
-            )
+            code = _influence_code(where, comment, ', by="gradient"')
+            moved = float(leaking[b, j])
+            result.fail(Symptom.LEAK, "audit.gradient.failure", where, moved, reproduce=code)
             return result
     return result

@@ -10,16 +10,7 @@ import torch
 
 from maskwright.auditing.measure import argmax2, make_meter
 from maskwright.auditing.model_under_test import Change, eval_mode, first_tensor, to_dtype
-from maskwright.auditing.probes import (
-    Failure,
-    Location,
-    ProbeContext,
-    ProbeResult,
-    Rerun,
-    Symptom,
-    brief,
-    skip,
-)
+from maskwright.auditing.probes import Location, ProbeContext, ProbeResult, Rerun, Symptom, skip
 from maskwright.auditing.probes.leak import masked_from, masked_pairs, unaffected_by
 from maskwright.messages import Reason
 
@@ -37,42 +28,36 @@ def numbers(context: ProbeContext) -> ProbeResult:
     result = ProbeResult("numbers", Reason("audit.numbers.tried"))
     bad = ~torch.isfinite(meter.baseline).all(-1)
     if bool(bad.any()):
-        judged = bad & torch.from_numpy(expected.judged)
+        judged = bad & context.judged
         b, i = (int(x) for x in torch.nonzero(judged if bool(judged.any()) else bad)[0])
-        message = Reason("audit.numbers.not_finite", {"output": i, "batch": b})
         where = Location(b, i, name=name)
-        result.failures.append(Failure("numbers", Symptom.NOT_FINITE, message, math.inf, where))
+        result.fail(Symptom.NOT_FINITE, "audit.numbers.not_finite", where, math.inf)
         return result
-    note = _insert_nan(context)
-    if note is not None:
-        result.notes.append(note)
+    _insert_nan(context, result)
     module = meter.tested.module
     if module is not None and any(w.requires_grad for w in module.parameters()):
         weight = _non_finite_gradient(meter, expected)
         if weight is not None:
-            message = Reason("audit.numbers.gradient", {"weight": weight})
-            where = Location(name=name)
-            result.failures.append(
-                Failure("numbers", Symptom.GRADIENT_NOT_FINITE, message, math.inf, where)
-            )
+            where, symptom = Location(name=name), Symptom.GRADIENT_NOT_FINITE
+            result.fail(symptom, "audit.numbers.gradient", where, math.inf, weight=weight)
     return result
 
 
-def _insert_nan(context: ProbeContext) -> Reason | None:
-    """Whether NaN at masked positions reaches the outputs; None if it cannot be tested.
+def _insert_nan(context: ProbeContext, result: ProbeResult) -> None:
+    """Notes whether NaN at masked positions reaches the outputs, if that can be tested.
 
     This is a note and not a failure: a masked key has the weight 0, and 0 · NaN is NaN.
     """
     meter, expected, name = context.meter, context.expected, context.name
     tested = meter.tested
     if tested.has_ids(name):
-        return None
+        return
     where = expected.padding
     if not where.any():
         masked = masked_pairs(meter, expected, name)
         rows = np.flatnonzero(masked.any((0, 2)))
         if not rows.size:
-            return None
+            return
         where = masked_from(masked, expected.judged, int(rows[rows.size // 2]))
     unaffected = torch.from_numpy(unaffected_by(expected, where))
     change = Change(name, torch.from_numpy(where), "nan")
@@ -80,11 +65,13 @@ def _insert_nan(context: ProbeContext) -> Reason | None:
         with eval_mode(tested.model):  # NaN may stay in a buffer
             bad = ~torch.isfinite(tested.run(change=change)).all(-1) & unaffected
     except Exception as error:
-        return Reason("audit.numbers.nan_raises", {"error": brief(error)})
+        result.note("audit.numbers.nan_raises", error=error)
+        return
     count, total = int(bad.sum()), int(unaffected.sum())
     if count:
-        return Reason("audit.numbers.nan_passes", {"count": count, "total": total})
-    return Reason("audit.numbers.nan_masked")
+        result.note("audit.numbers.nan_passes", count=count, total=total)
+    else:
+        result.note("audit.numbers.nan_masked")
 
 
 def _non_finite_gradient(meter: Meter, expected: Expectation) -> str | None:
@@ -111,73 +98,55 @@ def dtype(context: ProbeContext) -> ProbeResult:
     """Runs in bfloat16 and float16: outputs must be finite, similar, and without leaks."""
     meter, tested = context.meter, context.meter.tested
     if tested.module is None or not any(True for _ in tested.module.parameters()):
-        return skip("dtype", notes=[Reason("audit.dtype.no_weights")])
+        return skip("dtype", "audit.dtype.no_weights")
     if meter.epsilon > 1e-4:
-        return skip("dtype", notes=[Reason("audit.dtype.half")])
+        return skip("dtype", "audit.dtype.half")
     result = ProbeResult("dtype")
-    tried = []
     for half_dtype in HALF_DTYPES:
         short = str(half_dtype).removeprefix("torch.")
         other = to_dtype(tested, half_dtype)
         if other is None:
-            return skip("dtype", notes=[Reason("audit.dtype.no_copy")])
+            return skip("dtype", "audit.dtype.no_copy")
         try:
             half = make_meter(other)
         except Exception as error:
-            if _is_overflow(error):
-                message = Reason("audit.dtype.raises", {"dtype": short, "error": brief(error)})
-                where, rerun = Location(name=context.name), Rerun(tested=other)
-                result.failures.append(
-                    Failure("dtype", Symptom.DTYPE_OVERFLOW, message, where=where, rerun=rerun)
-                )
+            where, rerun = Location(name=context.name), Rerun(tested=other)
+            if "overflow" in str(error):  # PyTorch has no error type for values out of range
+                symptom, code = Symptom.DTYPE_OVERFLOW, "audit.dtype.raises"
+                result.fail(symptom, code, where, rerun=rerun, dtype=short, error=error)
             else:
-                params = {"case": short, "error": brief(error)}
-                result.notes.append(Reason("audit.not_run", params))
+                result.note("audit.not_run", case=short, error=error)
             continue
         finally:
             tested.passes += other.passes
             other.passes = 0
-        tried.append(Reason("audit.dtype.name", {"dtype": short}))
-        failure = _compare_half(half, context, short)
+        result.add_tried(Reason("audit.dtype.name", {"dtype": short}))
+        found = _compare_half(half, context)
         tested.passes += other.passes
-        if failure is not None:
-            result.failures.append(failure)
-    result.tried = Reason("audit.tried", {"parts": tuple(tried)}) if tried else None
+        if found is not None:
+            symptom, code, size, (b, i), change = found
+            where, rerun = Location(b, i, name=context.name), Rerun(change=change, tested=other)
+            result.fail(symptom, code, where, size, rerun, dtype=short)
     return result
 
 
-def _is_overflow(error: Exception) -> bool:
-    """Whether PyTorch raised because a value is out of range of the dtype: it has no error type."""
-    return "overflow" in str(error)
-
-
-def _compare_half(half: Meter, context: ProbeContext, short: str) -> Failure | None:
+def _compare_half(
+    half: Meter, context: ProbeContext
+) -> tuple[Symptom, str, float, tuple[int, int], Change | None] | None:
+    """The symptom of a model in half precision, its message, size, place and change."""
     meter, expected, name = context.meter, context.expected, context.name
-    judged = torch.from_numpy(expected.judged)
+    judged = context.judged
     if half.baseline.shape != meter.baseline.shape:
         return None
-
-    def failure(
-        symptom: Symptom,
-        code: str,
-        size: float,
-        cell: tuple[int, int],
-        change: Change | None = None,
-    ) -> Failure:
-        b, i = cell
-        message = Reason(code, {"dtype": short, "output": i, "batch": b, "size": size})
-        rerun = Rerun(change=change, tested=half.tested)
-        return Failure("dtype", symptom, message, size, Location(b, i, name=name), rerun)
-
     finite = torch.isfinite(half.baseline).all(-1)
     bad = judged & ~finite & torch.isfinite(meter.baseline).all(-1)
     if bool(bad.any()):
-        b, i = (int(x) for x in torch.nonzero(bad)[0])
-        return failure(Symptom.HALF_NOT_FINITE, "audit.dtype.not_finite", math.inf, (b, i))
+        b, i = torch.nonzero(bad)[0].tolist()
+        return Symptom.HALF_NOT_FINITE, "audit.dtype.not_finite", math.inf, (b, i), None
     moved = torch.where(judged, (half.baseline - meter.baseline).abs().amax(-1), 0.0)
     worst = float(moved.max())
     if worst > MAX_HALF_ERROR * meter.size and worst > 4 * _weight_rounding(half, meter, judged):
-        return failure(Symptom.HALF_DIFFERS, "audit.dtype.differs", worst, argmax2(moved))
+        return Symptom.HALF_DIFFERS, "audit.dtype.differs", worst, argmax2(moved), None
     masked = masked_pairs(half, expected, name)
     rows = np.flatnonzero(masked.any((0, 2)))
     for n, row in enumerate(rows[np.linspace(0, rows.size - 1, min(3, rows.size)).astype(int)]):
@@ -187,8 +156,7 @@ def _compare_half(half: Meter, context: ProbeContext, short: str) -> Failure | N
         leaking = np.where(unaffected, half.movement(change).numpy(), 0.0)
         size = float(leaking.max())
         if size > 0 and half.exceeds_rounding(size):
-            cell = argmax2(leaking)
-            return failure(Symptom.HALF_LEAK, "audit.dtype.leak", size, cell, change)
+            return Symptom.HALF_LEAK, "audit.dtype.leak", size, argmax2(leaking), change
     return None
 
 

@@ -8,32 +8,30 @@ from the start of the row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
 
 from maskwright.auditing.expectations import terms_of
-from maskwright.auditing.measure import ROUNDING_RESHAPED, argmax2
+from maskwright.auditing.measure import Meter
 from maskwright.auditing.model_under_test import Change, Inputs, accepts_argument
 from maskwright.auditing.probes import (
-    Failure,
     Location,
     ProbeContext,
     ProbeResult,
     Rerun,
     Symptom,
-    brief,
     per_input,
     skip,
 )
-from maskwright.auditing.probes.splits import MAX_ALONE, compare_run, confirmed_worst
+from maskwright.auditing.probes.splits import MAX_ALONE, compare_run
 from maskwright.core.atoms.tokens import Documents, Padding
 from maskwright.messages import Reason
 
 if TYPE_CHECKING:
     from maskwright.auditing.expectations import Expectation
-    from maskwright.auditing.measure import Meter
     from maskwright.auditing.model_under_test import Key, ModelUnderTest
     from maskwright.core.validate import BoolArray
 
@@ -47,25 +45,23 @@ def padding(context: ProbeContext) -> ProbeResult:
     meter, expected, name = context.meter, context.expected, context.name
     tested = meter.tested
     if not expected.padding.any():
-        return skip("padding", notes=[Reason("audit.padding.none")])
+        return skip("padding", "audit.padding.none")
     result = ProbeResult("padding")
-    tried = []
     if _change_content(context, result):
-        tried.append(Reason("audit.padding.tried.content"))
+        result.add_tried(Reason("audit.padding.tried.content"))
     if tested.has_mask_input:
-        result.notes.append(Reason("audit.mask_input"))
+        result.note("audit.mask_input")
     elif expected.whole_model:
         if _move(context, result):
-            tried.append(Reason("audit.padding.tried.side"))
+            result.add_tried(Reason("audit.padding.tried.side"))
     elif tested.length(name) == meter.baseline.shape[1]:
         _remove(context, result)
-        tried.append(Reason("audit.padding.tried.removed"))
+        result.add_tried(Reason("audit.padding.tried.removed"))
         if not tested.has_square_mask(name):
             _add(context, result)
-            tried.append(Reason("audit.padding.tried.added", {"count": NUM_ADDED}))
+            result.add_tried(Reason("audit.padding.tried.added", {"count": NUM_ADDED}))
         if not result.failures and _move(context, result):
-            tried.append(Reason("audit.padding.tried.side"))
-    result.tried = Reason("audit.tried", {"parts": tuple(tried)}) if tried else None
+            result.add_tried(Reason("audit.padding.tried.side"))
     return result
 
 
@@ -76,23 +72,14 @@ def _change_content(context: ProbeContext, result: ProbeResult) -> bool:
     where = padded & meter.tested.changeable(name, padded)
     if not bool(where.any()):
         return False
-    judged = torch.from_numpy(expected.judged)
     for n, fill in enumerate(("noise", "other", "large")):
         change = Change(name, where, fill, seed=50 + n)
-        moved = torch.where(judged, meter.movement(change), 0.0)
-        found = confirmed_worst(meter, moved, change)
+        moved = torch.where(context.judged, meter.movement(change), 0.0)
+        found = meter.confirmed_worst(moved, partial(Meter.movement, change=change))
         if found is not None:
             size, b, i = found
-            result.failures.append(
-                Failure(
-                    "padding",
-                    Symptom.PADDING_CONTENT,
-                    Reason("audit.padding.content", {"output": i, "batch": b}),
-                    size,
-                    Location(b, i, name=name),
-                    Rerun(change=change),
-                )
-            )
+            at, rerun = Location(b, i, name=name), Rerun(change)
+            result.fail(Symptom.PADDING_CONTENT, "audit.padding.content", at, size, rerun)
             break
     return True
 
@@ -108,13 +95,9 @@ def _remove(context: ProbeContext, result: ProbeResult) -> None:
             continue  # padding between tokens: without it, positions would change
         columns = real.tolist()
         inputs = tested.select_positions(context.name, columns, tested.select_sequences([b]))
-        failure = Failure(
-            "padding",
-            Symptom.PADDING_REMOVED,
-            Reason("audit.padding.removed", {"batch": b}),
-            rerun=Rerun(inputs=inputs, rows=[b], columns=columns),
-        )
-        if compare_run(meter, result, failure):
+        rerun = Rerun(inputs=inputs, rows=[b], columns=columns)
+        case = Reason("audit.padding.removed", {"batch": b})
+        if compare_run(meter, result, Symptom.PADDING_REMOVED, case, rerun):
             return
 
 
@@ -134,15 +117,11 @@ def _add(context: ProbeContext, result: ProbeResult) -> None:
             more = more.repeat_interleave(NUM_ADDED, axis)
             longer = torch.cat((more, longer) if left else (longer, more), axis)
         inputs[key] = longer
-    failure = Failure(
-        "padding",
-        Symptom.PADDING_ADDED,
-        Reason("audit.padding.added", {"count": NUM_ADDED}),
-        rerun=Rerun(inputs=inputs, rows=list(range(tested.batch))),
-    )
+    rerun = Rerun(inputs=inputs, rows=list(range(tested.batch)))
+    case = Reason("audit.padding.added", {"count": NUM_ADDED})
     first = NUM_ADDED if left else 0
-    judged = torch.from_numpy(context.expected.judged)
-    compare_run(context.meter, result, failure, judged, slice(first, first + length))
+    judged, at = context.judged, slice(first, first + length)
+    compare_run(context.meter, result, Symptom.PADDING_ADDED, case, rerun, judged, at)
 
 
 def documents(context: ProbeContext) -> ProbeResult:
@@ -152,9 +131,9 @@ def documents(context: ProbeContext) -> ProbeResult:
     packed = [term for term in terms_of(expected.mask) if isinstance(term, Documents)]
     length = tested.length(name)
     if packed and tested.has_mask_input:
-        return skip("documents", notes=[Reason("audit.mask_input")])
+        return skip("documents", "audit.mask_input")
     if not packed or expected.whole_model or meter.baseline.shape[1] != length:
-        return skip("documents", notes=[Reason("audit.documents.none")])
+        return skip("documents", "audit.documents.none")
     cells = packed[0].on(length, batch=tested.batch).dense()[:, 0]
     result = ProbeResult("documents")
     count = 0
@@ -166,14 +145,10 @@ def documents(context: ProbeContext) -> ProbeResult:
             if at.size == length or at[-1] - at[0] + 1 != at.size:
                 continue
             inputs = tested.select_positions(name, at.tolist(), tested.select_sequences([b]))
-            failure = Failure(
-                "documents",
-                Symptom.DOCUMENT_ALONE,
-                Reason("audit.documents.alone", {"first": int(at[0]), "batch": b}),
-                rerun=Rerun(inputs=inputs, rows=[b], columns=at.tolist()),
-            )
+            rerun = Rerun(inputs=inputs, rows=[b], columns=at.tolist())
+            case = Reason("audit.documents.alone", {"first": int(at[0]), "batch": b})
             count += 1
-            if compare_run(meter, result, failure):
+            if compare_run(meter, result, Symptom.DOCUMENT_ALONE, case, rerun):
                 return result
     result.tried = Reason("audit.documents.tried", {"count": count})
     return result
@@ -199,8 +174,7 @@ def _move(context: ProbeContext, result: ProbeResult) -> bool:
         if bool((moved > 0).any()):
             _explain_side(meter, move, inputs, moved, result)
     except Exception as error:
-        note = Reason("audit.not_compared", {"case": move.case, "error": brief(error)})
-        result.notes.append(note)
+        result.note("audit.not_compared", case=move.case, error=error)
     return True
 
 
@@ -242,12 +216,8 @@ class _Move:
 
     def difference(self, meter: Meter, inputs: Inputs) -> torch.Tensor:
         """The difference between the outputs of reordered inputs and the baseline."""
-        found = self.undo(meter.run_inputs(inputs))
-        if found.shape != meter.baseline.shape:
-            raise ValueError(f"the output has shape {tuple(found.shape)}")
         judged = torch.from_numpy(self.expected.judged)
-        moved = meter.difference(found, meter.baseline, ROUNDING_RESHAPED)
-        return torch.where(judged, moved, 0.0)
+        return meter.compare(self.undo(meter.run_inputs(inputs)), judged)
 
 
 def _explain_side(
@@ -262,28 +232,21 @@ def _explain_side(
             inputs = {**inputs, POSITION_IDS: positions}
             moved = move.difference(meter, inputs)
             if not bool((moved > 0).any()):
-                result.notes.append(Reason("audit.padding.needs_positions"))
+                result.note("audit.padding.needs_positions")
                 return
             if not _counts_from_0(meter, move):
-                result.notes.append(Reason("audit.padding.other_positions"))
+                result.note("audit.padding.other_positions")
                 return
         elif not _depends_on_padding(meter, move, inputs):
-            result.notes.append(Reason("audit.padding.no_positions"))
+            result.note("audit.padding.no_positions")
             return
-    b, i = argmax2(moved)
-    worst = float(moved[b, i])
-    if meter.confirmed(worst, lambda other: float(move.difference(other, inputs)[b, i])):
-        params = {"case": move.case, "output": i, "batch": b, "size": worst}
-        result.failures.append(
-            Failure(
-                "padding",
-                Symptom.PADDING_SIDE,
-                Reason("audit.padding.side", params),
-                worst,
-                Location(b, i, name=move.name),
-                Rerun(inputs=inputs, order=move.order.tolist() if move.moves_outputs else None),
-            )
-        )
+    found = meter.confirmed_worst(moved, lambda other: move.difference(other, inputs))
+    if found is not None:
+        size, b, i = found
+        order = move.order.tolist() if move.moves_outputs else None
+        where, rerun = Location(b, i, name=move.name), Rerun(inputs=inputs, order=order)
+        symptom = Symptom.PADDING_SIDE
+        result.fail(symptom, "audit.padding.side", where, size, rerun, case=move.case)
 
 
 def _counts_from_0(meter: Meter, move: _Move) -> bool:
@@ -291,9 +254,7 @@ def _counts_from_0(meter: Meter, move: _Move) -> bool:
     tested = meter.tested
     count = torch.arange(tested.length(move.name)).expand(tested.batch, -1)
     found = meter.run_inputs({**tested.inputs, POSITION_IDS: count})
-    judged = torch.from_numpy(move.expected.judged)
-    moved = meter.difference(found, meter.baseline, ROUNDING_RESHAPED)
-    return not bool((moved > 0)[judged].any())
+    return not bool(meter.compare(found, torch.from_numpy(move.expected.judged)).any())
 
 
 def _depends_on_padding(meter: Meter, move: _Move, inputs: Inputs) -> bool:

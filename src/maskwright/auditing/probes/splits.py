@@ -12,24 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from maskwright.auditing.measure import ROUNDING_RESHAPED, argmax2
+from maskwright.auditing.measure import Meter
 from maskwright.auditing.model_under_test import Change, accepts_argument, fixed_seed
-from maskwright.auditing.probes import (
-    Failure,
-    Location,
-    ProbeContext,
-    ProbeResult,
-    Rerun,
-    Symptom,
-    brief,
-    skip,
-)
+from maskwright.auditing.probes import Location, ProbeContext, ProbeResult, Rerun, Symptom, skip
 from maskwright.messages import Reason
 
 if TYPE_CHECKING:
     from maskwright.auditing.expectations import Expectation
-    from maskwright.auditing.measure import Meter
-    from maskwright.auditing.model_under_test import Inputs, Key, ModelUnderTest
+    from maskwright.auditing.model_under_test import Key, ModelUnderTest
     from maskwright.auditing.probes import Step
 
 MAX_ALONE: Final = 3  # sequences that are run by themselves
@@ -41,25 +31,19 @@ def batch(context: ProbeContext) -> ProbeResult:
     """Runs each sequence alone, in reverse order, and in batches of other sizes."""
     meter, tested = context.meter, context.meter.tested
     result = ProbeResult("batch")
-    judged = torch.from_numpy(context.expected.judged)
     count = tested.batch
-    tried = []
 
     def compare(symptom: Symptom, rows: list[int], case: Reason) -> bool:
         rerun = Rerun(inputs=tested.select_sequences(rows), rows=rows)
-        failure = Failure("batch", symptom, case, rerun=rerun)
-        return compare_run(meter, result, failure, judged[rows])
+        return compare_run(meter, result, symptom, case, rerun, context.judged[rows])
 
     if count > 1:
         for name in tested.embeddings:
-            failure = _across_batch(meter, judged, name)
-            if failure is not None:
-                result.failures.append(failure)
+            if _across_batch(meter, result, context.judged, name):
                 break
-        tried.append(Reason("audit.batch.tried.changed"))
+        result.add_tried(Reason("audit.batch.tried.changed"))
     if tested.has_mask_input:
-        result.notes.append(Reason("audit.mask_input"))
-        result.tried = Reason("audit.tried", {"parts": tuple(tried)}) if tried else None
+        result.note("audit.mask_input")
         return result
     if count > 1:
         for b in range(min(count, MAX_ALONE)):
@@ -67,18 +51,18 @@ def batch(context: ProbeContext) -> ProbeResult:
                 break
         backward = list(range(count))[::-1]
         compare(Symptom.BATCH_ORDER, backward, Reason("audit.batch.order"))
-        tried += [Reason("audit.batch.tried.alone"), Reason("audit.batch.tried.reversed")]
+        result.add_tried(Reason("audit.batch.tried.alone"))
+        result.add_tried(Reason("audit.batch.tried.reversed"))
     for size in sorted({count + 1, context.num_heads or 0, 2} - {0, 1, count}):
         if size <= MAX_BATCH:
             rows = [n % count for n in range(size)]
             compare(Symptom.BATCH_SIZE, rows, Reason("audit.batch.size", {"size": size}))
-            tried.append(Reason("audit.batch.tried.size", {"size": size}))
-    result.tried = Reason("audit.tried", {"parts": tuple(tried)})
+            result.add_tried(Reason("audit.batch.tried.size", {"size": size}))
     return result
 
 
-def _across_batch(meter: Meter, judged: torch.Tensor, name: Key) -> Failure | None:
-    """Changes all positions of one sequence: the outputs of the others must not move."""
+def _across_batch(meter: Meter, result: ProbeResult, judged: torch.Tensor, name: Key) -> bool:
+    """Changes all positions of one sequence; adds a failure if the outputs of others move."""
     tested = meter.tested
     for changed in (0, tested.batch - 1):
         where = torch.zeros(tested.batch, tested.length(name), dtype=torch.bool)
@@ -88,96 +72,59 @@ def _across_batch(meter: Meter, judged: torch.Tensor, name: Key) -> Failure | No
         change = Change(name, where, "noise", seed=90 + changed)
         moved = torch.where(judged, meter.movement(change), 0.0)
         moved[changed] = 0.0
-        found = confirmed_worst(meter, moved, change)
+        found = meter.confirmed_worst(moved, partial(Meter.movement, change=change))
         if found is not None:
             size, b, i = found
-            params = {"output": i, "batch": b, "changed": changed}
-            return Failure(
-                "batch",
-                Symptom.ACROSS_BATCH,
-                Reason("audit.batch.across", params),
-                size,
-                Location(b, i, name=name),
-                Rerun(change=change),
-            )
-    return None
-
-
-# ── shared with the probes of padding ─────────────────────────────────────────────────────────
-
-
-def confirmed_worst(
-    meter: Meter, moved: torch.Tensor, change: Change
-) -> tuple[float, int, int] | None:
-    """The largest movement and its (batch, position); None if there is none but rounding."""
-    if not bool((moved > 0).any()):
-        return None
-    b, i = argmax2(moved)
-    size = float(moved[b, i])
-    if not meter.confirmed(size, lambda other: float(other.movement(change)[b, i])):
-        return None
-    return size, b, i
+            symptom, at = Symptom.ACROSS_BATCH, Location(b, i, name=name)
+            result.fail(symptom, "audit.batch.across", at, size, Rerun(change), changed=changed)
+            return True
+    return False
 
 
 def compare_run(
     meter: Meter,
     result: ProbeResult,
-    failure: Failure,
+    symptom: Symptom,
+    case: Reason,
+    rerun: Rerun,
     judged: torch.Tensor | None = None,
     positions: slice = slice(None),
 ) -> bool:
-    """Runs the inputs of a possible failure, and compares with the baseline.
+    """Runs other inputs, and compares the outputs with the baseline; shared with padding.
 
     Args:
         meter: The model and its baseline.
-        result: Receives the failure, or a note if the run raises.
-        failure: What it is if the outputs differ. Its rerun has the inputs, and the sequences and
-            positions of the baseline that they are compared with.
+        result: Receives a failure if the outputs differ, or a note if the run raises.
+        symptom: That of the failure.
+        case: What is run.
+        rerun: The inputs, and the sequences and positions of the baseline to compare with.
         judged: The outputs that are compared, (sequences, positions); all by default.
         positions: The positions of the new output that are compared.
 
     Returns:
         Whether the outputs differ.
     """
-    rerun = failure.rerun
     inputs, rows, columns = rerun.inputs, rerun.rows, rerun.columns
     assert inputs is not None
     assert rows is not None
 
-    def difference(one: Meter, inputs: Inputs = inputs) -> torch.Tensor:
-        found = one.run_inputs(inputs)[:, positions]
+    def difference(one: Meter) -> torch.Tensor:
         baseline = one.baseline[rows] if columns is None else one.baseline[rows][:, columns]
-        if found.shape != baseline.shape:
-            raise ValueError(f"the output has shape {tuple(found.shape)}")
-        moved = one.difference(found, baseline, ROUNDING_RESHAPED)
-        return moved if judged is None else torch.where(judged, moved, 0.0)
+        return one.compare(one.run_inputs(inputs)[:, positions], judged, baseline)
 
     try:
         moved = difference(meter)
     except Exception as error:
-        params = {"case": failure.message, "error": brief(error)}
-        result.notes.append(Reason("audit.not_compared", params))
+        result.note("audit.not_compared", case=case, error=error)
         return False
     result.worst = max(result.worst, float(moved.max()) if moved.numel() else 0.0)
-    if not bool((moved > 0).any()):
+    found = meter.confirmed_worst(moved, difference)
+    if found is None:
         return False
-    n, i = argmax2(moved)
-    size = float(moved[n, i])
-    if not meter.confirmed(size, lambda other: float(difference(other)[n, i])):
-        return False
-    output = i if columns is None else columns[i]
-    params = {"case": failure.message, "output": output, "size": size}
-    whole = positions == slice(None)
-    result.failures.append(
-        Failure(
-            failure.probe,
-            failure.symptom,
-            Reason("audit.case_differs", params),
-            size,
-            Location(rows[n], output),
-            Rerun(inputs=inputs, rows=rows, columns=columns) if whole else Rerun(inputs=inputs),
-        )
-    )
+    size, n, i = found
+    where = Location(rows[n], i if columns is None else columns[i])
+    rerun = rerun if positions == slice(None) else Rerun(inputs=inputs)
+    result.fail(symptom, "audit.case_differs", where, size, rerun, case=case)
     return True
 
 
@@ -193,15 +140,14 @@ def steps(context: ProbeContext) -> ProbeResult:
     meter, tested = context.meter, context.meter.tested
     step = context.step or default_step(tested)
     if step is None:
-        return skip("steps", notes=[Reason("audit.steps.no_step")])
+        return skip("steps", "audit.steps.no_step")
     length = tested.length()
     if length < 2 or meter.baseline.shape[1] != length:
-        return skip("steps", notes=[Reason("audit.steps.not_per_position")])
+        return skip("steps", "audit.steps.not_per_position")
     ends = _ends(context.expected, length)
     if ends == {length}:
-        return skip("steps", notes=[Reason("audit.steps.not_causal")])
+        return skip("steps", "audit.steps.not_causal")
     result = ProbeResult("steps")
-    judged = torch.from_numpy(context.expected.judged)
     tried = []
     for code, stops in _splits(length).items():
         case = Reason(code)
@@ -210,35 +156,28 @@ def steps(context: ProbeContext) -> ProbeResult:
         try:
             out = run_steps(tested, step, cuts)
         except _NoCacheError:
-            return skip("steps", notes=[Reason("audit.steps.no_cache")])
+            return skip("steps", "audit.steps.no_cache")
         except Exception as error:
-            message = Reason("audit.steps.raises", {"case": case, "error": brief(error)})
-            result.failures.append(Failure("steps", Symptom.CACHE_RAISES, message, rerun=rerun))
+            symptom, code = Symptom.CACHE_RAISES, "audit.steps.raises"
+            result.fail(symptom, code, rerun=rerun, case=case, error=error)
             return result
         tried.append(case)
         if out.shape != meter.baseline.shape:
-            params = {"case": case, "shape": tuple(out.shape)}
-            result.notes.append(Reason("audit.shape_differs", params))
+            result.note("audit.shape_differs", case=case, shape=tuple(out.shape))
             continue
-        moved = torch.where(judged, meter.difference(out, meter.baseline, ROUNDING_RESHAPED), 0.0)
+        moved = meter.compare(out, context.judged)
         result.worst = max(result.worst, float(moved.max()))
         if not bool((moved > 0).any()):
             continue
         b, i = (int(x) for x in np.argwhere((moved > 0).numpy())[0])
 
         def measure(other: Meter, cuts: list[int] = cuts) -> float:
-            found = run_steps(other.tested, step, cuts)
-            moved = other.difference(found, other.baseline, ROUNDING_RESHAPED)
-            return float(torch.where(judged, moved, 0.0).max())
+            return float(other.compare(run_steps(other.tested, step, cuts), context.judged).max())
 
         if meter.confirmed(float(moved.max()), measure):
-            size = float(moved[b, i])
-            params = {"case": case, "output": i, "batch": b, "size": size}
-            message = Reason("audit.steps.failure", params)
-            where = Location(b, i)
-            result.failures.append(
-                Failure("steps", Symptom.CACHE_MISMATCH, message, size, where, rerun)
-            )
+            where, size = Location(b, i), float(moved[b, i])
+            symptom = Symptom.CACHE_MISMATCH
+            result.fail(symptom, "audit.steps.failure", where, size, rerun, case=case)
             return result
     result.tried = Reason("audit.tried", {"parts": tuple(tried)})
     return result

@@ -6,7 +6,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,23 +15,15 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from maskwright.auditing.measure import ROUNDING_RESHAPED, argmax2
+from maskwright.auditing.measure import argmax2
 from maskwright.auditing.model_under_test import Change
-from maskwright.auditing.probes import (
-    Failure,
-    Location,
-    ProbeContext,
-    ProbeResult,
-    Rerun,
-    Symptom,
-    brief,
-)
+from maskwright.auditing.probes import Location, ProbeContext, ProbeResult, Rerun, Symptom
 from maskwright.auditing.probes.leak import masked_from, masked_pairs, unaffected_by
 from maskwright.messages import Reason
-from maskwright.tracing.trace import recording
+from maskwright.tracing import recording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from maskwright.auditing.measure import Meter
     from maskwright.auditing.model_under_test import ModelUnderTest
@@ -51,71 +43,50 @@ def paths(context: ProbeContext) -> ProbeResult:
     variants = default_variants(tested)
     if context.failed and any(variant is compiled for _, variant in variants):
         variants = [(case, variant) for case, variant in variants if variant is not compiled]
-        result.notes.append(Reason("audit.paths.not_compiled"))
+        result.note("audit.paths.not_compiled")
     for name, variant in (context.variants or {}).items():
         variants.append((Reason("audit.variant.custom", {"name": name}), variant))
-    tried = []
     random = False
     for case, variant in variants:
         try:
             out = tested.run_variant(variant)
         except Exception as error:
-            result.notes.append(Reason("audit.not_run", {"case": case, "error": brief(error)}))
+            result.note("audit.not_run", case=case, error=error)
             continue
         if out.shape != meter.baseline.shape:
-            params = {"case": case, "shape": tuple(out.shape)}
-            result.notes.append(Reason("audit.shape_differs", params))
+            result.note("audit.shape_differs", case=case, shape=tuple(out.shape))
             continue
-        moved = _difference(context, meter, out)
+        moved = meter.compare(out, context.judged)
         result.worst = max(result.worst, float(moved.max()) if moved.numel() else 0.0)
         if bool((moved > 0).any()):
             if _is_random(meter, variant, out):
                 random = True
-                result.notes.append(Reason("audit.paths.random", {"case": case}))
+                result.note("audit.paths.random", case=case)
                 continue
-            _compare(context, result, (case, variant), moved)
-        tried.append(case)
-    failure = _leak_in_training(context, random)
-    if failure is not None:
-        result.failures.append(failure)
-    result.tried = Reason("audit.tried", {"parts": tuple(tried)}) if tried else None
+            _compare(context, result, case, variant, moved)
+        result.add_tried(case)
+    _find_training_leak(context, result, random)
     return result
 
 
-def _difference(context: ProbeContext, meter: Meter, out: torch.Tensor) -> torch.Tensor:
-    judged = torch.from_numpy(context.expected.judged)
-    return torch.where(judged, meter.difference(out, meter.baseline, ROUNDING_RESHAPED), 0.0)
-
-
 def _compare(
-    context: ProbeContext,
-    result: ProbeResult,
-    named: tuple[Reason, Variant],
-    moved: torch.Tensor,
+    context: ProbeContext, result: ProbeResult, case: Reason, variant: Variant, moved: torch.Tensor
 ) -> None:
     """Adds a failure if a variant with other outputs is wrong, and not rounded differently."""
-    meter, (case, variant) = context.meter, named
+    meter = context.meter
 
     def measure(other: Meter) -> float:
-        return float(_difference(context, other, other.tested.run_variant(variant)).max())
+        return float(other.compare(other.tested.run_variant(variant), context.judged).max())
 
     if variant is in_training and _same_masks(meter.tested, variant):
-        result.notes.append(Reason("audit.paths.same_masks", {"case": case}))
+        result.note("audit.paths.same_masks", case=case)
         return
     b, i = argmax2(moved)
     size = float(moved[b, i])
     if meter.confirmed(size, measure):
-        params = {"case": case, "output": i, "batch": b, "size": size}
-        result.failures.append(
-            Failure(
-                "paths",
-                Symptom.VARIANT_DIFFERS,
-                Reason("audit.paths.failure", params),
-                size,
-                Location(b, i),
-                Rerun(run=lambda other: other.run_variant(_recordable(variant))),
-            )
-        )
+        rerun = Rerun(run=lambda other: other.run_variant(_recordable(variant)))
+        symptom, where = Symptom.VARIANT_DIFFERS, Location(b, i)
+        result.fail(symptom, "audit.paths.failure", where, size, rerun, case=case)
 
 
 def _is_random(meter: Meter, variant: Variant, out: torch.Tensor) -> bool:
@@ -140,26 +111,28 @@ def _same_masks(tested: ModelUnderTest, variant: Variant) -> bool:
 # ── a leak in training mode ───────────────────────────────────────────────────────────────────
 
 
-def _leak_in_training(context: ProbeContext, random: bool) -> Failure | None:
+def _find_training_leak(context: ProbeContext, result: ProbeResult, random: bool) -> None:
     """Trains with dropout and a fixed seed: outputs must not depend on masked positions."""
     meter, expected, name = context.meter, context.expected, context.name
     tested, module = meter.tested, meter.tested.module
-    if module is None or expected.whole_model or not (random or any(_dropout_rates(module))):
-        return None
+    if module is None or expected.whole_model:
+        return
+    if not random and not any(rate for *_, rate in _dropout_rates(module.modules())):
+        return
     masked = masked_pairs(meter, expected, name)
     rows = np.flatnonzero(masked.any((0, 2)))
     if not rows.size:
-        return None
-    found: Failure | None = None
+        return
+    found: tuple[float, int, int] | None = None
     module.train()
     try:
         with _DropoutShapes() as dropped:
             baseline = tested.run()
         tokens = {tested.batch * tested.length(key) for key in tested.embeddings}
         if any(len(shape) == 2 and shape[0] not in tokens for shape in dropped.shapes):
-            return None  # experts, each with its own tokens: dropout depends on the routing
+            return  # experts, each with its own tokens: dropout depends on the routing
         if not torch.equal(baseline, tested.run()):
-            return None  # a state that changes in training
+            return  # a state that changes in training
         for n, row in enumerate(rows[[0, rows.size // 2, -1]]):
             where = masked_from(masked, expected.judged, int(row))
             unaffected = torch.from_numpy(unaffected_by(expected, where))
@@ -167,20 +140,19 @@ def _leak_in_training(context: ProbeContext, random: bool) -> Failure | None:
             with _DropoutShapes() as other:
                 out = tested.run(change=change)
             if other.shapes != dropped.shapes:
-                return None  # dropout draws other numbers
+                return  # dropout draws other numbers
             moved = torch.where(unaffected, meter.difference(out, baseline), 0.0)
             size = float(moved.max())
             if found is None and size > 0 and meter.exceeds_rounding(size):
-                b, i = argmax2(moved)
-                message = Reason("audit.paths.training_leak", {"output": i, "batch": b})
-                rerun = Rerun(run=_run_training)
-                where_found = Location(b, i)
-                found = Failure("paths", Symptom.TRAINING_LEAK, message, size, where_found, rerun)
+                found = (size, *argmax2(moved))
     except Exception:  # a model that cannot be run in training mode
-        return None
+        return
     finally:
         module.eval()
-    return found
+    if found is not None:
+        size, b, i = found
+        symptom, rerun = Symptom.TRAINING_LEAK, Rerun(run=_run_training)
+        result.fail(symptom, "audit.paths.training_leak", Location(b, i), size, rerun)
 
 
 class _DropoutShapes(TorchFunctionMode):  # type: ignore[misc]
@@ -190,13 +162,7 @@ class _DropoutShapes(TorchFunctionMode):  # type: ignore[misc]
         super().__init__()
         self.shapes: list[tuple[int, ...]] = []
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Records the shape, and calls the function."""
         if func is F.dropout and args:
             self.shapes.append(tuple(args[0].shape))
@@ -205,19 +171,26 @@ class _DropoutShapes(TorchFunctionMode):  # type: ignore[misc]
 
 def _run_training(tested: ModelUnderTest) -> Any:
     assert tested.module is not None
-    tested.module.train()
-    try:
+    with _training_mode(tested.module):
         return tested.run()
+
+
+@contextmanager
+def _training_mode(module: nn.Module) -> Iterator[None]:
+    module.train()
+    try:
+        yield
     finally:
-        tested.module.eval()
+        module.eval()
 
 
-def _dropout_rates(model: nn.Module) -> Iterator[float]:
-    for part in model.modules():
-        for name, value in vars(part).items():
-            own = isinstance(part, nn.modules.dropout._DropoutNd) and name == "p"
+def _dropout_rates(owners: Iterable[Any]) -> Iterator[tuple[Any, str, float]]:
+    """The dropout probabilities of modules or configs: the owner, the attribute and its value."""
+    for owner in owners:
+        for name, value in getattr(owner, "__dict__", {}).items():
+            own = isinstance(owner, nn.modules.dropout._DropoutNd) and name == "p"
             if isinstance(value, float) and (own or "drop" in name.lower()):
-                yield value
+                yield owner, name, value
 
 
 # ── variants ──────────────────────────────────────────────────────────────────────────────────
@@ -247,32 +220,23 @@ def with_gradients(model: Any, *args: Any, **given: Any) -> Any:
 
 def in_training(model: Any, *args: Any, **given: Any) -> Any:
     """Runs in training mode without dropout."""
-    with without_dropout(model):
-        model.train()
-        try:
-            with torch.enable_grad():
-                return model(*args, **given)
-        finally:
-            model.eval()
+    with without_dropout(model), _training_mode(model), torch.enable_grad():
+        return model(*args, **given)
 
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
     """Sets every dropout probability to 0, whatever attribute holds it."""
-    kept: list[tuple[Any, str, Any]] = []
     parts = [*model.modules()]
     configs = {id(c): c for part in parts if (c := vars(part).get("config")) is not None}
-    for part in [*parts, *configs.values()]:
-        for name, value in list(getattr(part, "__dict__", {}).items()):
-            own = isinstance(part, nn.modules.dropout._DropoutNd) and name == "p"
-            if isinstance(value, float) and (own or "drop" in name.lower()):
-                kept.append((part, name, value))
-                object.__setattr__(part, name, 0.0)  # a config may be frozen
+    kept = list(_dropout_rates([*parts, *configs.values()]))
+    for owner, name, _ in kept:
+        object.__setattr__(owner, name, 0.0)  # a config may be frozen
     try:
         yield
     finally:
-        for part, name, value in kept:
-            object.__setattr__(part, name, value)
+        for owner, name, value in kept:
+            object.__setattr__(owner, name, value)
 
 
 def _need_weights(needed: bool) -> Variant:
@@ -317,7 +281,9 @@ def _other_implementations(module: nn.Module) -> list[str]:
 
 def _with_implementation(name: str) -> Variant:
     def run(model: Any, *args: Any, **given: Any) -> Any:
-        with _restored_implementation(model), _no_warnings(), _eager(name == FLEX):
+        # flex_attention takes long to compile.
+        eager = torch.compiler.set_stance("force_eager") if name == FLEX else nullcontext()
+        with _restored_implementation(model), _no_warnings(), eager:
             model.set_attn_implementation(name)
             return model(*args, **given)
 
@@ -337,16 +303,6 @@ def _restored_implementation(model: Any) -> Iterator[None]:
         model.set_attn_implementation(kept[id(model.config)][1])
         for config, own in kept.values():
             config._attn_implementation_internal = own
-
-
-@contextmanager
-def _eager(wanted: bool) -> Iterator[None]:
-    """Runs compiled code eagerly: flex_attention takes long to compile."""
-    if not wanted:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 # ── torch.compile ─────────────────────────────────────────────────────────────────────────────
@@ -380,12 +336,8 @@ def _recordable(variant: Variant) -> Variant:
 
 def _as_if_compiling(model: Any, *args: Any, **given: Any) -> Any:
     """Runs eagerly, with torch.compiler.is_compiling() returning True."""
-    kept = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
+    with _patched(torch.compiler, "_is_compiling_flag", True):
         return model(*args, **given)
-    finally:
-        torch.compiler._is_compiling_flag = kept
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from maskwright.engine.native.bindings import (
+from maskwright.engine.native import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,

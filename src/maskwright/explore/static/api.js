@@ -1,4 +1,4 @@
-// Talking to the server: JSON there and back, and one kind of error for all that may go wrong.
+// Requests to the server. All failures are ApiErrors.
 
 export class ApiError extends Error {
   constructor(message, { at = null, kind = "Error", status = 0 } = {}) {
@@ -6,29 +6,29 @@ export class ApiError extends Error {
     this.name = "ApiError";
     this.at = at; // [start, stop] in code points of the expression, or null
     this.kind = kind;
-    this.status = status; // 0 where no answer came
+    this.status = status; // 0 without a response
   }
 }
 
-/** POST /api/<name>, and its JSON. An aborted signal throws AbortError, all else ApiError. */
+/** POST /api/<name>; returns the JSON. Throws AbortError if aborted, else ApiError. */
 export async function post(name, body, signal) {
   return read(await send(name, body, signal));
 }
 
-/** GET /api/<name>, and its JSON. */
+/** GET /api/<name>; returns the JSON. */
 export async function get(name, signal) {
   return read(await call(name, { headers: { "X-Maskwright-Token": token() }, signal }));
 }
 
-/** POST /api/<name> where a file comes back: a Blob. */
+/** POST /api/<name>; returns the file as a Blob. */
 export async function file(name, body, signal) {
   return (await send(name, body, signal)).blob();
 }
 
 export const isAbort = (error) => error?.name === "AbortError";
 
-const BUSY = new Set([429, 503]);
-const WAITS = [120, 400, 1000]; // milliseconds before asking a busy server again
+const BUSY_STATUSES = new Set([429, 503]);
+const RETRY_DELAYS = [120, 400, 1000]; // milliseconds
 
 async function send(name, body, signal) {
   const options = {
@@ -37,11 +37,11 @@ async function send(name, body, signal) {
     body: JSON.stringify(body),
     signal,
   };
-  for (const wait of WAITS) {
+  for (const wait of RETRY_DELAYS) {
     try {
       return await call(name, options);
     } catch (error) {
-      if (!BUSY.has(error.status)) throw error;
+      if (!BUSY_STATUSES.has(error.status)) throw error;
       await pause(wait, signal);
     }
   }
@@ -54,7 +54,7 @@ async function call(name, options) {
     response = await fetch(`/api/${name}`, { cache: "no-store", credentials: "omit", ...options });
   } catch (error) {
     if (isAbort(error)) throw error;
-    throw new ApiError("The server does not answer. Start maskwright explore again.", {
+    throw new ApiError("The server does not respond. Run maskwright explore again.", {
       kind: "Offline",
     });
   }
@@ -77,7 +77,7 @@ async function read(response) {
     return await response.json();
   } catch (error) {
     if (isAbort(error)) throw error;
-    throw new ApiError("The server's answer is not JSON.", { status: response.status });
+    throw new ApiError("The response of the server is not JSON.", { status: response.status });
   }
 }
 

@@ -1,19 +1,19 @@
-// Elements made by hand: text is always text, never markup.
+// DOM helpers: create elements (text is never parsed as markup), debounce, throttle, download.
 
-/** An element with attributes, listeners (`onclick: fn`), `dataset`, and children. */
+/** Create an element with attributes, listeners (`onclick: fn`), `dataset`, and children. */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
+/** Create an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
 export const byId = (id) => document.getElementById(id);
 
-/** Call `fn` once the calls have stopped for some milliseconds; `.cancel()` forgets the last. */
-export function rested(milliseconds, fn) {
+/** Call `fn` once there was no call for some milliseconds; `.cancel()` drops a pending call. */
+export function debounce(milliseconds, fn) {
   let timer = 0;
   const call = (...args) => {
     clearTimeout(timer);
@@ -23,15 +23,42 @@ export function rested(milliseconds, fn) {
   return call;
 }
 
-/** Hand a file to the reader. */
-export function save(blob, name) {
+/**
+ * Run the async `fn` at the first call and once more after the last one (leading and trailing
+ * edge). Runs never overlap, and begin at least `milliseconds` apart.
+ */
+export function throttle(milliseconds, fn) {
+  let running = false;
+  let pending = false;
+  return async function call() {
+    if (running) {
+      pending = true;
+      return;
+    }
+    running = true;
+    try {
+      do {
+        pending = false;
+        await Promise.all([fn(), sleep(milliseconds)]);
+      } while (pending);
+    } finally {
+      running = false;
+    }
+  };
+}
+
+export const sleep = (milliseconds) =>
+  new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+/** Let the browser download a blob. */
+export function downloadBlob(blob, name) {
   const address = URL.createObjectURL(blob);
   h("a", { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** Arrow keys, Home and End within a list of controls of which one has the focus. */
-export function nextOf(list, key) {
+/** The control that an arrow key, Home or End moves the focus to, within a list of controls. */
+export function rovingTarget(list, key) {
   const at = list.indexOf(document.activeElement);
   if (at < 0) return null;
   if (key === "Home") return list[0];

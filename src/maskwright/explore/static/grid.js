@@ -1,37 +1,38 @@
-// A grid of signs: pointing, tapping and arrow keys choose a cell; its row and column light up.
+// A grid of squares. A square is one cell, or a tile of cells in a large mask. The pointer and the
+// arrow keys select a square; its row and column are highlighted.
 
 import { h, svg } from "./dom.js";
-import { labelsOf, layoutOf } from "./layout.js";
-import { cellsOf, decoded, frameOf, MOST_IN_SVG, paintCanvas } from "./paint.js";
+import { labelsOf, layoutOf } from "./grid_layout.js";
+import { cellsOf, decodeGrid, frameOf, MAX_SVG_SQUARES, paintCanvas } from "./grid_render.js";
 
-const drawn = new WeakMap(); // container -> Picture
+const views = new WeakMap(); // container -> GridView
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const ZOOMS = { "+": 0.5, "=": 0.5, "-": 2, _: 2 };
-const DRAG_FROM = 6; // pixels: less is a tap
+const DRAG_DISTANCE = 6; // pixels; less is a tap
 
 /**
- * Draw a GRID into a container; again on the same container redraws in place.
+ * Draw a grid of the server into a container, or update the one that is there.
  *
- * options: onCell(row, key, how), chosen {row, key} | null, label, labels, most (pixels of height),
- * onPan(rows, keys), onZoom(factor, row, key), pannable. Without onCell it is a plain picture.
+ * options: onCell(row, key, {type}), selected {row, key} | null, label, labels, maxHeight (pixels),
+ * onPan(rows, keys), onZoom(factor, row, key), pannable. Without onCell it is a static image.
  */
 export function drawGrid(container, grid, options = {}) {
-  let picture = drawn.get(container);
-  if (!picture || !container.contains(picture.root)) {
-    picture = new Picture(container);
-    drawn.set(container, picture);
+  let view = views.get(container);
+  if (!view || !container.contains(view.root)) {
+    view = new GridView(container);
+    views.set(container, view);
   }
-  picture.show(decoded(grid), options);
-  return { choose: (row, key) => picture.choose(row, key), destroy: () => picture.destroy() };
+  view.show(decodeGrid(grid), options);
+  return { select: (row, key) => view.select(row, key), destroy: () => view.destroy() };
 }
 
-class Picture {
+class GridView {
   constructor(container) {
     this.container = container;
     this.root = h("div", { class: "grid" });
     container.replaceChildren(this.root);
-    this.hovered = null; // [row, column] of signs
-    this.chosen = null;
+    this.hovered = null; // [row, column] of squares
+    this.selected = null;
     this.width = 0;
     this.observer = new ResizeObserver(() => {
       if (Math.abs(container.clientWidth - this.width) > 1) this.paint();
@@ -51,11 +52,11 @@ class Picture {
     this.root.setAttribute("aria-label", options.label || grid.title || "grid");
     if (live && options.focusable !== false) this.root.tabIndex = 0;
     this.root.style.touchAction = options.pannable ? "none" : "";
-    this.chosen = options.chosen ? this.signOf(options.chosen.row, options.chosen.key) : null;
+    this.selected = options.selected ? this.squareOf(options.selected.row, options.selected.key) : null;
     this.paint();
     if (this.hovered && this.layout) {
-      this.hovered = null; // the pointer rests, but what lies under it is new
-      this.hover(this.signAt(this.pointer));
+      this.hovered = null; // the pointer is still, but the square under it is new
+      this.hover(this.squareAt(this.pointer));
     }
   }
 
@@ -64,15 +65,15 @@ class Picture {
     if (!this.grid || this.width === 0) return; // hidden: the observer calls again
     this.layout = layoutOf(this.grid, this.width, this.options);
     const { width, height, rows, columns } = this.layout;
-    const large = Math.max(rows, columns) > MOST_IN_SVG;
+    const large = Math.max(rows, columns) > MAX_SVG_SQUARES;
     this.canvas = large ? h("canvas", { "aria-hidden": "true" }) : null;
-    this.light = svg("g", {});
+    this.overlay = svg("g", {});
     this.drawing = svg(
       "svg",
       { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
       large ? frameOf(this.layout) : cellsOf(this.grid, this.layout),
       labelsOf(this.grid, this.layout),
-      this.light,
+      this.overlay,
     );
     this.drawing.style.position = "relative";
     this.root.replaceChildren(...(large ? [this.canvas] : []), this.drawing);
@@ -80,8 +81,8 @@ class Picture {
     this.highlight();
   }
 
-  choose(row, key) {
-    this.chosen = row === null || row === undefined ? null : this.signOf(row, key);
+  select(row, key) {
+    this.selected = row === null || row === undefined ? null : this.squareOf(row, key);
     this.highlight();
   }
 
@@ -89,12 +90,12 @@ class Picture {
     this.observer.disconnect();
     document.removeEventListener("themechange", this.onTheme);
     this.root.remove();
-    drawn.delete(this.container);
+    views.delete(this.container);
   }
 
-  // Signs and cells --------------------------------------------------------------------------
+  // Squares and cells ------------------------------------------------------------------------
 
-  signOf(row, key) {
+  squareOf(row, key) {
     const { start, block, extent } = this.grid;
     const inside =
       row >= start[0] &&
@@ -106,20 +107,20 @@ class Picture {
       : null;
   }
 
-  tell(sign, type) {
-    if (!sign) return this.options.onCell?.(null, null, { type });
+  emit(square, type) {
+    if (!square) return this.options.onCell?.(null, null, { type });
     const span = (axis) => {
       const { start, block, extent } = this.grid;
-      const first = start[axis] + sign[axis] * block[axis];
+      const first = start[axis] + square[axis] * block[axis];
       return [first, Math.min(first + block[axis], start[axis] + extent[axis]) - 1];
     };
     const [rows, keys] = [span(0), span(1)];
-    this.options.onCell?.(rows[0], keys[0], { type, sign, rows, keys });
+    this.options.onCell?.(rows[0], keys[0], { type, square, rows, keys });
   }
 
-  signAt(event) {
+  squareAt(event) {
     const box = this.drawing.getBoundingClientRect();
-    const scale = this.layout.width / box.width; // 1, unless the picture is squeezed
+    const scale = this.layout.width / box.width; // 1, unless the view is squeezed
     const column = Math.floor(
       ((event.clientX - box.left) * scale - this.layout.left) / this.layout.cw,
     );
@@ -130,19 +131,19 @@ class Picture {
   }
 
   highlight() {
-    const sign = this.hovered ?? this.chosen;
+    const square = this.hovered ?? this.selected;
     const { left, top, cw, ch, gridWidth, gridHeight, rows, columns } = this.layout ?? {};
-    this.light?.replaceChildren();
+    this.overlay?.replaceChildren();
     for (const text of this.drawing?.querySelectorAll("[data-row], [data-column]") ?? []) {
       const { row, column } = text.dataset;
-      const on = sign && (row === undefined ? Number(column) === sign[1] : Number(row) === sign[0]);
+      const on = square && (row === undefined ? Number(column) === square[1] : Number(row) === square[0]);
       text.classList.toggle("is-on", Boolean(on));
     }
-    if (!sign || !this.layout || !this.options.onCell || sign[0] >= rows || sign[1] >= columns)
+    if (!square || !this.layout || !this.options.onCell || square[0] >= rows || square[1] >= columns)
       return;
-    const [x, y] = [left + sign[1] * cw, top + sign[0] * ch];
+    const [x, y] = [left + square[1] * cw, top + square[0] * ch];
     const ring = { x: x - 1, y: y - 1, width: cw + 2, height: ch + 2, rx: 2 };
-    this.light.append(
+    this.overlay.append(
       svg("rect", { class: "band", x: left, y, width: gridWidth, height: ch }),
       svg("rect", { class: "band", x, y: top, width: cw, height: gridHeight }),
       svg("rect", { class: "ring", ...ring }),
@@ -150,7 +151,7 @@ class Picture {
     );
   }
 
-  // Hands ------------------------------------------------------------------------------------
+  // Events -----------------------------------------------------------------------------------
 
   listen() {
     const { root } = this;
@@ -163,68 +164,74 @@ class Picture {
     root.addEventListener("keydown", (event) => this.key(event));
   }
 
-  hover(sign) {
-    if (!this.options?.onCell || String(sign) === String(this.hovered)) return;
-    this.hovered = sign;
+  hover(square) {
+    if (!this.options?.onCell || String(square) === String(this.hovered)) return;
+    this.hovered = square;
     this.highlight();
-    this.tell(sign, sign ? "hover" : "leave");
+    this.emit(square, square ? "hover" : "leave");
   }
 
   move(event) {
-    if (this.grip) this.drag(event);
+    if (this.grab) this.drag(event);
     else if (event.pointerType !== "touch") {
       this.pointer = { clientX: event.clientX, clientY: event.clientY };
-      this.hover(this.signAt(event));
+      this.hover(this.squareAt(event));
     }
   }
 
   press(event) {
     if (event.button !== 0 || !this.options.onCell) return;
-    this.grip = { x: event.clientX, y: event.clientY, moved: false, id: event.pointerId };
+    this.grab = { x: event.clientX, y: event.clientY, moved: false, id: event.pointerId };
   }
 
   drag(event) {
-    const { grip } = this;
-    const [dx, dy] = [event.clientX - grip.x, event.clientY - grip.y];
-    if (!this.options.pannable || (!grip.moved && Math.hypot(dx, dy) < DRAG_FROM)) return;
-    if (!grip.moved) {
-      this.root.setPointerCapture(grip.id);
+    const { grab } = this;
+    const [dx, dy] = [event.clientX - grab.x, event.clientY - grab.y];
+    if (!this.options.pannable || (!grab.moved && Math.hypot(dx, dy) < DRAG_DISTANCE)) return;
+    if (!grab.moved) {
+      this.root.setPointerCapture(grab.id);
       this.root.classList.add("dragging");
       this.hover(null);
     }
-    grip.moved = true;
+    grab.moved = true;
     const { cw, ch } = this.layout;
     const [rows, columns] = [-Math.trunc(dy / ch), -Math.trunc(dx / cw)];
     if (rows === 0 && columns === 0) return;
-    grip.x -= columns * cw;
-    grip.y -= rows * ch;
+    grab.x -= columns * cw;
+    grab.y -= rows * ch;
     this.options.onPan?.(rows * this.grid.block[0], columns * this.grid.block[1]);
   }
 
   release(event) {
-    const moved = this.grip?.moved ?? true;
+    const moved = this.grab?.moved ?? true;
     this.drop();
-    const sign = this.signAt(event);
-    if (!moved && sign) this.take(sign);
+    const square = this.squareAt(event);
+    if (!moved && square) this.selectSquare(square);
   }
 
   drop() {
-    this.grip = null;
+    this.grab = null;
     this.root.classList.remove("dragging");
   }
 
-  take(sign) {
-    this.chosen = sign;
+  selectSquare(square) {
+    this.selected = square;
     this.highlight();
-    this.tell(sign, "choose");
+    this.emit(square, "select");
+  }
+
+  deselect() {
+    this.selected = null;
+    this.highlight();
+    this.emit(null, "select");
   }
 
   wheel(event) {
     if (!event.ctrlKey || !this.options.onZoom) return;
     event.preventDefault();
-    const sign = this.signAt(event);
+    const square = this.squareAt(event);
     const { start, block } = this.grid;
-    const at = sign ? sign.map((index, axis) => start[axis] + index * block[axis]) : [];
+    const at = square ? square.map((index, axis) => start[axis] + index * block[axis]) : [];
     this.options.onZoom(event.deltaY > 0 ? 1.25 : 0.8, ...at);
   }
 
@@ -236,6 +243,7 @@ class Picture {
     else if (step) this.walk(step);
     else if (factor && this.options.onZoom) this.options.onZoom(factor);
     else if (event.key === "0" && this.options.onZoom) this.options.onZoom(Infinity);
+    else if (event.key === "Escape" && this.selected) this.deselect();
     else return;
     event.preventDefault();
   }
@@ -249,12 +257,12 @@ class Picture {
   walk([down, right]) {
     this.hovered = null;
     const { rows, columns } = this.layout;
-    const from = this.chosen ?? [down > 0 ? -1 : 0, right > 0 ? -1 : 0];
+    const from = this.selected ?? [down > 0 ? -1 : 0, right > 0 ? -1 : 0];
     const to = [from[0] + down, from[1] + right];
     const beyond = to[0] < 0 || to[1] < 0 || to[0] >= rows || to[1] >= columns;
     if (beyond && this.options.pannable)
       this.options.onPan?.(down * this.grid.block[0], right * this.grid.block[1]);
-    this.take([clamp(to[0], rows), clamp(to[1], columns)]);
+    this.selectSquare([clamp(to[0], rows), clamp(to[1], columns)]);
   }
 }
 

@@ -1,23 +1,25 @@
-// Starts the page: the state from the link, words, theme, the cards, the panels.
+// Starts the page: the state of the URL, language, theme, cards and panels.
 
 import { file, get, isAbort, post } from "./api.js";
-import { startAnswers } from "./answer.js";
-import { byId, h, nextOf, rested, svg } from "./dom.js";
-import { startExpression } from "./expression.js";
+import { byId, debounce, h, rovingTarget, svg } from "./dom.js";
+import { startExpressionEditor } from "./expression_editor.js";
 import { drawGrid } from "./grid.js";
-import { startPlane } from "./plane.js";
-import { link, restore, set, state, subject, subscribe, SUBJECT_KEYS } from "./state.js";
+import { startHistory } from "./history.js";
+import { t, translate } from "./i18n.js";
+import { startMaskCard } from "./mask_card.js";
+import { startMaskLoader } from "./mask_loader.js";
+import { link, set, state, subject, subscribe } from "./state.js";
+import { replaceState, startToast } from "./toast.js";
 import { startTokens } from "./tokens.js";
-import { add, apply, t } from "./words.js";
 
-const PANELS = ["steps", "generate", "compare", "code", "cost", "recognise", "lessons"];
+const PANELS = ["steps", "generate", "compare", "code", "cost", "recognize", "lessons"];
 const panels = new Map(); // id -> {panel, tab, root, mounted}
 
-/** Say something to who listens instead of looks. */
-export function say(text) {
-  const line = byId("said");
-  line.textContent = "";
-  setTimeout(() => (line.textContent = text), 30); // an unchanged text would not be read again
+/** Announce a text to screen readers. */
+function announce(text) {
+  const region = byId("announcer");
+  region.textContent = "";
+  setTimeout(() => (region.textContent = text), 30); // an unchanged text would not be read again
 }
 
 const ctx = {
@@ -25,65 +27,64 @@ const ctx = {
   set,
   subscribe,
   subject,
-  SUBJECT_KEYS,
   post,
   get,
   file,
   isAbort,
   t,
-  add,
-  apply,
+  translate,
   drawGrid,
-  say,
+  announce,
+  replaceState,
   h,
   svg,
 };
 
 async function start() {
-  restore();
-  speak();
-  paintTheme();
-  nameTab();
+  startHistory();
+  startToast();
+  showLanguage();
+  showTheme();
+  showTitle();
   subscribe((_, keys) => {
-    if (keys.has("lang")) speak();
-    if (keys.has("theme")) paintTheme();
+    if (keys.has("lang")) showLanguage();
+    if (keys.has("theme")) showTheme();
     if (keys.has("panel")) showPanel();
-    if (keys.has("expression")) nameTab();
+    if (keys.has("expression")) showTitle();
   });
   startHeader();
   stick(byId("grid-card"));
   stick(byId("panels"));
-  addEventListener("hashchange", restore);
-  const tokensAreThere = startTokens();
-  startExpression(get("vocabulary"));
-  startPlane(say);
-  await tokensAreThere; // so that nothing asks about tokens of an older text
-  startAnswers();
+  const firstTokens = startTokens();
+  startExpressionEditor(get("vocabulary"));
+  startMaskCard(announce);
+  await firstTokens;
+  startMaskLoader();
   await loadPanels();
 }
 
-function speak() {
+function showLanguage() {
   document.documentElement.lang = state.lang === "zh" ? "zh-Hans" : "en";
-  apply(document);
+  translate(document);
   for (const button of byId("languages").children) {
     button.setAttribute("aria-pressed", String(button.dataset.lang === state.lang));
   }
   for (const { panel, tab } of panels.values()) tab.textContent = t(panel.title);
 }
 
-function nameTab() {
+function showTitle() {
   document.title = `${state.expression.replace(/\s+/g, " ").slice(0, 80)} · maskwright`;
 }
 
-function paintTheme() {
+function showTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const theme = state.theme === "auto" ? (dark ? "dark" : "light") : state.theme;
   document.documentElement.dataset.theme = theme;
   byId("theme").value = state.theme;
-  document.dispatchEvent(new Event("themechange")); // canvases have to be painted again
+  document.dispatchEvent(new Event("themechange")); // canvases are painted again
 }
 
-// The shorter of the two columns stays in sight: one taller than the window sticks by its end.
+// A column that is taller than the window sticks with its end, so that all of it can be read.
 function stick(column) {
   const place = () => {
     column.style.top = `${Math.min(12, innerHeight - column.offsetHeight - 12)}px`;
@@ -94,7 +95,7 @@ function stick(column) {
 
 function startHeader() {
   byId("skip").addEventListener("click", (event) => {
-    event.preventDefault(); // the hash is the state's
+    event.preventDefault(); // the hash holds the state
     byId("expression").focus();
   });
   byId("languages").addEventListener("click", (event) => {
@@ -102,7 +103,7 @@ function startHeader() {
     if (lang) set({ lang });
   });
   byId("theme").addEventListener("change", (event) => set({ theme: event.target.value }));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintTheme);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
   byId("lessons-link").addEventListener("click", () => {
     set({ panel: "lessons" });
     panels.get("lessons")?.tab.focus();
@@ -115,11 +116,11 @@ async function copyLink() {
   const button = byId("copy-link");
   try {
     await navigator.clipboard.writeText(link());
-    say(t("copied"));
+    announce(t("copied"));
     button.classList.add("done");
-    rested(1500, () => button.classList.remove("done"))();
+    debounce(1500, () => button.classList.remove("done"))();
   } catch {
-    say(t("copy_failed"));
+    announce(t("copy_failed"));
     byId("copy-note").textContent = t("copy_failed");
   }
 }
@@ -155,7 +156,7 @@ async function loadPanels() {
     byId("panels-body").append(root);
   }
   tabs.addEventListener("keydown", (event) => {
-    const next = nextOf([...tabs.children], event.key);
+    const next = rovingTarget([...tabs.children], event.key);
     if (!next) return;
     event.preventDefault();
     next.focus();
@@ -164,17 +165,17 @@ async function loadPanels() {
   showPanel();
 }
 
-/** A panel that fails to load says so in its own tab and leaves the others alone. */
+/** A panel that does not load shows the error in its tab; the others work. */
 async function loadPanel(id) {
   try {
     return (await import(`./panels/${id}.js`)).panel;
   } catch (error) {
     console.error(error);
-    return failed(id, error);
+    return failedPanel(id, error);
   }
 }
 
-function failed(id, error) {
+function failedPanel(id, error) {
   return {
     id,
     title: `panel_${id}`,

@@ -1,25 +1,25 @@
-// A slider for each number in the mask: dragging one changes the text.
+// A slider for every number in the expression; dragging it changes the text.
 
 import { byId, h } from "./dom.js";
 import { set, state } from "./state.js";
-import { t } from "./words.js";
+import { t } from "./i18n.js";
 
-let numbers = []; // as the server gave them, moved along as sliders change the text
+let numbers = []; // of the last response; offsets follow the changes of the sliders
 
 /** Show a slider for every number that the server found in the expression. */
 export function showSliders(found) {
-  const place = byId("sliders");
-  const alike =
+  const container = byId("sliders");
+  const sameNames =
     found.length === numbers.length &&
     found.every((entry, n) => nameOf(entry) === nameOf(numbers[n]));
   numbers = found.map((entry) => ({ ...entry }));
-  if (!alike) place.replaceChildren(...numbers.map((_, n) => slider(n)));
+  if (!sameNames) container.replaceChildren(...numbers.map((_, n) => slider(n)));
   numbers.forEach((entry, n) => {
-    const input = place.children[n].querySelector("input");
+    const input = container.children[n].querySelector("input");
     input.min = entry.least;
     input.max = Math.max(entry.most, entry.value);
     input.value = entry.value;
-    place.children[n].querySelector("output").textContent = entry.value;
+    container.children[n].querySelector("output").textContent = entry.value;
   });
 }
 
@@ -40,20 +40,20 @@ const nameOf = ({ name, index = [] }) =>
 
 function slide(n, input, output) {
   const entry = numbers[n];
-  const letters = [...state.expression];
+  const characters = [...state.expression]; // offsets count code points
   const old = String(entry.value);
-  if (letters.slice(entry.start, entry.stop).join("") !== old) return; // the text has moved on
+  if (characters.slice(entry.start, entry.stop).join("") !== old) return; // edited meanwhile
   const value = Number(input.value);
-  letters.splice(entry.start, entry.stop - entry.start, ...String(value));
-  const longer = String(value).length - (entry.stop - entry.start);
+  characters.splice(entry.start, entry.stop - entry.start, ...String(value));
+  const shift = String(value).length - (entry.stop - entry.start);
   entry.value = value;
-  entry.stop += longer;
+  entry.stop += shift;
   for (const other of numbers) {
     if (other.start > entry.start) {
-      other.start += longer;
-      other.stop += longer;
+      other.start += shift;
+      other.stop += shift;
     }
   }
   output.textContent = value;
-  set({ expression: letters.join("") });
+  set({ expression: characters.join("") });
 }

@@ -1,10 +1,10 @@
-// What the page shows, in one object. It lives in the URL's hash, so that a link shows the same.
+// The state of the page in one object, and its encoding in the hash of the URL.
 
-export const LARGEST = 1_048_576;
+export const MAX_SIZE = 1_048_576; // queries or keys
 
-const browserSpeaksChinese = (navigator.language ?? "en").toLowerCase().startsWith("zh");
+const isBrowserChinese = (navigator.language ?? "en").toLowerCase().startsWith("zh");
 
-/** Where everybody begins: three tokens, and scores that can be followed with a pencil. */
+/** The first example: three tokens, and scores that are easy to check by hand. */
 export const EXAMPLE = Object.freeze({
   text: "I like tea",
   scores: [
@@ -16,18 +16,18 @@ export const EXAMPLE = Object.freeze({
 
 export const DEFAULTS = Object.freeze({
   expression: "causal()",
-  text: EXAMPLE.text, // null: no tokens, only a size
-  side: "right", // of the padding that makes sentences equally long
-  padding: true, // hide it
-  size: 16, // queries, where there is no text
+  text: EXAMPLE.text, // null: no sentences, only a length
+  side: "right", // padding side
+  padding: true, // mask the padding
+  size: 16, // number of queries without a text
   keys: null,
   q_start: null,
-  batches: null, // how many batch rows and heads there are …
+  batches: null, // batch size and number of heads …
   heads: null,
-  batch: 0, // … and which of them is shown
+  batch: 0, // … and the sequence and head that are shown
   head: 0,
-  view: null, // {row, rows, key, keys}, or null for all
-  query: null, // the chosen cell
+  view: null, // {row, rows, key, keys}, or null for the whole mask
+  query: null, // the selected cell
   key: null,
   others: [],
   values: null,
@@ -37,54 +37,54 @@ export const DEFAULTS = Object.freeze({
   scaled: true,
   fill: "-inf",
   rows_too: false,
-  scores: EXAMPLE.scores, // typed by hand; null: computed from the seed
+  scores: EXAMPLE.scores, // entered by hand; null: computed from the seed
   steps_view: "steps",
   step: null,
   row: null,
   panel: "steps",
   lesson: null,
-  lang: browserSpeaksChinese ? "zh" : "en",
+  lang: isBrowserChinese ? "zh" : "en",
   theme: "auto",
 });
 
-/** The state as it is now. Read it freely, change it only by `set`. `tokens` follows `text`. */
+/** The current state. Change it only by `set`. `tokens` is derived from `text`. */
 export const state = Object.assign(Object.create(null), structuredClone({ ...DEFAULTS }), {
   tokens: null,
 });
 
 const listeners = new Set();
-let hashTimer = 0;
 
-/** Change some of the state and tell all subscribers which keys are new. */
-export function set(changes) {
-  const changed = Object.keys(changes).filter((name) => !same(state[name], changes[name]));
+/**
+ * Change some keys of the state and notify all subscribers of the keys that differ. `derived`
+ * changes follow from others, and are not undone by themselves.
+ */
+export function set(changes, { derived = false } = {}) {
+  const changed = Object.keys(changes).filter((name) => !isEqual(state[name], changes[name]));
   if (changed.length === 0) return;
   for (const name of changed) state[name] = changes[name];
-  clearTimeout(hashTimer);
-  hashTimer = setTimeout(writeHash, 250);
   const keys = new Set(changed);
-  for (const listener of [...listeners]) listener(state, keys);
+  for (const listener of [...listeners]) listener(state, keys, { derived });
 }
 
-/** Call `listener(state, changedKeys)` after every change; `changedKeys` is a Set. */
+/** Call `listener(state, changedKeys, {derived})` after every change; `changedKeys` is a Set. */
 export function subscribe(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
-/** The tokens that the server made of the text; the example's scores go when they no longer fit. */
+/** Set the tokens of the text; the scores of the example are dropped if they do not fit them. */
 export function setTokens(tokens) {
-  const kept = state.scores === EXAMPLE.scores || same(state.scores, EXAMPLE.scores);
-  const stale = kept && tokens !== null && tokens[0]?.length !== EXAMPLE.scores.length;
-  set(stale ? { tokens, scores: null } : { tokens });
+  const isExample = isEqual(state.scores, EXAMPLE.scores);
+  const stale = isExample && tokens !== null && tokens[0]?.length !== EXAMPLE.scores.length;
+  set(stale ? { tokens, scores: null } : { tokens }, { derived: true });
 }
 
-/** The keys of the state that `subject()` is made of. */
+/** The keys of the state that `subject()` depends on. */
 export const SUBJECT_KEYS = Object.freeze(
   "expression tokens text padding size keys q_start batches heads".split(" "),
 );
 
-/** What most requests are about: the mask and its tokens or sizes. */
+/** The mask and its tokens or sizes, as the server expects them in most requests. */
 export function subject() {
   const tokens = state.text !== null && state.tokens?.[0]?.length ? state.tokens : null;
   const sized = tokens === null;
@@ -100,45 +100,43 @@ export function subject() {
   };
 }
 
-/** How many queries, keys and batch rows the subject has, as far as the page itself knows. */
+/** Number of queries, keys and sequences; `batch` is null if the mask determines it. */
 export function sizes() {
   const { tokens, size, keys, batch } = subject();
   if (tokens) return { queries: tokens[0].length, keys: tokens[0].length, batch: tokens.length };
   return { queries: size, keys: keys ?? size, batch };
 }
 
-/** The address that shows what is shown now. */
+/** The URL that shows the current state. */
 export function link() {
-  return `${location.origin}${location.pathname}${hash()}`;
+  return `${location.origin}${location.pathname}${toHash()}`;
 }
 
-/** Take the state from the URL's hash; what it does not name gets its default. */
-export function restore() {
-  const wanted = { ...structuredClone({ ...DEFAULTS }), lang: state.lang, theme: state.theme };
-  for (const pair of location.hash.slice(1).split("&")) {
+/** Set the state from a hash; keys that it does not contain get their defaults. */
+export function restore(hash, { keepPreferences = false } = {}) {
+  const { lang, theme } = state;
+  const values = { ...structuredClone({ ...DEFAULTS }), lang, theme };
+  for (const pair of hash.slice(1).split("&")) {
     const at = pair.indexOf("=");
     if (at < 1) continue;
     const name = pair.slice(0, at);
     const value = decode(pair.slice(at + 1));
-    if (value !== undefined && fits(name, value)) wanted[name] = value;
+    if (value !== undefined && isValid(name, value)) values[name] = value;
   }
-  set(wanted);
+  set(keepPreferences ? { ...values, lang, theme } : values);
 }
 
-function hash() {
-  const named = Object.keys(state).filter(
-    (name) => name !== "tokens" && (name === "lang" || !same(state[name], DEFAULTS[name])),
+/** The state as a hash; only `lang` and the keys that differ from their defaults. */
+export function toHash() {
+  const names = Object.keys(state).filter(
+    (name) => name !== "tokens" && (name === "lang" || !isEqual(state[name], DEFAULTS[name])),
   );
-  return `#${named.map((name) => `${name}=${encode(state[name])}`).join("&")}`;
+  return `#${names.map((name) => `${name}=${encode(state[name])}`).join("&")}`;
 }
 
-function writeHash() {
-  if (location.hash !== hash()) history.replaceState(null, "", hash());
-}
-
-// A text stands as it is, unless it could be read as JSON; all else is JSON.
+// A string is written as it is unless it is valid JSON; all other values are written as JSON.
 function encode(value) {
-  const plain = typeof value === "string" && parsed(value) === undefined;
+  const plain = typeof value === "string" && parseJson(value) === undefined;
   return encodeURIComponent(plain ? value : JSON.stringify(value))
     .replaceAll("%20", "+")
     .replaceAll("%3D", "=")
@@ -148,14 +146,14 @@ function encode(value) {
 function decode(text) {
   try {
     const plain = decodeURIComponent(text.replaceAll("+", "%20"));
-    const value = parsed(plain);
+    const value = parseJson(plain);
     return value === undefined ? plain : value;
   } catch {
-    return undefined; // a broken escape: as if it were not there
+    return undefined; // an invalid escape is ignored
   }
 }
 
-function parsed(text) {
+function parseJson(text) {
   try {
     return JSON.parse(text);
   } catch {
@@ -163,66 +161,66 @@ function parsed(text) {
   }
 }
 
-// A link may come from anybody: what does not look like a value of its key is left out.
-const whole = (least, most) => (value) =>
-  Number.isInteger(value) && value >= least && value <= most;
-const text = (most) => (value) => typeof value === "string" && value.length <= most;
-const one =
+// Links are untrusted: values of the wrong type or range are ignored.
+const integer = (min, max) => (value) =>
+  Number.isInteger(value) && value >= min && value <= max;
+const text = (maxLength) => (value) => typeof value === "string" && value.length <= maxLength;
+const oneOf =
   (...names) =>
   (value) =>
     names.includes(value);
-const maybe = (check) => (value) => value === null || check(value);
-const flag = (value) => typeof value === "boolean";
+const nullable = (check) => (value) => value === null || check(value);
+const boolean = (value) => typeof value === "boolean";
 const record = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-const CHECKS = {
+const VALIDATORS = {
   expression: text(20_000),
-  text: maybe(text(20_000)),
-  side: one("left", "right"),
-  padding: flag,
-  size: whole(1, LARGEST),
-  keys: maybe(whole(1, LARGEST)),
-  q_start: maybe(whole(-LARGEST, LARGEST)),
-  batches: maybe(whole(1, 64)),
-  heads: maybe(whole(1, 64)),
-  batch: whole(0, 63),
-  head: whole(0, 63),
-  view: maybe(
+  text: nullable(text(20_000)),
+  side: oneOf("left", "right"),
+  padding: boolean,
+  size: integer(1, MAX_SIZE),
+  keys: nullable(integer(1, MAX_SIZE)),
+  q_start: nullable(integer(-MAX_SIZE, MAX_SIZE)),
+  batches: nullable(integer(1, 64)),
+  heads: nullable(integer(1, 64)),
+  batch: integer(0, 63),
+  head: integer(0, 63),
+  view: nullable(
     (value) =>
       record(value) &&
-      [value.row, value.key].every(whole(0, LARGEST)) &&
-      [value.rows, value.keys].every(whole(1, LARGEST)),
+      [value.row, value.key].every(integer(0, MAX_SIZE)) &&
+      [value.rows, value.keys].every(integer(1, MAX_SIZE)),
   ),
-  query: maybe(whole(0, LARGEST)),
-  key: maybe(whole(0, LARGEST)),
+  query: nullable(integer(0, MAX_SIZE)),
+  key: nullable(integer(0, MAX_SIZE)),
   others: (value) => Array.isArray(value) && value.length <= 2 && value.every(text(20_000)),
-  values: maybe(record),
-  seed: whole(0, 2 ** 31),
-  width: whole(1, 64),
-  head_size: whole(1, 64),
-  scaled: flag,
+  values: nullable(record),
+  seed: integer(0, 2 ** 31),
+  width: integer(1, 64),
+  head_size: integer(1, 64),
+  scaled: boolean,
   fill: (value) => Number.isFinite(value) || text(24)(value),
-  rows_too: flag,
-  scores: maybe(
+  rows_too: boolean,
+  scores: nullable(
     (value) =>
       Array.isArray(value) &&
       value.length <= 32 &&
       value.every((row) => Array.isArray(row) && row.length <= 32 && row.every(Number.isFinite)),
   ),
-  steps_view: one("steps", "masks", "scaling"),
-  step: maybe(whole(0, 32)),
-  row: maybe(whole(0, 256)),
+  steps_view: oneOf("steps", "masks", "scaling"),
+  step: nullable(integer(0, 32)),
+  row: nullable(integer(0, 256)),
   panel: text(24),
-  lesson: maybe(text(64)),
-  lang: one("en", "zh"),
-  theme: one("auto", "light", "dark"),
+  lesson: nullable(text(64)),
+  lang: oneOf("en", "zh"),
+  theme: oneOf("auto", "light", "dark"),
 };
 
-function fits(name, value) {
-  if (Object.hasOwn(CHECKS, name)) return CHECKS[name](value);
-  return name !== "tokens" && /^[a-z][a-z_]{0,23}$/.test(name); // a panel's own
+function isValid(name, value) {
+  if (Object.hasOwn(VALIDATORS, name)) return VALIDATORS[name](value);
+  return name !== "tokens" && /^[a-z][a-z_]{0,23}$/.test(name); // state of a panel
 }
 
-function same(one, other) {
+function isEqual(one, other) {
   return one === other || JSON.stringify(one) === JSON.stringify(other);
 }

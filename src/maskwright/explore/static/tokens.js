@@ -1,54 +1,54 @@
-// The sentences: a text box, their tokens as chips, padding by click; or no tokens, only a size.
+// The tokens card: sentences with their tokens and padding, or only a length.
 
 import { isAbort, post } from "./api.js";
-import { byId, h, rested } from "./dom.js";
-import { DEFAULTS, LARGEST, set, setTokens, state, subscribe } from "./state.js";
-import { number, t } from "./words.js";
+import { byId, h, debounce } from "./dom.js";
+import { DEFAULTS, MAX_SIZE, set, setTokens, state, subscribe } from "./state.js";
+import { formatNumber, t } from "./i18n.js";
 
 const PAD = "<PAD>";
-const PRESETS = [8, 64, 1024, 65536, LARGEST];
-const NUMBERS = ["size", "keys", "q_start", "batches", "heads"];
+const SIZE_PRESETS = [8, 64, 1024, 65536, MAX_SIZE];
+const SIZE_FIELDS = ["size", "keys", "q_start", "batches", "heads"];
 
-let asking = new AbortController();
-let settled = null; // while the tokens are not yet those of the text: {promise, resolve}
-let lastText = DEFAULTS.text; // what to come back to from "only a size"
+let controller = new AbortController();
+let pending = null; // {promise, resolve} while the tokens are not yet those of the text
+let lastText = DEFAULTS.text; // restored when the user switches back to sentences
 
-/** Start the card; the promise is kept once the tokens of the first text are there. */
+/** Start the card; returns a promise of the tokens of the first text. */
 export function startTokens() {
-  const later = rested(60, ask);
+  const reload = debounce(60, loadTokens);
   subscribe((_, keys) => {
     if (keys.has("text") || keys.has("side")) {
-      settled ??= deferred();
-      later();
+      pending ??= deferred();
+      reload();
     }
     show(keys);
   });
   startText();
   startSizes();
-  show(new Set(["text", "side", "padding", ...NUMBERS]));
-  return ask();
+  show(new Set(["text", "side", "padding", ...SIZE_FIELDS]));
+  return loadTokens();
 }
 
-/** Kept once the tokens are those of the text. */
-export async function tokensSettled() {
-  await settled?.promise;
+/** Wait until the tokens are those of the text. */
+export async function tokensReady() {
+  await pending?.promise;
 }
 
-async function ask() {
-  asking.abort();
-  asking = new AbortController();
-  const { signal } = asking;
+async function loadTokens() {
+  controller.abort();
+  controller = new AbortController();
+  const { signal } = controller;
   try {
     const tokens = await tokensOf(state.text, signal);
     if (signal.aborted) return;
-    complain("");
+    showError("");
     setTokens(tokens);
   } catch (error) {
     if (isAbort(error)) return;
-    complain(error.kind === "Offline" ? t("offline") : error.message);
+    showError(error.kind === "Offline" ? t("offline") : error.message);
   }
-  settled?.resolve();
-  settled = null;
+  pending?.resolve();
+  pending = null;
 }
 
 async function tokensOf(text, signal) {
@@ -79,16 +79,16 @@ function startText() {
 }
 
 function startSizes() {
-  byId("presets").append(
-    ...PRESETS.map((size) =>
+  byId("size-presets").append(
+    ...SIZE_PRESETS.map((size) =>
       h(
         "button",
         { type: "button", class: "chip", onclick: () => set({ size, view: null }) },
-        number(size),
+        formatNumber(size),
       ),
     ),
   );
-  for (const name of NUMBERS) {
+  for (const name of SIZE_FIELDS) {
     byId(name).addEventListener("input", () => readNumber(name));
     byId(name).addEventListener("change", () => show(new Set([name])));
   }
@@ -96,25 +96,25 @@ function startSizes() {
 
 function readNumber(name) {
   const box = byId(name);
-  const least = Number(box.min);
-  const largest = Number(box.max);
+  const min = Number(box.min);
+  const max = Number(box.max);
   if (box.value === "" && DEFAULTS[name] === null && !box.validity.badInput) {
-    complain("");
+    showError("");
     set({ [name]: null, view: null });
     return;
   }
   const value = Number(box.value);
-  const fine = box.value !== "" && Number.isInteger(value) && value >= least && value <= largest;
-  box.setAttribute("aria-invalid", String(!fine));
-  complain(fine ? "" : t("count_range", { least: number(least), most: number(largest) }));
-  if (fine) set({ [name]: value, view: null });
+  const isValid = box.value !== "" && Number.isInteger(value) && value >= min && value <= max;
+  box.setAttribute("aria-invalid", String(!isValid));
+  showError(isValid ? "" : t("count_range", { min: formatNumber(min), max: formatNumber(max) }));
+  if (isValid) set({ [name]: value, view: null });
 }
 
 function show(keys) {
   if (keys.has("text")) showText();
-  if (keys.has("side")) press("side", "side", state.side);
+  if (keys.has("side")) pressOption("side", "side", state.side);
   if (keys.has("padding")) byId("padding").checked = state.padding;
-  for (const name of NUMBERS) {
+  for (const name of SIZE_FIELDS) {
     if (keys.has(name) && byId(name).value !== String(state[name] ?? "")) {
       byId(name).value = state[name] ?? "";
       byId(name).removeAttribute("aria-invalid");
@@ -127,7 +127,7 @@ function show(keys) {
 function showText() {
   const { text } = state;
   const byText = text !== null;
-  press("tokens-kind", "kind", byText ? "text" : "size");
+  pressOption("tokens-kind", "kind", byText ? "text" : "size");
   byId("by-text").hidden = !byText;
   byId("by-size").hidden = byText;
   if (!byText) return;
@@ -159,7 +159,7 @@ function showChips() {
     .querySelectorAll(".sentence-tokens")
     .forEach((row, n) => (row.scrollLeft = scrolled[n] ?? 0));
   if (focused) {
-    const near = focused.replace(/-remove-.*/, "-right"); // a chip that is gone hands its focus on
+    const near = focused.replace(/-remove-.*/, "-right"); // a removed chip passes its focus on
     (
       place.querySelector(`[data-name="${focused}"]`) ??
       place.querySelector(`[data-name="${near}"]`)
@@ -170,7 +170,7 @@ function showChips() {
 function sentenceRow(tokens, n) {
   const written = pads(line(n)).length;
   const total = tokens.filter((token) => token === PAD).length;
-  let seen = 0; // paddings so far, to tell those in the text from those that only fill up
+  let seen = 0; // <PAD> so far, to tell those in the text from those that were added
   const chips = tokens.map((token) => {
     if (token !== PAD) return h("span", { class: "token" }, token);
     const place = state.side === "left" ? seen - (total - written) : seen;
@@ -245,12 +245,12 @@ function rewrite(n, change) {
   set({ text: lines.join("\n") });
 }
 
-function press(id, name, value) {
+function pressOption(id, name, value) {
   for (const button of byId(id).querySelectorAll("button")) {
     button.setAttribute("aria-pressed", String(button.dataset[name] === value));
   }
 }
 
-function complain(message) {
+function showError(message) {
   byId("tokens-error").textContent = message;
 }

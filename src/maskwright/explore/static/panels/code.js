@@ -1,27 +1,25 @@
-// Code: how this mask is written for every framework, or why it can't be.
+// Code: the mask as code per target, or the reason why a target cannot represent it.
 
-import { add } from "../words.js";
-import { follow, make } from "./parts.js";
+import { addMessages } from "../i18n.js";
+import { definePanel, fetchWhileShown, el } from "./panel.js";
 
-let following = null;
-
-function mount(root, ctx) {
-  const filter = make("input", {
+function build(root, ctx) {
+  const filter = el("input", {
     id: "code-filter",
     type: "search",
     class: "field",
     hint: "code.hint",
     autocomplete: "off",
   });
-  const count = make("p", { class: "note", role: "status" });
-  const body = make("div", { class: "panel-body targets" });
+  const count = el("p", { class: "note", role: "status" });
+  const body = el("div", { class: "panel-body targets" });
   root.append(
-    make("p", { class: "note", word: "code.intro" }),
-    make("div", { class: "labelled" }, make("label", { for: "code-filter", word: "code.filter" }), filter),
+    el("p", { class: "note", msg: "code.intro" }),
+    el("div", { class: "labelled" }, el("label", { for: "code-filter", msg: "code.filter" }), filter),
     count,
     body,
   );
-  const sift = () => {
+  const filterCards = () => {
     const wanted = filter.value.trim().toLowerCase();
     let left = 0;
     for (const card of body.children) {
@@ -30,35 +28,35 @@ function mount(root, ctx) {
     }
     count.textContent = ctx.t("code.count", { count: left, all: body.children.length });
   };
-  filter.addEventListener("input", sift);
-  following = follow(ctx, root, {
+  filter.addEventListener("input", filterCards);
+  return fetchWhileShown(ctx, root, {
     body,
     request: () => ({ code: ["code", { subject: ctx.subject() }] }),
     draw(answers) {
-      const able = [...answers.code.targets].sort((one, other) => Number(other.ok) - Number(one.ok));
-      body.replaceChildren(...able.map((target) => card(target, ctx)));
-      sift();
+      const sorted = [...answers.code.targets].sort((one, other) => Number(other.ok) - Number(one.ok));
+      body.replaceChildren(...sorted.map((target) => card(target, ctx)));
+      filterCards();
     },
   });
 }
 
 function card(target, ctx) {
-  const element = make(
+  const element = el(
     "section",
     { class: "block target" },
-    make(
+    el(
       "h3",
       {},
-      make("span", { text: target.name }),
-      target.ok ? copy(target, ctx) : make("span", { class: "verdict bad", word: "code.refused" }),
+      el("span", { text: target.name }),
+      target.ok ? copy(target, ctx) : el("span", { class: "verdict bad", msg: "code.refused" }),
     ),
-    make(
+    el(
       "p",
       { class: "facts" },
-      make("span", { class: "polarity", text: polarity(target.polarity, ctx) }),
-      target.gives ? make("span", { lang: "en", text: target.gives }) : null,
+      el("span", { class: "polarity", text: polarity(target.polarity, ctx) }),
+      target.gives ? el("span", { lang: "en", text: target.gives }) : null,
     ),
-    target.ok ? listing(target) : make("p", { class: "refusal", lang: "en", text: target.refusal }),
+    target.ok ? listing(target) : el("p", { class: "refusal", lang: "en", text: target.refusal }),
   );
   element.dataset.text = [target.name, target.gives, target.polarity, target.code ?? ""]
     .join(" ")
@@ -67,48 +65,48 @@ function card(target, ctx) {
 }
 
 function listing(target) {
-  const code = make("pre", { class: "code" }, make("code", { text: target.code }));
-  code.setAttribute("role", "region"); // wide or not, it can be reached and scrolled by the keyboard
+  const code = el("pre", { class: "code" }, el("code", { text: target.code }));
+  code.setAttribute("role", "region"); // so that it can be scrolled with the keyboard
   code.setAttribute("aria-label", target.name);
   code.tabIndex = 0;
   return code;
 }
 
-/** The polarity as the server says it, and what that means in the reader's language. */
-function polarity(said, ctx) {
-  if (!said) return "";
+/** The polarity, translated. */
+function polarity(text, ctx) {
+  if (!text) return "";
   const known = {
     "True keeps": "code.keeps",
     "True drops": "code.drops",
     "0 keeps, -inf hides": "code.adds",
-  }[said];
-  return known ? ctx.t(known) : said;
+  }[text];
+  return known ? ctx.t(known) : text;
 }
 
 function copy(target, ctx) {
-  const button = make("button", {
+  const button = el("button", {
     type: "button",
     class: "button quiet",
     "aria-label": `${ctx.t("code.copy")}: ${target.name}`,
     text: ctx.t("code.copy"),
   });
   button.addEventListener("click", async () => {
-    const done = await copied(target.code);
-    ctx.say(ctx.t(done ? "code.copied" : "code.failed", { name: target.name }));
+    const done = await copyText(target.code);
+    ctx.announce(ctx.t(done ? "code.copied" : "code.failed", { name: target.name }));
     button.textContent = ctx.t(done ? "code.done" : "code.nope");
     setTimeout(() => (button.textContent = ctx.t("code.copy")), 1600);
   });
   return button;
 }
 
-/** Put a text into the clipboard; by a hidden box where the browser keeps the clipboard closed. */
-async function copied(text) {
+/** Copy a text; by a hidden text field if the clipboard API is not available. */
+async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
     const focused = document.activeElement;
-    const box = make("textarea", { class: "hidden-label", "aria-hidden": "true", tabindex: -1 });
+    const box = el("textarea", { class: "hidden-label", "aria-hidden": "true", tabindex: -1 });
     box.value = text;
     document.body.append(box);
     box.select();
@@ -119,43 +117,36 @@ async function copied(text) {
   }
 }
 
-export const panel = {
-  id: "code",
-  title: "code.title",
-  mount,
-  show: () => following?.show(),
-  hide: () => following?.hide(),
-};
+export const panel = definePanel("code", build);
 
-// Added when the module loads, since the tab needs its title before the panel is shown.
-add({
+addMessages({
   en: {
     "code.title": "Code",
     "code.intro":
-      "Exactly this mask in the form that each framework takes, or the reason why it can't be said there.",
+      "This mask as code for each framework, or the reason why the framework cannot represent it.",
     "code.filter": "Find a target",
     "code.hint": "torch, jax, flash …",
     "code.count": "{count} of {all} targets",
-    "code.refused": "refused",
-    "code.keeps": "True keeps: the query may see the key",
-    "code.drops": "True drops: the key is hidden",
-    "code.adds": "added to the scores: 0 keeps, −∞ hides",
+    "code.refused": "not available",
+    "code.keeps": "True keeps: the query attends to the key",
+    "code.drops": "True drops: the key is masked",
+    "code.adds": "added to the scores: 0 keeps, −∞ masks",
     "code.copy": "Copy",
     "code.done": "Copied",
     "code.nope": "Not copied",
-    "code.copied": "The code for {name} is in the clipboard.",
-    "code.failed": "The clipboard is closed; select the code for {name} and copy it by hand.",
+    "code.copied": "Code for {name} copied.",
+    "code.failed": "The clipboard is not available. Select the code for {name} and copy it.",
   },
   zh: {
     "code.title": "代码",
-    "code.intro": "把当前掩码原样写成各框架接受的形式；写不出来的，说明原因。",
+    "code.intro": "当前掩码在各框架中的代码；无法表示时给出原因。",
     "code.filter": "查找目标框架",
     "code.hint": "torch、jax、flash……",
     "code.count": "共 {all} 个目标，显示 {count} 个",
-    "code.refused": "无法表达",
-    "code.keeps": "True 表示保留：查询可以看到该键",
-    "code.drops": "True 表示丢弃：该键被遮住",
-    "code.adds": "加到分数上：0 保留，−∞ 遮住",
+    "code.refused": "不可用",
+    "code.keeps": "True 表示保留：查询关注该键",
+    "code.drops": "True 表示丢弃：该键被屏蔽",
+    "code.adds": "加到分数上：0 保留，−∞ 屏蔽",
     "code.copy": "复制",
     "code.done": "已复制",
     "code.nope": "未能复制",

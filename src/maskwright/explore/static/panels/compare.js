@@ -1,10 +1,10 @@
-// Compare: this mask beside one or two others, with the cells marked in which they differ.
+// Compare: this mask next to one or two others; cells that differ are marked.
 
-import { decoded, swatch } from "../paint.js";
-import { add, number } from "../words.js";
-import { changedAny, complain, follow, fresh, make } from "./parts.js";
+import { decodeGrid, swatch } from "../grid_render.js";
+import { addMessages, formatNumber } from "../i18n.js";
+import { hasAny, definePanel, el, fetchWhileShown, showError, uniqueId } from "./panel.js";
 
-const SIGNS = 64;
+const MAX_SQUARES = 64; // per side
 const KINDS = [
   [2, "compare.both"],
   [1, "compare.some"],
@@ -13,29 +13,27 @@ const KINDS = [
   [5, "compare.mixed"],
   [0, "compare.neither"],
 ];
-const IDEAS = ["everything()", "causal()", "window(back=2)", "causal() | prefix(2)"];
+const SUGGESTIONS = ["everything()", "causal()", "window(back=2)", "causal() | prefix(2)"];
 
-let following = null;
-
-function mount(root, ctx) {
+function build(root, ctx) {
   const boxes = [0, 1].map((place) => box(ctx, place));
-  const body = make("div", { class: "panel-body" });
-  // One place for each picture, for good: a picture is drawn again where it was.
-  const places = [0, 1, 2].map(() => make("div", { class: "grid-place" }));
+  const body = el("div", { class: "panel-body" });
+  // One container per picture, which is drawn again in place.
+  const places = [0, 1, 2].map(() => el("div", { class: "grid-place" }));
   root.append(
-    make("p", { class: "note", word: "compare.intro" }),
+    el("p", { class: "note", msg: "compare.intro" }),
     ...boxes.map((each) => each.element),
     ideas(ctx),
     body,
   );
-  following = follow(ctx, root, {
+  return fetchWhileShown(ctx, root, {
     body,
     mayFail: (name) => name !== "first",
-    request: () => wanted(ctx),
+    request: () => requests(ctx),
     draw(answers) {
-      boxes.forEach(({ fault }, place) => {
+      boxes.forEach(({ setError }, place) => {
         const failed = answers[`other${place}`]?.failed;
-        fault(failed ?? null);
+        setError(failed ?? null);
       });
       body.replaceChildren(...drawn(answers, places, ctx));
     },
@@ -46,28 +44,28 @@ function texts(ctx) {
   return [0, 1].map((place) => (ctx.state.others?.[place] ?? "").trim());
 }
 
-/** Each other mask is asked for by itself, so that a fault in one does not take away the rest. */
-function wanted(ctx) {
+/** One request per mask, so that an error in one does not affect the others. */
+function requests(ctx) {
   const { state } = ctx;
   const common = {
     subject: ctx.subject(),
     batch: state.batch ?? 0,
     head: state.head ?? 0,
     view: state.view ?? null,
-    most: SIGNS,
+    most: MAX_SQUARES,
   };
-  const requests = { first: ["mask", common] };
+  const found = { first: ["mask", common] };
   texts(ctx).forEach((text, place) => {
-    if (text) requests[`other${place}`] = ["compare", { ...common, others: [text] }];
+    if (text) found[`other${place}`] = ["compare", { ...common, others: [text] }];
   });
-  return requests;
+  return found;
 }
 
 function drawn(answers, places, ctx) {
   const found = [0, 1].map((place) => answers[`other${place}`]?.others?.[0]).filter(Boolean);
-  const row = make(
+  const row = el(
     "div",
-    { class: "abreast close" },
+    { class: "columns close" },
     figure(ctx, places[0], ctx.t("compare.first"), answers.first),
   );
   found.forEach((other, index) => {
@@ -78,49 +76,49 @@ function drawn(answers, places, ctx) {
 }
 
 function figure(ctx, place, title, { said, grid }, ...more) {
-  const element = make(
+  const element = el(
     "section",
     { class: "block" },
-    make("h3", { text: title }),
-    make("p", { class: "formula" }, make("code", { text: said })),
+    el("h3", { text: title }),
+    el("p", { class: "formula" }, el("code", { text: said })),
     place,
     ...more,
   );
-  // The grid measures its place, so it is drawn when that is on the page.
-  queueMicrotask(() => ctx.drawGrid(place, grid, { label: `${title}: ${said}`, most: 320 }));
+  // The grid measures its container, which must be on the page first.
+  queueMicrotask(() => ctx.drawGrid(place, grid, { label: `${title}: ${said}`, maxHeight: 320 }));
   return element;
 }
 
 function verdict(other, ctx) {
-  if (other.equal) return make("p", {}, make("span", { class: "verdict good", word: "compare.equal" }));
+  if (other.equal) return el("p", {}, el("span", { class: "verdict good", msg: "compare.equal" }));
   const counts = ctx.t("compare.counts", {
-    first: number(other.only_first),
-    second: number(other.only_second),
+    first: formatNumber(other.only_first),
+    second: formatNumber(other.only_second),
   });
-  return make(
+  return el(
     "div",
     {},
-    make("p", {}, make("span", { class: "verdict bad", word: "compare.differ" }), " ", counts),
-    make("p", { class: "says", lang: "en", text: other.sentence }),
+    el("p", {}, el("span", { class: "verdict bad", msg: "compare.differ" }), " ", counts),
+    el("p", { class: "prose", lang: "en", text: other.sentence }),
   );
 }
 
-/** An entry for every kind of cell that occurs. */
+/** The kinds of cells that occur. */
 function legend(grids) {
-  const found = new Set(grids.flatMap((grid) => [...decoded(grid).kindAt]));
+  const found = new Set(grids.flatMap((grid) => [...decodeGrid(grid).kindAt]));
   const entries = KINDS.filter(([kind]) => found.has(kind));
-  return make(
+  return el(
     "ul",
     { class: "legend" },
     ...entries.map(([kind, word]) =>
-      make("li", { class: "legend-entry" }, swatch(kind), make("span", { word })),
+      el("li", { class: "legend-entry" }, swatch(kind), el("span", { msg: word })),
     ),
   );
 }
 
 function box(ctx, place) {
-  const id = fresh("other");
-  const input = make("input", {
+  const id = uniqueId("other");
+  const input = el("input", {
     id,
     type: "text",
     class: "field mono",
@@ -128,44 +126,44 @@ function box(ctx, place) {
     autocomplete: "off",
     autocapitalize: "off",
     maxlength: 20000,
-    placeholder: IDEAS[place + 1],
-    "aria-describedby": `${id}-fault`,
+    placeholder: SUGGESTIONS[place + 1],
+    "aria-describedby": `${id}-error`,
   });
-  const wrong = make("div", { id: `${id}-fault`, class: "fault", role: "status" });
+  const errorPlace = el("div", { id: `${id}-error`, role: "status" });
   input.addEventListener("input", () => put(ctx, place, input.value));
   const show = () => {
     const text = ctx.state.others?.[place] ?? "";
     if (input.value !== text) input.value = text;
   };
-  ctx.subscribe((state, changed) => changedAny(changed, "others") && show());
+  ctx.subscribe((state, changed) => hasAny(changed, "others") && show());
   show();
-  const fault = (error) => {
+  const setError = (error) => {
     if (error) input.setAttribute("aria-invalid", "true");
     else input.removeAttribute("aria-invalid");
-    if (!error) return wrong.replaceChildren();
-    complain(wrong, ctx, error);
-    if (error.at) wrong.append(excerpt(input.value.trim(), error.at));
+    if (!error) return errorPlace.replaceChildren();
+    showError(errorPlace, ctx, error);
+    if (error.at) errorPlace.append(excerpt(input.value.trim(), error.at));
   };
-  const name = make("label", { for: id, word: place ? "compare.box2" : "compare.box1" });
-  return { element: make("div", { class: "labelled" }, name, input, wrong), fault };
+  const name = el("label", { for: id, msg: place ? "compare.box2" : "compare.box1" });
+  return { element: el("div", { class: "labelled" }, name, input, errorPlace), setError };
 }
 
-/** The faulty part of an expression, marked; `at` counts code points. */
+/** The expression with the invalid part marked; `at` counts code points. */
 function excerpt(text, [start, stop]) {
   const letters = [...text];
   const part = (from, to) => letters.slice(from, to).join("");
-  return make(
+  return el(
     "p",
     { class: "formula" },
-    make("code", {}, part(0, start), make("mark", { text: part(start, stop) || "‸" }), part(stop)),
+    el("code", {}, part(0, start), el("mark", { text: part(start, stop) || "‸" }), part(stop)),
   );
 }
 
 function ideas(ctx) {
-  const row = make("div", { class: "chips", role: "group", label: "compare.ideas" });
-  for (const text of IDEAS) {
+  const row = el("div", { class: "chips", role: "group", label: "compare.ideas" });
+  for (const text of SUGGESTIONS) {
     const click = () => put(ctx, texts(ctx)[0] && texts(ctx)[0] !== text ? 1 : 0, text);
-    row.append(make("button", { type: "button", class: "chip code-chip", text, on: { click } }));
+    row.append(el("button", { type: "button", class: "chip code-chip", text, on: { click } }));
   }
   return row;
 }
@@ -177,50 +175,43 @@ function put(ctx, place, text) {
   ctx.set({ others });
 }
 
-export const panel = {
-  id: "compare",
-  title: "compare.title",
-  mount,
-  show: () => following?.show(),
-  hide: () => following?.hide(),
-};
+export const panel = definePanel("compare", build);
 
-// Added when the module loads, since the tab needs its title before the panel is shown.
-add({
+addMessages({
   en: {
     "compare.title": "Compare",
-    "compare.intro": "Write one or two other masks; they are put beside this one, on the same tokens.",
+    "compare.intro": "Enter one or two other masks to compare with this one on the same tokens.",
     "compare.box1": "Other mask",
-    "compare.box2": "One more",
+    "compare.box2": "Second mask",
     "compare.ideas": "Masks to compare with",
     "compare.first": "This mask",
     "compare.other": "Other mask {number}",
     "compare.equal": "equal",
     "compare.differ": "differs",
-    "compare.counts": "{first} cells only this mask lets through, {second} only the other.",
-    "compare.both": "both see it",
-    "compare.some": "both see a part",
+    "compare.counts": "{first} cells visible only in this mask, {second} only in the other.",
+    "compare.both": "visible in both",
+    "compare.some": "partly visible in both",
     "compare.onlyfirst": "only this mask",
     "compare.onlysecond": "only the other",
     "compare.mixed": "some of each",
-    "compare.neither": "neither",
+    "compare.neither": "masked in both",
   },
   zh: {
     "compare.title": "比较",
-    "compare.intro": "写一两个别的掩码，用同样的词元与当前掩码并排比较。",
+    "compare.intro": "输入一两个其他掩码，在同样的词元上与当前掩码比较。",
     "compare.box1": "另一个掩码",
-    "compare.box2": "再加一个",
+    "compare.box2": "第二个掩码",
     "compare.ideas": "可供比较的掩码",
     "compare.first": "当前掩码",
     "compare.other": "另一个掩码 {number}",
     "compare.equal": "相等",
     "compare.differ": "不同",
-    "compare.counts": "只有当前掩码放行的有 {first} 格，只有对方放行的有 {second} 格。",
+    "compare.counts": "仅当前掩码可见 {first} 格，仅对方可见 {second} 格。",
     "compare.both": "两者都可见",
     "compare.some": "两者都部分可见",
     "compare.onlyfirst": "仅当前掩码可见",
     "compare.onlysecond": "仅对方可见",
     "compare.mixed": "两者各有一些",
-    "compare.neither": "都被遮住",
+    "compare.neither": "都被屏蔽",
   },
 });

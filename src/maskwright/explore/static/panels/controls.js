@@ -1,65 +1,66 @@
-// Controls that show a key of the state and change it.
+// Form controls that are bound to a key of the state.
 
-import { changedAny, make } from "./parts.js";
+import { hasAny, el } from "./panel.js";
 
-/** A box for a whole number. */
-export function numberBox(ctx, key, word, { least, most, usual }) {
-  const input = make("input", {
+/** A field for an integer; `msg` is the key of its label. */
+export function numberField(ctx, key, msg, { min, max, fallback }) {
+  const input = el("input", {
     type: "number",
     class: "field",
-    min: least,
-    max: most,
+    min,
+    max,
     step: 1,
     inputmode: "numeric",
   });
   input.addEventListener("change", () => {
-    const value = Math.min(most, Math.max(least, Math.round(Number(input.value))));
-    ctx.set({ [key]: Number.isFinite(value) ? value : usual });
+    const value = Math.min(max, Math.max(min, Math.round(Number(input.value))));
+    ctx.set({ [key]: Number.isFinite(value) ? value : fallback });
     input.value = ctx.state[key];
   });
-  return bound(ctx, key, input, word, () => {
-    if (document.activeElement !== input) input.value = ctx.state[key] ?? usual;
+  return bindField(ctx, key, input, msg, () => {
+    if (document.activeElement !== input) input.value = ctx.state[key] ?? fallback;
   });
 }
 
-/** A tick box. */
-export function tickBox(ctx, key, word, usual) {
-  const input = make("input", { type: "checkbox", role: "switch" });
+/** A switch. */
+export function switchField(ctx, key, msg, fallback) {
+  const input = el("input", { type: "checkbox", role: "switch" });
   input.addEventListener("change", () => ctx.set({ [key]: input.checked }));
-  return bound(ctx, key, input, word, () => (input.checked = Boolean(ctx.state[key] ?? usual)), "switch");
+  const show = () => (input.checked = Boolean(ctx.state[key] ?? fallback));
+  return bindField(ctx, key, input, msg, show, "switch");
 }
 
-/** A choice among few; `choices` is [[value, text], …]. */
-export function choiceBox(ctx, key, word, choices, usual) {
-  const input = make("select", { class: "field" });
-  for (const [value, text] of choices) input.append(make("option", { value: String(value), text }));
+/** A select; `choices` is [[value, text], …]. */
+export function selectField(ctx, key, msg, choices, fallback) {
+  const input = el("select", { class: "field" });
+  for (const [value, text] of choices) input.append(el("option", { value: String(value), text }));
   input.addEventListener("change", () => {
     ctx.set({ [key]: choices.find(([value]) => String(value) === input.value)[0] });
   });
-  return bound(ctx, key, input, word, () => (input.value = String(ctx.state[key] ?? usual)));
+  return bindField(ctx, key, input, msg, () => (input.value = String(ctx.state[key] ?? fallback)));
 }
 
-/** A row of buttons of which one is pressed; `choices` is [[value, word], …]. */
-export function pressOne(ctx, key, label, choices, usual) {
-  const row = make("div", { class: "chips views", role: "group", label });
-  const buttons = choices.map(([value, word]) => {
-    const button = make("button", { type: "button", class: "chip", word });
+/** Buttons of which one is pressed; `choices` is [[value, msg], …]. */
+export function toggleGroup(ctx, key, label, choices, fallback) {
+  const row = el("div", { class: "chips views", role: "group", label });
+  const buttons = choices.map(([value, msg]) => {
+    const button = el("button", { type: "button", class: "chip", msg });
     button.addEventListener("click", () => ctx.set({ [key]: value }));
     row.append(button);
     return [value, button];
   });
   const show = () => {
-    const now = ctx.state[key] ?? usual;
+    const now = ctx.state[key] ?? fallback;
     for (const [value, button] of buttons) button.setAttribute("aria-pressed", String(value === now));
   };
-  ctx.subscribe((state, changed) => changedAny(changed, key) && show());
+  ctx.subscribe((state, changed) => hasAny(changed, key) && show());
   show();
   return row;
 }
 
-function bound(ctx, key, input, word, show, kind = "labelled") {
-  const name = make("span", { word });
-  ctx.subscribe((state, changed) => changedAny(changed, key) && show());
+function bindField(ctx, key, input, msg, show, kind = "labelled") {
+  const name = el("span", { msg });
+  ctx.subscribe((state, changed) => hasAny(changed, key) && show());
   show();
-  return make("label", { class: kind }, ...(kind === "switch" ? [input, " ", name] : [name, input]));
+  return el("label", { class: kind }, ...(kind === "switch" ? [input, " ", name] : [name, input]));
 }

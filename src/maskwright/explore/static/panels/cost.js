@@ -1,15 +1,13 @@
 // Cost: visible cells, tiles, memory of the mask, and the backend and work of attention under it.
 
-import { add, number, percent } from "../words.js";
-import { follow, make } from "./parts.js";
-import { bytes } from "./numbers.js";
+import { addMessages, formatNumber, formatPercent } from "../i18n.js";
+import { definePanel, fetchWhileShown, el } from "./panel.js";
+import { formatBytes } from "./format.js";
 
-let following = null;
-
-function mount(root, ctx) {
-  const body = make("div", { class: "panel-body" });
-  root.append(make("p", { class: "note", word: "cost.intro" }), body);
-  following = follow(ctx, root, {
+function build(root, ctx) {
+  const body = el("div", { class: "panel-body" });
+  root.append(el("p", { class: "note", msg: "cost.intro" }), body);
+  return fetchWhileShown(ctx, root, {
     body,
     request: () => ({ cost: ["cost", { subject: ctx.subject() }] }),
     draw: (answers) => body.replaceChildren(...drawn(answers.cost, ctx)),
@@ -20,10 +18,10 @@ function drawn(cost, ctx) {
   const parts = [
     section(
       "cost.cells",
-      make("p", { class: "big", text: percent(cost.density) }),
-      make("p", {
-        class: "says",
-        text: ctx.t("cost.allowed", { allowed: number(cost.allowed), cells: number(cost.cells) }),
+      el("p", { class: "big", text: formatPercent(cost.density) }),
+      el("p", {
+        class: "prose",
+        text: ctx.t("cost.allowed", { allowed: formatNumber(cost.allowed), cells: formatNumber(cost.cells) }),
       }),
       stacked(
         [
@@ -44,7 +42,7 @@ function tiles({ block, empty, partial, full }, ctx) {
   const says = ctx.t("cost.tiles.says", { block });
   return section(
     "cost.tiles",
-    make("p", { class: "says", text: says }),
+    el("p", { class: "prose", text: says }),
     stacked(
       [
         ["hidden", empty, "cost.empty"],
@@ -56,73 +54,73 @@ function tiles({ block, empty, partial, full }, ctx) {
   );
 }
 
-/** One bar cut into its parts, each with a pattern of its own, and a legend with the numbers. */
+/** A stacked bar with a legend. */
 function stacked(parts, ctx) {
   const all = parts.reduce((sum, [, count]) => sum + count, 0) || 1;
-  const bar = make("div", { class: "stacked", "aria-hidden": "true" });
-  const legend = make("ul", { class: "legend" });
+  const bar = el("div", { class: "stacked", "aria-hidden": "true" });
+  const legend = el("ul", { class: "legend" });
   for (const [kind, count, word] of parts) {
-    const piece = make("span", { class: `piece ${kind}` });
+    const piece = el("span", { class: `piece ${kind}` });
     piece.style.setProperty("--share", (count / all).toFixed(5));
     if (count) bar.append(piece);
     legend.append(
-      make(
+      el(
         "li",
         { class: "legend-entry" },
-        make("span", { class: `swatch ${kind}`, "aria-hidden": "true" }),
-        make("span", { word }),
-        make("span", { class: "value", text: `${number(count)} (${percent(count / all)})` }),
+        el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }),
+        el("span", { msg: word }),
+        el("span", { class: "value", text: `${formatNumber(count)} (${formatPercent(count / all)})` }),
       ),
     );
   }
-  return make("div", {}, bar, legend);
+  return el("div", {}, bar, legend);
 }
 
-/** What holding the mask takes, on a scale on which every step is a factor. */
+/** Memory of the mask by representation, on a logarithmic scale. */
 function memory(cost, ctx) {
   const rows = [
     ["cost.dense", cost.dense_bytes, "second"],
     ["cost.bias", cost.bias_bytes, "first"],
     ["cost.spans", cost.span_bytes, "seen"],
   ].filter(([, size]) => size !== null && size !== undefined);
-  const most = Math.log2(Math.max(...rows.map(([, size]) => size), 2));
-  const list = make("ul", { class: "bars long" });
+  const max = Math.log2(Math.max(...rows.map(([, size]) => size), 2));
+  const list = el("ul", { class: "bars long" });
   for (const [word, size, kind] of rows) {
-    const bar = make("span", { class: `bar ${kind}`, "aria-hidden": "true" });
-    bar.style.setProperty("--share", (Math.log2(Math.max(size, 1)) / most).toFixed(4));
+    const bar = el("span", { class: `bar ${kind}`, "aria-hidden": "true" });
+    bar.style.setProperty("--share", (Math.log2(Math.max(size, 1)) / max).toFixed(4));
     list.append(
-      make(
+      el(
         "li",
         {},
-        make("span", { word }),
-        make("span", { class: "track" }, bar),
-        make("span", { class: "value", text: bytes(size) }),
+        el("span", { msg: word }),
+        el("span", { class: "track" }, bar),
+        el("span", { class: "value", text: formatBytes(size) }),
       ),
     );
   }
   const ratio = cost.span_bytes ? cost.dense_bytes / cost.span_bytes : 0;
-  const intervals = ctx.t("cost.intervals", { intervals: number(cost.intervals ?? 0) });
-  const saved = ratio >= 2 ? ctx.t("cost.ratio", { ratio: number(Math.floor(ratio)) }) : "";
+  const intervals = ctx.t("cost.intervals", { intervals: formatNumber(cost.intervals ?? 0) });
+  const saved = ratio >= 2 ? ctx.t("cost.ratio", { ratio: formatNumber(Math.floor(ratio)) }) : "";
   return section(
     "cost.memory",
-    make("p", { class: "says", text: `${intervals} ${saved}` }),
+    el("p", { class: "prose", text: `${intervals} ${saved}` }),
     list,
-    make("p", { class: "note", word: "cost.log" }),
+    el("p", { class: "note", msg: "cost.log" }),
   );
 }
 
 /** The backend of attention under this mask, and an estimate of its work. */
 function attention({ backend, reason, instruction_set: isa, work, head_dim: dim }, ctx) {
-  if (!work) return section("cost.attention", make("p", { class: "says", word: "cost.skipped" }));
+  if (!work) return section("cost.attention", el("p", { class: "prose", msg: "cost.skipped" }));
   const rows = [
     ["cost.backend", isa ? `${backend} (${isa})` : backend, "en"],
     ["cost.reason", reason, "en"],
     [
       "cost.visited",
       ctx.t("cost.visited.says", {
-        visited: number(work.tiles_visited),
-        tiles: number(work.tiles),
-        share: percent(work.tiles ? work.tiles_visited / work.tiles : 0),
+        visited: formatNumber(work.tiles_visited),
+        tiles: formatNumber(work.tiles),
+        share: formatPercent(work.tiles ? work.tiles_visited / work.tiles : 0),
         rows: work.block_q,
         keys: work.block_kv,
       }),
@@ -130,18 +128,18 @@ function attention({ backend, reason, instruction_set: isa, work, head_dim: dim 
     [
       "cost.computed",
       ctx.t("cost.computed.says", {
-        computed: number(work.cells_computed),
-        visible: number(work.cells_visible),
-        share: percent(work.useful_share),
+        computed: formatNumber(work.cells_computed),
+        visible: formatNumber(work.cells_visible),
+        share: formatPercent(work.useful_share),
       }),
     ],
     ["cost.time", ctx.t("cost.time.says", { time: duration(work.milliseconds), dim })],
   ];
-  const list = make("dl", { class: "pairs" });
+  const list = el("dl", { class: "pairs" });
   for (const [word, text, lang] of rows) {
-    const value = make("dd", { text });
+    const value = el("dd", { text });
     if (lang) value.lang = lang;
-    list.append(make("dt", { word }), value);
+    list.append(el("dt", { msg: word }), value);
   }
   return section("cost.attention", list);
 }
@@ -150,33 +148,26 @@ function attention({ backend, reason, instruction_set: isa, work, head_dim: dim 
 function duration(milliseconds) {
   const [value, unit] = milliseconds < 1000 ? [milliseconds, "ms"] : [milliseconds / 1000, "s"];
   const digits = value < 1000 ? { maximumSignificantDigits: 3 } : { maximumFractionDigits: 0 };
-  return `${number(value, digits)} ${unit}`;
+  return `${formatNumber(value, digits)} ${unit}`;
 }
 
 function section(word, ...parts) {
-  return make("section", { class: "block" }, make("h3", { word }), ...parts);
+  return el("section", { class: "block" }, el("h3", { msg: word }), ...parts);
 }
 
-export const panel = {
-  id: "cost",
-  title: "cost.title",
-  mount,
-  show: () => following?.show(),
-  hide: () => following?.hide(),
-};
+export const panel = definePanel("cost", build);
 
-// Added when the module loads, since the tab needs its title before the panel is shown.
-add({
+addMessages({
   en: {
     "cost.title": "Cost",
-    "cost.intro": "What this mask costs to hold and to run, at the size that is set.",
+    "cost.intro": "Memory and computation of this mask at the current length.",
     "cost.cells": "Cells",
-    "cost.allowed": "{allowed} of {cells} cells may be seen.",
-    "cost.seen": "seen",
-    "cost.hidden": "hidden",
+    "cost.allowed": "{allowed} of {cells} cells are visible.",
+    "cost.seen": "visible",
+    "cost.hidden": "masked",
     "cost.tiles": "Tiles",
     "cost.tiles.says":
-      "In tiles of {block} × {block}: an empty one is skipped, a full one needs no mask, a partial one needs both.",
+      "Tiles of {block} × {block}: empty tiles are skipped, full tiles need no mask, partial tiles need the mask.",
     "cost.empty": "empty",
     "cost.partial": "partial",
     "cost.full": "full",
@@ -184,9 +175,9 @@ add({
     "cost.dense": "as booleans, T × T",
     "cost.bias": "as a float bias, T × T",
     "cost.spans": "as intervals",
-    "cost.intervals": "Held as {intervals} intervals of keys.",
-    "cost.ratio": "That is {ratio} times less than T × T booleans.",
-    "cost.log": "The scale is logarithmic: equal steps are equal factors.",
+    "cost.intervals": "Stored as {intervals} intervals of keys.",
+    "cost.ratio": "{ratio} times less memory than T × T booleans.",
+    "cost.log": "Logarithmic scale.",
     "cost.attention": "Attention on this machine",
     "cost.skipped": "No estimate: the mask has too many intervals at this size.",
     "cost.backend": "Backend",
@@ -200,13 +191,13 @@ add({
   },
   zh: {
     "cost.title": "开销",
-    "cost.intro": "在当前长度下，存放和运行这个掩码的开销。",
+    "cost.intro": "当前长度下这个掩码的内存和计算开销。",
     "cost.cells": "格子",
     "cost.allowed": "共 {cells} 格，可见 {allowed} 格。",
     "cost.seen": "可见",
-    "cost.hidden": "被遮住",
+    "cost.hidden": "被屏蔽",
     "cost.tiles": "分块",
-    "cost.tiles.says": "按 {block} × {block} 分块：空块跳过，满块不用掩码，部分块两样都要算。",
+    "cost.tiles.says": "按 {block} × {block} 分块：空块跳过，满块不用掩码，部分块需要掩码。",
     "cost.empty": "空块",
     "cost.partial": "部分块",
     "cost.full": "满块",
@@ -216,7 +207,7 @@ add({
     "cost.spans": "区间",
     "cost.intervals": "用 {intervals} 个键区间表示。",
     "cost.ratio": "只有 T × T 布尔值的 {ratio} 分之一。",
-    "cost.log": "刻度为对数：每一格代表相同的倍数。",
+    "cost.log": "对数刻度。",
     "cost.attention": "本机上的注意力计算",
     "cost.skipped": "未作估计：在这个长度下，掩码的区间太多。",
     "cost.backend": "后端",

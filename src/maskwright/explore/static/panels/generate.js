@@ -1,39 +1,37 @@
-// Generate: one row at a time, from the tokens so far alone, beside the same row of the one pass.
+// Generate: decoding one token at a time, compared with one pass over all tokens.
 
-import { add, percent } from "../words.js";
-import { numberBox } from "./controls.js";
-import { light, matrix } from "./matrix.js";
-import { brief } from "./numbers.js";
-import { follow, make } from "./parts.js";
+import { addMessages, formatPercent } from "../i18n.js";
+import { numberField } from "./controls.js";
+import { highlightCells, matrix } from "./matrix.js";
+import { formatShare } from "./format.js";
+import { definePanel, el, fetchWhileShown } from "./panel.js";
 import { player } from "./player.js";
 import { valuesOf } from "./steps.js";
 
-let following = null;
-let playback = null;
-
-function mount(root, ctx) {
+function build(root, ctx) {
   let rows = [];
-  const body = make("div", { class: "panel-body" });
-  playback = player(ctx, {
+  const body = el("div", { class: "panel-body" });
+  const playback = player(ctx, {
     key: "row",
     label: "generate.player",
     count: () => rows.length,
-    says: (index) => sentence(rows, index, ctx),
+    describe: (index) => sentence(rows, index, ctx),
     pause: 1400,
   });
   root.append(
-    make("p", { class: "note", word: "generate.intro" }),
-    make(
+    el("p", { class: "note", msg: "generate.intro" }),
+    el(
       "div",
       { class: "controls" },
-      numberBox(ctx, "seed", "generate.seed", { least: 0, most: 9999, usual: 0 }),
+      numberField(ctx, "seed", "generate.seed", { min: 0, max: 9999, fallback: 0 }),
     ),
     playback.element,
     body,
   );
   root.addEventListener("keydown", playback.onKey);
-  following = follow(ctx, root, {
+  return fetchWhileShown(ctx, root, {
     body,
+    player: playback,
     request: () => ({
       generate: [
         "generate",
@@ -45,7 +43,7 @@ function mount(root, ctx) {
         },
       ],
     }),
-    look: () => ctx.state.row,
+    viewState: () => ctx.state.row,
     draw(answers) {
       rows = answers.generate.rows;
       playback.show();
@@ -57,19 +55,19 @@ function mount(root, ctx) {
 function drawn(rows, index, ctx) {
   const row = rows[index];
   return [
-    line(rows, index),
-    make("p", { class: "says", text: sentence(rows, index, ctx) }),
-    make(
+    tokenList(rows, index),
+    el("p", { class: "prose", text: sentence(rows, index, ctx) }),
+    el(
       "div",
-      { class: "abreast close" },
-      make("section", { class: "block" }, make("h3", { word: "generate.matrix" }), sofar(rows, index, ctx)),
-      make("section", { class: "block" }, make("h3", { word: "generate.weights" }), bars(rows, index, ctx)),
+      { class: "columns close" },
+      el("section", { class: "block" }, el("h3", { msg: "generate.matrix" }), decodedWeights(rows, index, ctx)),
+      el("section", { class: "block" }, el("h3", { msg: "generate.weights" }), bars(rows, index, ctx)),
     ),
-    make(
+    el(
       "section",
       { class: "block pass" },
-      make("h3", {}, make("span", { word: "generate.output" }), verdict(row)),
-      make("p", { class: "says", word: row.equal ? "generate.equal.says" : "generate.unequal.says" }),
+      el("h3", {}, el("span", { msg: "generate.output" }), verdict(row)),
+      el("p", { class: "prose", msg: row.equal ? "generate.equal.says" : "generate.unequal.says" }),
       matrix({
         values: [row.alone, row.output],
         rows: [ctx.t("generate.alone"), ctx.t("generate.pass")],
@@ -81,13 +79,13 @@ function drawn(rows, index, ctx) {
   ];
 }
 
-/** The tokens, those that are not there yet pale. */
-function line(rows, index) {
-  const list = make("ol", { class: "tokens-so-far", label: "generate.tokens" });
+/** The tokens; those that are not generated yet are dimmed. */
+function tokenList(rows, index) {
+  const list = el("ol", { class: "tokens-so-far", label: "generate.tokens" });
   rows.forEach((row, place) => {
     const when = place < index ? "past" : place === index ? "now" : "later";
     list.append(
-      make("li", {
+      el("li", {
         class: when,
         dir: "auto",
         "aria-current": when === "now" ? "step" : null,
@@ -98,10 +96,10 @@ function line(rows, index) {
   return list;
 }
 
-/** The weights so far: the matrix has grown by a row and a column with every token. */
-function sofar(rows, index, ctx) {
+/** The softmax weights of the tokens so far. */
+function decodedWeights(rows, index, ctx) {
   const upTo = rows.slice(0, index + 1);
-  const keys = rows.slice(0, reach(upTo)).map((row) => row.token);
+  const keys = rows.slice(0, numKeys(upTo)).map((row) => row.token);
   const frame = matrix({
     values: upTo.map((row) => keys.map((_, key) => row.weights[key] ?? 0)),
     hidden: upTo.map((row) => keys.map((_, key) => !row.weights[key])),
@@ -109,45 +107,45 @@ function sofar(rows, index, ctx) {
     columns: keys,
     name: ctx.t("generate.matrix"),
     heat: "share",
-    write: brief,
+    format: formatShare,
     t: ctx.t,
   });
-  light(frame, index, null);
+  highlightCells(frame, index, null);
   return frame;
 }
 
 function bars(rows, index, ctx) {
   const { weights } = rows[index];
-  const list = make("ul", { class: "bars" });
-  rows.slice(0, Math.max(index + 1, reach([rows[index]]))).forEach((row, key) => {
+  const list = el("ul", { class: "bars" });
+  rows.slice(0, Math.max(index + 1, numKeys([rows[index]]))).forEach((row, key) => {
     const weight = weights[key] ?? 0;
     const later = key > index;
-    const bar = make("span", { class: later ? "bar first" : "bar", "aria-hidden": "true" });
+    const bar = el("span", { class: later ? "bar first" : "bar", "aria-hidden": "true" });
     bar.style.setProperty("--share", weight.toFixed(4));
     const name = later ? `${row.token} (${ctx.t("generate.later")})` : row.token;
     list.append(
-      make(
+      el(
         "li",
         {},
-        make("span", { class: "word", dir: "auto", text: name }),
-        make("span", { class: "track" }, bar),
-        make("span", { class: "value", text: percent(weight) }),
+        el("span", { class: "word", dir: "auto", text: name }),
+        el("span", { class: "track" }, bar),
+        el("span", { class: "value", text: formatPercent(weight) }),
       ),
     );
   });
   return list;
 }
 
-/** How many keys these rows look at: more than there are rows, if the mask lets them look ahead. */
-function reach(rows) {
+/** Number of keys that the rows attend to; larger than that of rows if the mask is not causal. */
+function numKeys(rows) {
   const last = rows.map((row) => row.weights.findLastIndex((weight) => weight > 0));
   return Math.max(rows.length, ...last.map((key) => key + 1));
 }
 
 function verdict(row) {
-  return make("span", {
+  return el("span", {
     class: `verdict ${row.equal ? "good" : "bad"}`,
-    word: row.equal ? "generate.equal" : "generate.unequal",
+    msg: row.equal ? "generate.equal" : "generate.unequal",
   });
 }
 
@@ -162,58 +160,48 @@ function sentence(rows, index, ctx) {
     : "";
 }
 
-export const panel = {
-  id: "generate",
-  title: "generate.title",
-  mount,
-  show: () => following?.show(),
-  hide() {
-    playback?.stop();
-    following?.hide();
-  },
-};
+export const panel = definePanel("generate", build);
 
-// Added when the module loads, since the tab needs its title before the panel is shown.
-add({
+addMessages({
   en: {
     "generate.title": "Generate",
     "generate.intro":
-      "A model that writes computes one row at a time, from the tokens so far. In training all rows are computed in one pass. Under a look-ahead mask both give the same.",
-    "generate.player": "Go from token to token",
+      "When generating, a model computes one row at a time, from the tokens so far. In training it computes all rows in one pass. With a causal mask both give the same result.",
+    "generate.player": "Tokens",
     "generate.seed": "Seed",
     "generate.tokens": "Tokens so far",
     "generate.matrix": "Rows computed so far",
-    "generate.weights": "Weights of this row",
+    "generate.weights": "Softmax weights of this row",
     "generate.output": "Output of this row",
     "generate.later": "later",
-    "generate.alone": "from these tokens alone",
-    "generate.pass": "same row of the one pass",
+    "generate.alone": "step by step",
+    "generate.pass": "in one pass",
     "generate.equal": "equal",
     "generate.unequal": "not equal",
     "generate.equal.says":
-      "Nothing later was needed: the row is the same without the tokens that are not there yet.",
+      "The row does not depend on later tokens, so it can be computed before they exist.",
     "generate.unequal.says":
-      "This mask lets the row see what comes later, so it can't be computed one token at a time.",
+      "This row attends to later tokens, so it cannot be computed one token at a time.",
     "generate.row": "Row {row}, “{token}”: computed from the first {count} tokens.",
     "generate.row0": "Row {row}, “{token}”: computed from this token alone.",
   },
   zh: {
     "generate.title": "逐步生成",
     "generate.intro":
-      "生成时，模型每次只算一行，只用到目前为止的词元；训练时，所有行一次算完。用了前瞻掩码，两者结果相同。",
+      "生成时，模型每次只算一行，只用到目前为止的词元；训练时，所有行一次算完。使用因果掩码时，两者结果相同。",
     "generate.player": "逐个词元查看",
     "generate.seed": "随机种子",
     "generate.tokens": "目前的词元",
     "generate.matrix": "目前算出的行",
-    "generate.weights": "这一行的权重",
+    "generate.weights": "这一行的 softmax 权重",
     "generate.output": "这一行的输出",
     "generate.later": "在后面",
-    "generate.alone": "只用这些词元",
-    "generate.pass": "一次算完的同一行",
+    "generate.alone": "逐步计算",
+    "generate.pass": "一次算完",
     "generate.equal": "相等",
     "generate.unequal": "不相等",
-    "generate.equal.says": "用不到后面的词元：后面的还没出现，这一行也是同样的结果。",
-    "generate.unequal.says": "这个掩码让这一行看到了后面的词元，所以无法逐个词元地算出来。",
+    "generate.equal.says": "这一行不依赖后面的词元，因此在它们出现之前就能算出。",
+    "generate.unequal.says": "这一行关注后面的词元，所以无法逐个词元计算。",
     "generate.row": "第 {row} 行“{token}”：由前 {count} 个词元算出。",
     "generate.row0": "第 {row} 行“{token}”：只由这一个词元算出。",
   },

@@ -1,42 +1,41 @@
-// Lessons: a guided path through the page; each one sets what is shown and says what to look at.
+// Lessons: texts that set the state of the page and say what to look at.
 
-import { add } from "../words.js";
-import { complain, make, spoken } from "./parts.js";
-import { watchLessons } from "./lessonbar.js";
+import { byId } from "../dom.js";
+import { checkpoint } from "../history.js";
+import { addMessages, t } from "../i18n.js";
+import { set, state } from "../state.js";
+import { replaceState } from "../toast.js";
+import { startLessonBar } from "./lesson_bar.js";
+import { definePanel, el, localized, showError } from "./panel.js";
 
-let shownOnce = null;
-
-function mount(root, ctx) {
-  const complaint = make("div", { class: "panel-complaint", role: "status" });
-  const body = make("div", { class: "panel-body" });
-  root.append(make("p", { class: "note", word: "lessons.intro" }), complaint, body);
+function build(root, ctx) {
+  const errorPlace = el("div", { class: "panel-error", role: "status" });
+  const body = el("div", { class: "panel-body" });
+  root.append(el("p", { class: "note", msg: "lessons.intro" }), errorPlace, body);
   let lessons = [];
 
   const draw = () => {
     if (lessons.length) body.replaceChildren(page(lessons, ctx), contents(lessons, ctx));
-    ctx.apply(root);
+    ctx.translate(root);
   };
   const load = async () => {
     try {
       ({ lessons } = await ctx.get("lessons"));
-      complaint.replaceChildren();
+      errorPlace.replaceChildren();
       draw();
     } catch (error) {
-      complain(complaint, ctx, error, load);
+      showError(errorPlace, ctx, error, load);
     }
-  };
-  shownOnce = () => {
-    if (!lessons.length) load();
   };
   ctx.subscribe((state, changed) => {
     if (changed.has("lesson") || changed.has("lang")) draw();
   });
-  ctx.apply(root);
+  return { show: () => lessons.length || load() };
 }
 
-/** Set the state of a lesson, and open the panel that it names. */
-export function showLesson(lesson, set) {
-  set({
+/** Set the state of a lesson, and open its panel. */
+function showLesson(lesson) {
+  const changes = {
     step: null,
     row: 0,
     view: null,
@@ -46,7 +45,14 @@ export function showLesson(lesson, set) {
     head: 0,
     ...lesson.state,
     lesson: lesson.id,
-  });
+  };
+  if (state.panel === "lessons") {
+    replaceState(changes, t("lessons.replaced"));
+    byId(`tab-${state.panel}`)?.focus({ preventScroll: true }); // the button is hidden now
+  } else {
+    checkpoint();
+    set(changes); // from lesson to lesson
+  }
 }
 
 function place(lessons, ctx) {
@@ -57,20 +63,20 @@ function place(lessons, ctx) {
 }
 
 function contents(lessons, ctx) {
-  const list = make("ol", { class: "contents" });
+  const list = el("ol", { class: "contents" });
   const now = place(lessons, ctx);
   lessons.forEach((lesson, index) => {
     const choose = () => ctx.set({ lesson: lesson.id });
-    const button = make("button", {
+    const button = el("button", {
       type: "button",
       class: index < now && ctx.state.lesson ? "done" : null,
       "aria-current": index === now ? "step" : null,
-      text: spoken(lesson.title, ctx.state.lang),
+      text: localized(lesson.title, ctx.state.lang),
       on: { click: choose },
     });
-    list.append(make("li", {}, button));
+    list.append(el("li", {}, button));
   });
-  return make("nav", { class: "block", label: "lessons.list" }, make("h3", { word: "lessons.list" }), list);
+  return el("nav", { class: "block", label: "lessons.list" }, el("h3", { msg: "lessons.list" }), list);
 }
 
 function page(lessons, ctx) {
@@ -79,37 +85,37 @@ function page(lessons, ctx) {
   const lesson = lessons[index];
   const go = (step) => {
     ctx.set({ lesson: lessons[index + step].id });
-    ctx.say(spoken(lessons[index + step].title, lang));
+    ctx.announce(localized(lessons[index + step].title, lang));
   };
-  const paragraphs = [spoken(lesson.text, lang)].flat();
-  return make(
+  const paragraphs = [localized(lesson.text, lang)].flat();
+  return el(
     "article",
     { class: "block lesson" },
-    make("h3", { text: `${index + 1}. ${spoken(lesson.title, lang)}` }),
-    ...paragraphs.map((text) => make("p", { text })),
+    el("h3", { text: `${index + 1}. ${localized(lesson.title, lang)}` }),
+    ...paragraphs.map((text) => el("p", { text })),
     lesson.look
-      ? make("p", { class: "look" }, make("strong", { word: "lessons.look" }), " ", spoken(lesson.look, lang))
+      ? el("p", { class: "look" }, el("strong", { msg: "lessons.look" }), " ", localized(lesson.look, lang))
       : null,
-    make(
+    el(
       "div",
       { class: "row" },
-      make("button", {
+      el("button", {
         type: "button",
         class: "button",
-        word: "lessons.previous",
+        msg: "lessons.previous",
         disabled: index === 0,
         on: { click: () => go(-1) },
       }),
-      make("button", {
+      el("button", {
         type: "button",
         class: "button primary",
-        word: "lessons.show",
-        on: { click: () => showLesson(lesson, ctx.set) },
+        msg: "lessons.show",
+        on: { click: () => showLesson(lesson) },
       }),
-      make("button", {
+      el("button", {
         type: "button",
         class: "button",
-        word: "lessons.next",
+        msg: "lessons.next",
         disabled: index === lessons.length - 1,
         on: { click: () => go(1) },
       }),
@@ -117,32 +123,27 @@ function page(lessons, ctx) {
   );
 }
 
-export const panel = {
-  id: "lessons",
-  title: "lessons.title",
-  mount,
-  show: () => shownOnce?.(),
-  hide() {},
-};
+export const panel = definePanel("lessons", build);
 
-add({
+addMessages({
   en: {
     "lessons.title": "Lessons",
     "lessons.intro":
-      "A short path through masks. “Show me” sets the page; change it as you like and come back.",
+      "A short introduction to masks. “Show me” sets the mask and the tokens of the page.",
     "lessons.list": "All lessons",
     "lessons.look": "Look at:",
     "lessons.previous": "Previous",
     "lessons.next": "Next",
     "lessons.show": "Show me",
     "lessons.back": "Read",
-    "lessons.end": "Leave",
-    "lessons.bar": "Lesson under way",
+    "lessons.end": "Close",
+    "lessons.bar": "Current lesson",
+    "lessons.replaced": "The lesson replaced the mask and the tokens.",
     "lessons.place": "Lesson {index} of {count}",
   },
   zh: {
     "lessons.title": "教程",
-    "lessons.intro": "由浅入深认识掩码。点“演示”会设置好整个页面，可以随意改动，再回来继续。",
+    "lessons.intro": "由浅入深认识掩码。点“演示”会设置页面上的掩码和词元。",
     "lessons.list": "全部课程",
     "lessons.look": "注意看：",
     "lessons.previous": "上一课",
@@ -150,9 +151,10 @@ add({
     "lessons.show": "演示",
     "lessons.back": "看讲解",
     "lessons.end": "退出",
-    "lessons.bar": "正在学习的课程",
+    "lessons.bar": "当前课程",
+    "lessons.replaced": "课程替换了掩码和词元。",
     "lessons.place": "第 {index} 课，共 {count} 课",
   },
 });
 
-watchLessons(showLesson);
+startLessonBar(showLesson);

@@ -1,9 +1,9 @@
-// A matrix as a table of aligned numbers, shaded by how large they are; hidden cells are hatched.
+// A matrix as a table of numbers, shaded by magnitude; masked cells are hatched.
 
-import { make } from "./parts.js";
-import { exact, shown } from "./numbers.js";
+import { el } from "./panel.js";
+import { formatExact, formatValue } from "./format.js";
 
-// A wide table scrolls within its own frame, which the keyboard can reach only while it does.
+// A frame that scrolls can be focused, so that it can be scrolled with the keyboard.
 const watcher = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     const scrolls = target.scrollWidth > target.clientWidth + 1;
@@ -18,11 +18,10 @@ const watcher = new ResizeObserver((entries) => {
 });
 
 /**
- * The table, in a frame that scrolls when it is too wide.
+ * The table in a frame that scrolls if it is too wide.
  *
- * `heat` is "share" for numbers from 0 to 1 and "signed" for others; `write` makes texts of numbers;
- * `onCell(row, column)` hears of
- * the cell under the pointer, and of (null, null) when it leaves.
+ * `heat` is "share" for numbers from 0 to 1 and "signed" for others; `format` formats a number;
+ * `onCell(row, column)` gets the cell under the pointer, and (null, null) when the pointer leaves.
  */
 export function matrix({
   values,
@@ -31,74 +30,74 @@ export function matrix({
   columns = null,
   name,
   heat = "signed",
-  write = shown,
+  format = formatValue,
   t,
   onCell = null,
 }) {
   const largest = heat === "share" ? 1 : peak(values);
-  const table = make(
+  const table = el(
     "table",
     { class: `numbers ${heat}` },
-    make("caption", { class: "hidden-label", text: name }),
+    el("caption", { class: "hidden-label", text: name }),
   );
-  if (columns) table.append(make("thead", {}, headline(columns, rows !== null)));
-  const body = make("tbody");
+  if (columns) table.append(el("thead", {}, headline(columns, rows !== null)));
+  const body = el("tbody");
   values.forEach((line, row) => {
-    const tr = make("tr");
+    const tr = el("tr");
     if (rows) tr.append(heading("row", rows[row]));
     line.forEach((value, column) =>
-      tr.append(cell(value, hidden?.[row]?.[column] ?? false, { largest, write, t })),
+      tr.append(cell(value, hidden?.[row]?.[column] ?? false, { largest, format, t })),
     );
     body.append(tr);
   });
   table.append(body);
   if (onCell) listen(body, rows !== null, onCell);
-  const frame = make("div", { class: "matrix", "aria-label": name }, table);
+  const frame = el("div", { class: "matrix", "aria-label": name }, table);
   watcher.observe(frame);
   return frame;
 }
 
-/** Let a frame of any wide content be scrolled by the keyboard. */
+/** Make a frame scrollable with the keyboard if its content is too wide. */
 export function scrollable(element, name) {
   element.setAttribute("aria-label", name);
   watcher.observe(element);
   return element;
 }
 
-/** Mark a row, a column, or one cell of a matrix; null takes the marks away. */
-export function light(frame, row, column) {
-  for (const td of frame.querySelectorAll("td.lit")) td.classList.remove("lit");
+/** Highlight one row, column or cell of a matrix; nulls remove the highlight. */
+export function highlightCells(frame, row, column) {
+  for (const td of frame.querySelectorAll("td.highlight")) td.classList.remove("highlight");
   if (row === null && column === null) return;
   const lines = frame.querySelectorAll("tbody tr");
   lines.forEach((tr, index) => {
     if (row !== null && index !== row) return;
     tr.querySelectorAll("td").forEach((td, place) => {
-      if (column === null || place === column) td.classList.add("lit");
+      if (column === null || place === column) td.classList.add("highlight");
     });
   });
 }
 
 function headline(columns, corner) {
-  const line = make("tr");
-  if (corner) line.append(make("td", { class: "corner" }));
+  const line = el("tr");
+  if (corner) line.append(el("td", { class: "corner" }));
   for (const column of columns) line.append(heading("col", column));
   return line;
 }
 
 function heading(scope, text) {
-  return make("th", { scope, title: text }, make("span", { class: "word", dir: "auto", text }));
+  return el("th", { scope, title: text }, el("span", { class: "word", dir: "auto", text }));
 }
 
-function cell(value, hidden, { largest, write, t }) {
-  const td = make("td", { title: exact(value) });
+function cell(value, hidden, { largest, format, t }) {
+  const td = el("td", { title: formatExact(value) });
   if (hidden) {
-    td.className = "hid";
-    td.append(make("span", { class: "hidden-label", text: `${t("parts.hidden")} ` }));
+    td.className = "masked";
+    td.append(el("span", { class: "hidden-label", text: `${t("panel.masked")} ` }));
   } else if (typeof value === "number" && largest > 0) {
     td.className = value < 0 ? "minus" : "plus";
     td.style.setProperty("--heat", Math.min(Math.abs(value) / largest, 1).toFixed(3));
   }
-  td.append(write(value));
+  td.append(format(value));
   return td;
 }
 
@@ -106,7 +105,7 @@ function peak(values) {
   let largest = 0;
   for (const line of values) {
     for (const value of line) {
-      // The fill of hidden cells would make all others look pale.
+      // The fill value of masked cells would make all others look pale.
       if (typeof value === "number" && Math.abs(value) < 1e6) largest = Math.max(largest, Math.abs(value));
     }
   }

@@ -1,14 +1,14 @@
-// First, previous, play, next: going through something one by one, by buttons or arrow keys.
+// Player controls: first, previous, play, next, by buttons or arrow keys.
 
-import { add } from "../words.js";
-import { changedAny, make } from "./parts.js";
+import { addMessages } from "../i18n.js";
+import { hasAny, el } from "./panel.js";
 
 /**
- * The buttons. `key` is the state's key that holds the index, `count()` how many there are, and
- * `says(index)` what is heard when one is reached. With `all`, no index means all at once, without it
- * the first.
+ * The controls. `key` is the key of the state with the index, `count()` the number of items,
+ * `describe(index)` the announcement of an item. Without an index all items are shown if `all`,
+ * else the first.
  */
-export function player(ctx, { key, label, count, says = null, all = false, pause = 1800 }) {
+export function player(ctx, { key, label, count, describe = null, all = false, pause = 1800 }) {
   let timer = 0;
   const go = (index) => {
     const last = count() - 1;
@@ -33,25 +33,25 @@ export function player(ctx, { key, label, count, says = null, all = false, pause
     }, pause);
     show();
   };
-  const byHand = (index) => {
+  const goByHand = (index) => {
     if (timer) stop();
     go(index);
-    if (says) ctx.say(says(at()));
+    if (describe) ctx.announce(describe(at()));
   };
 
-  const first = button("«", "player.first", () => byHand(0));
-  const previous = button("‹", "player.previous", () => byHand(at() - 1));
-  const playing = make("button", { type: "button", class: "button play", on: { click: play } });
+  const first = button("«", "player.first", () => goByHand(0));
+  const previous = button("‹", "player.previous", () => goByHand(at() - 1));
+  const playing = el("button", { type: "button", class: "button play", on: { click: play } });
   playing.textContent = ctx.t("player.play");
-  const next = button("›", "player.next", () => byHand(at() + 1));
-  const whole = make("button", {
+  const next = button("›", "player.next", () => goByHand(at() + 1));
+  const whole = el("button", {
     type: "button",
     class: "button",
-    word: "player.all",
+    msg: "player.all",
     on: { click: () => (stop(), ctx.set({ [key]: null })) },
   });
-  const place = make("span", { class: "place" });
-  const element = make("div", { class: "player", role: "group", label }, first, previous, playing, next);
+  const place = el("span", { class: "place" });
+  const element = el("div", { class: "player", role: "group", label }, first, previous, playing, next);
   if (all) element.append(whole);
   element.append(place);
 
@@ -64,7 +64,7 @@ export function player(ctx, { key, label, count, says = null, all = false, pause
     whole.setAttribute("aria-pressed", String(index < 0));
     place.textContent = index < 0 ? "" : ctx.t("player.place", { index: index + 1, count: last + 1 });
   };
-  ctx.subscribe((state, changed) => changedAny(changed, key, "lang") && show());
+  ctx.subscribe((state, changed) => hasAny(changed, key, "lang") && show());
 
   const moves = {
     ArrowLeft: () => at() - 1,
@@ -75,28 +75,28 @@ export function player(ctx, { key, label, count, says = null, all = false, pause
   const onKey = (event) => {
     const move = moves[event.key];
     if (!move || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
-    // Elsewhere Home and End belong to the page.
+    // Elsewhere, Home and End scroll the page.
     if (!event.key.startsWith("Arrow") && !event.target.closest(".player, .strip")) return;
     if (event.key === "ArrowLeft" && at() < 0) return;
     if (event.target.closest("input, select, textarea, [role=region], [role=grid], [role=tab]")) return;
     event.preventDefault();
-    byHand(move());
+    goByHand(move());
   };
   return { element, at, stop, show, onKey };
 }
 
 function button(sign, label, click) {
-  return make("button", { type: "button", class: "button square", label, text: sign, on: { click } });
+  return el("button", { type: "button", class: "button square", label, text: sign, on: { click } });
 }
 
-add({
+addMessages({
   en: {
     "player.first": "First",
     "player.previous": "Previous",
     "player.next": "Next",
     "player.play": "Play",
     "player.pause": "Pause",
-    "player.all": "All at once",
+    "player.all": "All stages",
     "player.place": "{index} of {count}",
   },
   zh: {

@@ -1,103 +1,103 @@
-// The stages of attention, from X to the output: a strip of names to go by, and a card for each.
+// The stages of attention, from X to the output: a strip of buttons, and a card per stage.
 
-import { add } from "../words.js";
-import { light, matrix } from "./matrix.js";
-import { make, spoken } from "./parts.js";
-import { shape, shown } from "./numbers.js";
+import { addMessages } from "../i18n.js";
+import { highlightCells, matrix } from "./matrix.js";
+import { el, localized } from "./panel.js";
+import { formatShape, formatValue } from "./format.js";
 
-// What each stage is made of, how the shapes meet, and which parts of its sources a cell comes from.
-const WAYS = {
-  q: { from: ["x"], way: "(T, C) · (C, hs) → (T, hs)", needs: (row) => [[row, null]] },
-  k: { from: ["x"], way: "(T, C) · (C, hs) → (T, hs)", needs: (row) => [[row, null]] },
-  v: { from: ["x"], way: "(T, C) · (C, hs) → (T, hs)", needs: (row) => [[row, null]] },
+// The inputs of each stage, the shapes, and which part of each input a cell depends on.
+const STAGES = {
+  q: { from: ["x"], way: "(T, C) · (C, hs) → (T, hs)", inputs: (row) => [[row, null]] },
+  k: { from: ["x"], way: "(T, C) · (C, hs) → (T, hs)", inputs: (row) => [[row, null]] },
+  v: { from: ["x"], way: "(T, C) · (C, hs) → (T, hs)", inputs: (row) => [[row, null]] },
   scores: {
     from: ["q", "k"],
     way: "(T, hs) · (hs, T) → (T, T)",
-    needs: (row, column) => [
+    inputs: (row, column) => [
       [row, null],
       [column, null],
     ],
   },
-  scaled: { from: ["scores"], way: "(T, T) → (T, T)", needs: (row, column) => [[row, column]] },
-  masked: { from: ["scaled", "scores"], way: "(T, T) → (T, T)", needs: (row, column) => [[row, column]] },
-  weights: { from: ["masked"], way: "(T, T) → (T, T)", needs: (row) => [[row, null]] },
+  scaled: { from: ["scores"], way: "(T, T) → (T, T)", inputs: (row, column) => [[row, column]] },
+  masked: { from: ["scaled", "scores"], way: "(T, T) → (T, T)", inputs: (row, column) => [[row, column]] },
+  weights: { from: ["masked"], way: "(T, T) → (T, T)", inputs: (row) => [[row, null]] },
   output: {
     from: ["weights", "v"],
     way: "(T, T) · (T, hs) → (T, hs)",
-    needs: (row, column) => [
+    inputs: (row, column) => [
       [row, null],
       [null, column],
     ],
   },
 };
-// Where a stage may have come from either of two, the nearest that is there.
-const EITHER = new Set(["masked"]);
+// Stages with alternative inputs: the first that exists is used.
+const ALTERNATIVES = new Set(["masked"]);
 
-/** The strip: every stage with its shape; the one being looked at is marked. */
-export function strip(steps, now, ctx, choose) {
-  const list = make("ol", { class: "strip", label: "stages.strip" });
+/** A strip of buttons: every stage with its shape; the current one is marked. */
+export function stageStrip(steps, now, ctx, choose) {
+  const list = el("ol", { class: "strip", label: "stages.strip" });
   steps.forEach((step, index) => {
-    const button = make(
+    const button = el(
       "button",
       { type: "button", "aria-current": index === now ? "step" : null, on: { click: () => choose(index) } },
-      make("span", { class: "name", text: sign(step) }),
-      make("span", { class: "shape", text: shape(step.axes ?? step.shape) }),
+      el("span", { class: "name", text: symbol(step) }),
+      el("span", { class: "shape", text: formatShape(step.axes ?? step.shape) }),
     );
-    list.append(make("li", {}, button));
+    list.append(el("li", {}, button));
   });
   return list;
 }
 
 /** All stages, one below the other. */
-export function all(steps, ctx) {
-  return make("div", { class: "stages" }, ...steps.map((step) => card(step, ctx)));
+export function allStages(steps, ctx) {
+  return el("div", { class: "stages" }, ...steps.map((step) => card(step, ctx)));
 }
 
-/** One stage beside what it is made of; pointing at a cell shows where it comes from. */
-export function one(steps, index, ctx) {
+/** One stage with its inputs; the pointer on a cell highlights what it depends on. */
+export function oneStage(steps, index, ctx) {
   const step = steps[index];
-  const known = WAYS[step.name];
+  const known = STAGES[step.name];
   let names = known?.from.filter((name) => steps.some((other) => other.name === name)) ?? [];
-  if (EITHER.has(step.name)) names = names.slice(0, 1);
+  if (ALTERNATIVES.has(step.name)) names = names.slice(0, 1);
   const sources = names.map((name) => steps.find((other) => other.name === name));
   const frames = sources.map((source) => table(source, ctx));
   const onCell = (row, column) => {
-    const needs = row === null ? [] : known.needs(row, column);
-    frames.forEach((frame, place) => light(frame, ...(needs[place] ?? [null, null])));
+    const inputs = row === null ? [] : known.inputs(row, column);
+    frames.forEach((frame, place) => highlightCells(frame, ...(inputs[place] ?? [null, null])));
   };
   const result = card(step, ctx, sources.length ? onCell : null);
   result.classList.add("coming");
   const parts = [result];
   if (sources.length) {
-    const made = sources.map((source, place) => make("figure", {}, label(source), frames[place]));
+    const made = sources.map((source, place) => el("figure", {}, label(source), frames[place]));
     parts.push(
-      make(
+      el(
         "div",
         { class: "sources" },
-        make("h4", { word: "stages.from" }),
-        make("div", { class: "pair" }, ...made),
+        el("h4", { msg: "stages.from" }),
+        el("div", { class: "pair" }, ...made),
       ),
     );
-    parts.push(make("p", { class: "note", word: "stages.point" }));
+    parts.push(el("p", { class: "note", msg: "stages.point" }));
   }
-  return make("div", { class: "stages single" }, ...parts);
+  return el("div", { class: "stages single" }, ...parts);
 }
 
 function card(step, ctx, onCell = null) {
   const lang = ctx.state.lang;
-  // Small matrices stand beside each other where there is room.
+  // Small matrices share a row.
   const narrow = step.values[0]?.length <= 4 && step.name !== "output";
-  return make(
+  return el(
     "section",
     { class: narrow ? "block narrow" : "block" },
-    make(
+    el(
       "h3",
       {},
-      make("span", { text: spoken(step.title, lang) }),
-      make("span", { class: "shape", text: sizes(step) }),
+      el("span", { text: localized(step.title, lang) }),
+      el("span", { class: "shape", text: sizes(step) }),
     ),
-    make("p", { class: "formula" }, make("code", { text: step.formula }), way(step)),
-    make("p", { class: "says", text: spoken(step.says, lang) }),
+    el("p", { class: "formula" }, el("code", { text: step.formula }), way(step)),
+    el("p", { class: "prose", text: localized(step.says, lang) }),
     table(step, ctx, onCell),
   );
 }
@@ -108,50 +108,50 @@ function table(step, ctx, onCell = null) {
     hidden: step.hidden,
     rows: step.rows,
     columns: step.columns ?? step.values[0]?.map((_, index) => String(index)),
-    name: `${sign(step)} ${shape(step.shape)}`,
+    name: `${symbol(step)} ${formatShape(step.shape)}`,
     heat: step.name === "weights" ? "share" : "signed",
-    write: step.name === "weights" && step.values.length <= 5 ? byHand : shown,
+    format: step.name === "weights" && step.values.length <= 5 ? precise : formatValue,
     t: ctx.t,
     onCell,
   });
 }
 
-// Few weights are checked by hand, so they have more places.
-const byHand = (value) => shown(value, 4);
+// A few weights get more digits, so that they can be checked by hand.
+const precise = (value) => formatValue(value, 4);
 
 function label(step) {
-  return make(
+  return el(
     "figcaption",
     {},
-    make("span", { class: "name", text: sign(step) }),
+    el("span", { class: "name", text: symbol(step) }),
     " ",
-    make("span", { class: "shape", text: shape(step.shape) }),
+    el("span", { class: "shape", text: formatShape(step.shape) }),
   );
 }
 
-// Matrices are written by a capital letter.
-export function sign(step) {
+// Matrices have capital letters.
+function symbol(step) {
   return step.name.length === 1 ? step.name.toUpperCase() : step.name;
 }
 
 function sizes(step) {
-  return step.axes ? `${shape(step.axes)} = ${shape(step.shape)}` : shape(step.shape);
+  return step.axes ? `${formatShape(step.axes)} = ${formatShape(step.shape)}` : formatShape(step.shape);
 }
 
 function way(step) {
-  const known = WAYS[step.name];
-  return known ? make("span", { class: "way", text: known.way }) : null;
+  const known = STAGES[step.name];
+  return known ? el("span", { class: "way", text: known.way }) : null;
 }
 
-add({
+addMessages({
   en: {
-    "stages.strip": "Stages of the calculation",
-    "stages.from": "made of",
-    "stages.point": "Point at a cell to see which numbers it comes from.",
+    "stages.strip": "Stages of the computation",
+    "stages.from": "inputs",
+    "stages.point": "Point at a cell to see which numbers it depends on.",
   },
   zh: {
     "stages.strip": "计算的各个阶段",
-    "stages.from": "由此得来",
+    "stages.from": "输入",
     "stages.point": "把指针移到某个格子上，可以看到它由哪些数算出。",
   },
 });

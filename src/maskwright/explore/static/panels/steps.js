@@ -1,39 +1,36 @@
-// Steps: the whole calculation of attention with its numbers, from X to the output.
+// Steps: the computation of attention with its numbers, from X to the output.
 
-import { add } from "../words.js";
-import { choiceBox, numberBox, pressOne, tickBox } from "./controls.js";
-import { follow, make } from "./parts.js";
+import { addMessages } from "../i18n.js";
+import { selectField, numberField, toggleGroup, switchField } from "./controls.js";
+import { definePanel, el, fetchWhileShown } from "./panel.js";
 import { player } from "./player.js";
-import { MOST, editor, sized } from "./scores.js";
-import { all, one, strip } from "./stages.js";
-import { scalingTable, threeMasks, threeRequests } from "./views.js";
+import { MAX_TOKENS, resizeScores, scoreEditor } from "./score_editor.js";
+import { allStages, oneStage, stageStrip } from "./stages.js";
+import { scalingTable, threeMasks, threeRequests } from "./step_views.js";
 
 const SIZES = [1, 4, 16, 64, 256];
 
-let following = null;
-let playback = null;
-
-/** The numbers that attention is computed with, as the server takes them. */
+/** The parameters of the random numbers, as the server expects them. */
 export function valuesOf(state) {
   return { seed: state.seed ?? 0, width: state.width ?? 3, head_size: state.head_size ?? 2 };
 }
 
-function mount(root, ctx) {
+function build(root, ctx) {
   let steps = [];
-  const body = make("div", { class: "panel-body" });
-  const typed = make("div", { class: "typed-place" });
-  playback = player(ctx, {
+  const body = el("div", { class: "panel-body" });
+  const scorePlace = el("div", { class: "score-place" });
+  const playback = player(ctx, {
     key: "step",
     label: "steps.player",
     count: () => steps.length,
-    says: (index) => steps[index]?.name ?? "",
+    describe: (index) => steps[index]?.name ?? "",
     all: true,
     pause: 2400,
   });
   const settings = controls(ctx, () => steps);
   root.append(
-    make("p", { class: "note", word: "steps.intro" }),
-    pressOne(
+    el("p", { class: "note", msg: "steps.intro" }),
+    toggleGroup(
       ctx,
       "steps_view",
       "steps.view",
@@ -45,34 +42,35 @@ function mount(root, ctx) {
       "steps",
     ),
     settings.element,
-    typed,
+    scorePlace,
     playback.element,
     body,
   );
   root.addEventListener("keydown", (event) => view(ctx) === "steps" && playback.onKey(event));
 
-  following = follow(ctx, root, {
+  return fetchWhileShown(ctx, root, {
     body,
-    request: () => wanted(ctx),
-    look: () => [ctx.state.step, view(ctx)],
+    player: playback,
+    request: () => requests(ctx),
+    viewState: () => [ctx.state.step, view(ctx)],
     draw(answers) {
       const now = view(ctx);
       settings.show(now);
       playback.element.hidden = now !== "steps";
       steps = now === "steps" ? answers.steps.steps : [];
-      drawTyped(typed, steps, ctx, now);
+      drawScoreEditor(scorePlace, steps, ctx, now);
       playback.show();
-      body.replaceChildren(...drawn(now, answers, steps, ctx));
+      body.replaceChildren(...drawn(now, answers, steps, ctx, playback));
     },
   });
 }
 
 function view(ctx) {
-  const { steps_view: wished } = ctx.state;
-  return wished === "masks" || wished === "scaling" ? wished : "steps";
+  const { steps_view: chosen } = ctx.state;
+  return chosen === "masks" || chosen === "scaling" ? chosen : "steps";
 }
 
-function wanted(ctx) {
+function requests(ctx) {
   const { state } = ctx;
   const subject = ctx.subject();
   const rest = {
@@ -86,11 +84,11 @@ function wanted(ctx) {
   if (view(ctx) === "scaling") return { scaling: ["scaling", { sizes: SIZES, seed: state.seed ?? 0 }] };
   if (view(ctx) === "masks") return threeRequests(subject, rest);
   const size = subject.tokens?.[0]?.length ?? subject.size;
-  if (state.scores && size <= MOST) rest.values = { scores: sized(state.scores, size) };
+  if (state.scores && size <= MAX_TOKENS) rest.values = { scores: resizeScores(state.scores, size) };
   return { steps: ["steps", { ...rest, subject }] };
 }
 
-function drawn(now, answers, steps, ctx) {
+function drawn(now, answers, steps, ctx, playback) {
   if (now === "scaling") return [scalingTable(answers.scaling.rows, ctx)];
   if (now === "masks") return [threeMasks(answers, ctx.subject(), ctx)];
   const index = playback.at();
@@ -98,34 +96,34 @@ function drawn(now, answers, steps, ctx) {
     playback.stop();
     ctx.set({ step: chosen });
   };
-  return [strip(steps, index, ctx, choose), index < 0 ? all(steps, ctx) : one(steps, index, ctx)];
+  return [stageStrip(steps, index, ctx, choose), index < 0 ? allStages(steps, ctx) : oneStage(steps, index, ctx)];
 }
 
-function drawTyped(place, steps, ctx, now) {
+function drawScoreEditor(place, steps, ctx, now) {
   const scores = steps.find((step) => step.name === "scores");
   const own = Boolean(ctx.state.scores) && now === "steps" && scores !== undefined;
-  if (!own || scores.values.length > MOST) {
-    place.replaceChildren(...(own ? [make("p", { class: "note", word: "steps.toomany" })] : []));
+  if (!own || scores.values.length > MAX_TOKENS) {
+    place.replaceChildren(...(own ? [el("p", { class: "note", msg: "steps.toomany" })] : []));
     delete place.dataset.of;
     return;
   }
-  const values = sized(ctx.state.scores, scores.values.length);
+  const values = resizeScores(ctx.state.scores, scores.values.length);
   const tokens = scores.rows ?? values.map((_, index) => String(index));
-  // The boxes stay while they show what the state holds, so that the focus stays as well.
+  // The fields are kept while they show the state, so that they keep the focus.
   const key = JSON.stringify([tokens, ctx.state.lang]);
   const typedNow = [...place.querySelectorAll("input")].map((box) => Number(box.value));
   if (place.dataset.of === key && JSON.stringify(typedNow) === JSON.stringify(values.flat())) return;
   place.dataset.of = key;
-  place.replaceChildren(...editor(values, tokens, ctx, (next) => ctx.set({ scores: next })));
-  ctx.apply(place);
+  place.replaceChildren(...scoreEditor(values, tokens, ctx, (next) => ctx.set({ scores: next })));
+  ctx.translate(place);
 }
 
 function controls(ctx, steps) {
-  const seed = numberBox(ctx, "seed", "steps.seed", { least: 0, most: 9999, usual: 0 });
-  const size = numberBox(ctx, "head_size", "steps.size", { least: 1, most: 8, usual: 2 });
-  const width = numberBox(ctx, "width", "steps.width", { least: 1, most: 8, usual: 3 });
-  const scaled = tickBox(ctx, "scaled", "steps.scaled", true);
-  const hidden = choiceBox(
+  const seed = numberField(ctx, "seed", "steps.seed", { min: 0, max: 9999, fallback: 0 });
+  const size = numberField(ctx, "head_size", "steps.size", { min: 1, max: 8, fallback: 2 });
+  const width = numberField(ctx, "width", "steps.width", { min: 1, max: 8, fallback: 3 });
+  const scaled = switchField(ctx, "scaled", "steps.scaled", true);
+  const hidden = selectField(
     ctx,
     "fill",
     "steps.fill",
@@ -136,9 +134,9 @@ function controls(ctx, steps) {
     ],
     "-inf",
   );
-  const rows = tickBox(ctx, "rows_too", "steps.rows", false);
+  const rows = switchField(ctx, "rows_too", "steps.rows", false);
   const own = ownScores(ctx, steps);
-  const element = make("div", { class: "controls" }, seed, width, size, hidden, scaled, rows, own);
+  const element = el("div", { class: "controls" }, seed, width, size, hidden, scaled, rows, own);
   const show = (now) => {
     for (const control of [size, width, hidden, scaled, rows]) control.hidden = now === "scaling";
     own.hidden = now !== "steps";
@@ -148,9 +146,9 @@ function controls(ctx, steps) {
   return { element, show };
 }
 
-/** A tick box that puts the scores of the moment into boxes, rounded, to be changed by hand. */
+/** A switch that copies the current scores, rounded, into fields that can be edited. */
 function ownScores(ctx, steps) {
-  const input = make("input", { type: "checkbox", role: "switch" });
+  const input = el("input", { type: "checkbox", role: "switch" });
   input.addEventListener("change", () => {
     const found = steps().find((step) => step.name === (ctx.state.scaled === false ? "scores" : "scaled"));
     const rounded = found?.values.map((line) => line.map((value) => Math.round(value * 10) / 10));
@@ -159,56 +157,46 @@ function ownScores(ctx, steps) {
   const show = () => (input.checked = Boolean(ctx.state.scores));
   ctx.subscribe(show);
   show();
-  return make("label", { class: "switch" }, input, " ", make("span", { word: "steps.own" }));
+  return el("label", { class: "switch" }, input, " ", el("span", { msg: "steps.own" }));
 }
 
-export const panel = {
-  id: "steps",
-  title: "steps.title",
-  mount,
-  show: () => following?.show(),
-  hide() {
-    playback?.stop();
-    following?.hide();
-  },
-};
+export const panel = definePanel("steps", build);
 
-// Added when the module loads, since the tab needs its title before the panel is shown.
-add({
+addMessages({
   en: {
     "steps.title": "Steps",
     "steps.intro":
-      "One head of attention with real numbers: (T, C) → (T, hs) → (T, T) → (T, hs). T tokens, C numbers a token, hs the head size.",
-    "steps.view": "What to look at",
-    "steps.view.steps": "Calculation",
+      "One attention head with real numbers: (T, C) → (T, hs) → (T, T) → (T, hs). T tokens, width C, head size hs.",
+    "steps.view": "View",
+    "steps.view.steps": "Computation",
     "steps.view.masks": "Three masks side by side",
     "steps.view.scaling": "Why scale",
-    "steps.player": "Go through the stages",
+    "steps.player": "Stages",
     "steps.seed": "Seed",
     "steps.width": "Width C",
     "steps.size": "Head size hs",
-    "steps.fill": "Hidden scores become",
+    "steps.fill": "Masked scores become",
     "steps.scaled": "Divide by √hs",
-    "steps.rows": "Hide padded rows too",
-    "steps.own": "Type my own scores",
-    "steps.toomany": "Own scores can be typed for up to 10 tokens; with more, the computed ones are used.",
+    "steps.rows": "Mask padded queries too",
+    "steps.own": "Enter scores",
+    "steps.toomany": "Scores can be entered for up to 10 tokens. With more tokens they are computed.",
   },
   zh: {
     "steps.title": "计算步骤",
     "steps.intro":
-      "用真实的数走一遍单头注意力：(T, C) → (T, hs) → (T, T) → (T, hs)。T 是词元数，C 是每个词元的维度，hs 是头维度。",
-    "steps.view": "看什么",
+      "用具体数值计算一个注意力头：(T, C) → (T, hs) → (T, T) → (T, hs)。T 是词元数，C 是嵌入维度，hs 是头维度。",
+    "steps.view": "视图",
     "steps.view.steps": "完整计算",
     "steps.view.masks": "三种掩码并排",
     "steps.view.scaling": "为什么要缩放",
     "steps.player": "逐步查看各阶段",
     "steps.seed": "随机种子",
-    "steps.width": "维度 C",
+    "steps.width": "嵌入维度 C",
     "steps.size": "头维度 hs",
-    "steps.fill": "被遮住的分数改为",
+    "steps.fill": "被屏蔽的注意力分数改为",
     "steps.scaled": "除以 √hs",
-    "steps.rows": "填充词元的行也遮住",
-    "steps.own": "自己填写分数",
-    "steps.toomany": "最多可为 10 个词元填写分数；词元更多时使用算出的分数。",
+    "steps.rows": "同时屏蔽填充查询",
+    "steps.own": "手动输入注意力分数",
+    "steps.toomany": "最多可为 10 个词元输入注意力分数；词元更多时使用算出的分数。",
   },
 });

@@ -1,3 +1,0 @@
-"""The one home of the version."""
-
-__version__ = "0.1.0"

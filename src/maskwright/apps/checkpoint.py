@@ -1,0 +1,246 @@
+"""Checkpoints of a training run: tensors in safetensors, everything else in JSON, no pickle.
+
+A checkpoint is a folder with `model.safetensors`, `state.json` and, to resume from,
+`optimizer.safetensors`. A new one is written beside the old one and then renamed; if the process is
+killed in between, the old one still exists, under its own name or as `NAME.old`. Single-process and
+distributed runs write the same format, so either can resume the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import filelock
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from maskwright import __version__
+from maskwright._atomic_write import complete_folder, replace_folder
+from maskwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from maskwright.apps.distributed import SingleProcess
+
+FORMAT: Final = "maskwright-checkpoint-1"
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+LOCK, OWNER = "train.lock", "train.pid"
+
+
+@dataclass
+class TrainingState:
+    """The progress of a training run, as `state.json` stores it."""
+
+    task: str
+    config: dict[str, Any]
+    step: int = 0
+    best_loss: float = math.inf  # the lowest held-out loss so far
+    evals_since_best: int = 0
+    losses: list[float] = field(default_factory=list)  # one per step
+    evaluations: list[tuple[int, float]] = field(default_factory=list)  # (step, held-out loss)
+    format: str = FORMAT
+    version: str = __version__
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"format is {self.format!r:.60}, expected {FORMAT!r}")
+        if not isinstance(self.config, dict) or type(self.step) is not int or self.step < 0:
+            raise ValueError("config or step is not of its type")
+        if not all(isinstance(x, (int, float)) for x in (self.best_loss, *self.losses)):
+            raise ValueError("a loss is not a number")
+        self.evaluations = [(int(step), float(loss)) for step, loss in self.evaluations]
+
+
+def save_checkpoint(
+    folder: Path,
+    state: TrainingState,
+    weights: Mapping[str, torch.Tensor],
+    optimizer: Mapping[str, torch.Tensor] | None = None,
+) -> None:
+    """Writes a checkpoint, then replaces the previous one.
+
+    Args:
+        folder: The checkpoint's folder.
+        state: The progress of the run.
+        weights: The model's state dict.
+        optimizer: What `optimizer_tensors` returns. Default: none, the checkpoint cannot be resumed.
+
+    Raises:
+        ArgumentError: If it cannot be written. The previous checkpoint is kept.
+    """
+    try:
+        with replace_folder(folder) as fresh:
+            save_file({name: x.contiguous().cpu() for name, x in weights.items()}, fresh / MODEL)
+            if optimizer is not None:
+                save_file(dict(optimizer), fresh / OPTIMIZER)
+            (fresh / STATE).write_text(json.dumps(asdict(state)), encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise ArgumentError(
+            f"The checkpoint {folder} cannot be written: {_reason(error)}. Free some space and pass "
+            "--resume: the previous checkpoint is kept."
+        ) from error
+
+
+def checkpoint_exists(folder: Path) -> bool:
+    """Whether there is a checkpoint, under its own name or as `NAME.old`."""
+    return complete_folder(folder) is not None
+
+
+def load_state(folder: Path, task: str) -> TrainingState:
+    """Reads `state.json`.
+
+    Raises:
+        ArgumentError: If there is no checkpoint, it is invalid, or it belongs to another task.
+    """
+    path = _find(folder) / STATE
+    try:
+        state = TrainingState(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise _invalid(folder, error) from error
+    if state.task != task:
+        raise ArgumentError(
+            f"{folder} is a checkpoint of {state.task!r:.40}, not of {task}. Pass another folder."
+        )
+    return state
+
+
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Reads the model's state dict.
+
+    Raises:
+        ArgumentError: If the file is missing or damaged, or a weight is NaN or infinite.
+    """
+    return _load_tensors(folder, MODEL)
+
+
+def load_model(folder: Path, model: torch.nn.Module | SingleProcess) -> None:
+    """Loads the weights of a checkpoint into a model, or into the one that a strategy trains.
+
+    Raises:
+        ArgumentError: If the weights are damaged or do not fit.
+    """
+    try:
+        model.load_state_dict(load_weights(folder))
+    except RuntimeError as error:
+        raise _invalid(folder, error) from error
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimizer's state as named tensors on the CPU. Under FSDP all ranks must call it."""
+    return {
+        f"{index}.{name}": _full(value).detach().contiguous().cpu()
+        for index, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
+    """Loads the optimizer's state; under FSDP each rank keeps its shard.
+
+    Raises:
+        ArgumentError: If the file is missing or damaged, or does not fit the optimizer.
+    """
+    held = _load_tensors(folder, OPTIMIZER)
+    parameters = [x for group in optimizer.param_groups for x in group["params"]]
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in held.items():
+        index, _, name = key.partition(".")
+        if not index.isdecimal() or int(index) >= len(parameters):
+            raise _invalid(folder, ValueError(f"{OPTIMIZER} has an unknown entry {key!r:.40}"))
+        parameter = parameters[int(index)]
+        if value.dim() and value.shape != parameter.shape:
+            raise _invalid(
+                folder,
+                ValueError(f"{key} has shape {[*value.shape]}, expected {[*parameter.shape]}"),
+            )
+        state.setdefault(int(index), {})[name] = _shard_like(parameter, value)
+    if state and (len(state) != len(parameters) or len({frozenset(x) for x in state.values()}) > 1):
+        raise _invalid(folder, ValueError(f"{OPTIMIZER} does not cover all parameters"))
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Holds the lock of a run's folder. The lock of a process that has died is free.
+
+    Raises:
+        ArgumentError: If another process holds it; the message has its pid.
+    """
+    lock, owner = filelock.FileLock(folder / LOCK), folder / OWNER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except filelock.Timeout as error:
+        pid = owner.read_text(errors="replace").strip()[:20] if owner.is_file() else "unknown"
+        raise ArgumentError(
+            f"{folder} is in use by another training run (pid {pid}). Wait for it to end, or pass "
+            "another --output-dir."
+        ) from error
+    except OSError as error:
+        raise ArgumentError(
+            f"{folder} cannot be written: {_reason(error)}. Pass another --output-dir."
+        ) from error
+    with lock:
+        owner.write_text(f"{os.getpid()}\n")
+        try:
+            yield
+        finally:
+            owner.unlink(missing_ok=True)
+            lock.release()
+
+
+def _find(folder: Path) -> Path:
+    found = complete_folder(folder)
+    if found is None:
+        raise ArgumentError(
+            f"There is no checkpoint {folder}. Train first, or pass another folder."
+        )
+    return found
+
+
+def _load_tensors(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    try:
+        held = load_file(_find(folder) / name)
+    except (OSError, SafetensorError) as error:
+        raise _invalid(folder, error) from error
+    for key, value in held.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise _invalid(folder, ValueError(f"{key} in {name} has NaN or infinite values"))
+    return held
+
+
+def _full(value: torch.Tensor) -> torch.Tensor:
+    """The whole tensor of which FSDP keeps a shard on each rank."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def _shard_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The value, sharded over ranks as its parameter is."""
+    if type(parameter) is torch.nn.Parameter or not value.dim():
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(parameter, DTensor)
+    # Every rank has read the whole value, so nothing needs to be sent.
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def _invalid(folder: Path, error: Exception) -> ArgumentError:
+    return ArgumentError(
+        f"{folder} is not a valid checkpoint: {_reason(error)}. Train again, or pass another folder."
+    )
+
+
+def _reason(error: Exception) -> str:
+    text = str(getattr(error, "strerror", None) or error).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:2])[:200].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""Data of the applications: texts and tokenizers in `text`, corpora in `corpora`."""

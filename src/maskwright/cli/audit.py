@@ -1,0 +1,411 @@
+"""Commands that run a model: `audit` tests its mask, `trace` lists the masks that it used.
+
+Also loads models, from `module:attribute` or a local checkpoint of transformers, and makes inputs
+for them. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from maskwright.cli import options as opt
+from maskwright.cli.main import command
+from maskwright.cli.output import status, table, write, write_result
+from maskwright.errors import ArgumentError, FrameError, MaskError
+
+if TYPE_CHECKING:
+    import torch
+
+    from maskwright.core.expr import Mask
+    from maskwright.tracing import Trace
+
+DEFAULT_LENGTH: Final = 24
+DEFAULT_BATCH: Final = 2
+WEIGHT_FILES: Final = ("*.safetensors", "pytorch_model*.bin")
+CAUSAL_LM: Final = ("ForCausalLM", "LMHeadModel")
+
+
+@command(
+    'maskwright audit models:build --expects "causal()" --length 64',
+    'maskwright audit models:build --expects "causal() & padding(lengths=[5, 9])" -n 9 --pad-id 0',
+    "maskwright audit hf:./checkpoint -o report.html --lang zh",
+)
+def audit(
+    target: opt.Model,
+    expects: Annotated[
+        str,
+        typer.Option(
+            help="The mask of one layer: an expression, causal, bidirectional or encoder-decoder; "
+            "auto reads the config of a transformers model."
+        ),
+    ] = "auto",
+    length: opt.Length = DEFAULT_LENGTH,
+    batch: opt.BatchSize = None,
+    vocab_size: opt.VocabSize = None,
+    pad_id: opt.PadId = None,
+    layers: Annotated[
+        int | None, typer.Option(help="Number of attention layers. Default: counted.")
+    ] = None,
+    probes: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated probes to run, by default all: leak, reach, gradient, padding, "
+            "documents, batch, steps, numbers, paths, dtype."
+        ),
+    ] = None,
+    seed: opt.Seed = 0,
+    lang: opt.Lang = "en",
+    form: opt.ReportFormat = None,
+    output: opt.ReportFile = None,
+) -> None:
+    """Test whether a model respects its mask: exit code 0 if so, 1 if not, 2 for a usage error.
+
+    It runs on random ids, unless the target provides its inputs.
+    """
+    chosen = opt.choose_format(form, output, opt.REPORT)
+    with status(f"Auditing {target} ..."):
+        import maskwright
+
+        sizes = {"length": length, "batch": batch, "vocab_size": vocab_size, "pad_id": pad_id}
+        model, inputs = _load_with_inputs(target, expects, seed, **sizes)
+        report = maskwright.audit(
+            model,
+            inputs,
+            expects=expects,
+            layers=layers,
+            pad_id=pad_id,
+            probes=None if probes is None else [probe.strip() for probe in probes.split(",")],
+            seed=seed,
+        )
+    formats = {"text": report.text, "json": report.to_json, "html": report.to_html}
+    write(formats[chosen](lang), output)
+    if output is not None:
+        typer.echo(report.text(lang).partition("\n")[0])  # the verdict
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@command(
+    "maskwright trace models:build --length 64", "maskwright trace hf:./checkpoint --format json"
+)
+def trace(
+    target: opt.Model,
+    length: opt.Length = DEFAULT_LENGTH,
+    batch: opt.BatchSize = None,
+    vocab_size: opt.VocabSize = None,
+    seed: opt.Seed = 0,
+    form: opt.TextFormat = None,
+    output: opt.TextFile = None,
+) -> None:
+    """Run a model once, and list every attention call with the mask that it used."""
+    chosen = opt.choose_format(form, output, opt.TEXT)
+    with status(f"Tracing {target} ..."):
+        sizes = {"length": length, "batch": batch, "vocab_size": vocab_size}
+        found = run_trace(*_load_with_inputs(target, "auto", seed, **sizes))
+    write_result(chosen, output, _trace_text(found), found.as_dict())
+
+
+def _trace_text(found: Trace) -> str:
+    from maskwright.tracing import COLUMNS, table_row
+
+    if not found:
+        return str(found)
+    rows = [list(table_row(call)) for call in found]
+    for row in rows:
+        row[2] = row[2].replace(", ", ",")  # a table breaks lines at spaces
+    return "\n".join([table(rows, COLUMNS), *found.differences])
+
+
+def run_trace(model: Any, inputs: Any) -> Trace:
+    """Traces one forward pass. Inputs are a tensor, a tuple of arguments, or a dict of them.
+
+    Raises:
+        ArgumentError: If the model raises.
+
+    >>> import torch
+    >>> run_trace(torch.nn.Identity(), torch.ones(1, 2))
+    no attention calls
+    """
+    from maskwright.auditing.probes import brief
+    from maskwright.tracing import trace
+
+    try:
+        if isinstance(inputs, Mapping):
+            return trace(model, **inputs)
+        return trace(model, *(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+    except MaskError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            f"The model raises {brief(error)}. Let the target return (model, inputs) that fit."
+        ) from error
+
+
+# ── models ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Loaded(NamedTuple):
+    """A model, and its inputs if the target provides them."""
+
+    model: Any
+    inputs: Any = None
+
+
+def _load_with_inputs(target: str, expects: str, seed: int, **sizes: Any) -> Loaded:
+    """A model, with random inputs unless the target provides them."""
+    model, inputs = load_model(target, seed)
+    if inputs is None:
+        inputs = make_inputs(model, expects, **sizes, seed=seed)
+    return Loaded(model, inputs)
+
+
+def load_model(target: str, seed: int = 0) -> Loaded:
+    """Loads a model from `module:attribute` or `hf:PATH`.
+
+    Raises:
+        ArgumentError: If the target is not a model, or it cannot be built.
+
+    >>> load_model("torch.nn:Identity").model
+    Identity()
+    >>> load_model("torch.nn:Identiti")
+    Traceback (most recent call last):
+    maskwright.errors.ArgumentError: torch.nn has no Identiti. Did you mean Identity?
+    """
+    import torch
+
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise ArgumentError(f"{target!r} is not a model. Expected module:attribute or hf:PATH.")
+    if module == "hf":
+        return Loaded(_load_checkpoint(name, seed))
+    torch.manual_seed(seed)
+    found = _import_attribute(module, name)
+    torch.manual_seed(seed)  # importing may have drawn numbers
+    return _build(target, found)
+
+
+def _import_attribute(module: str, name: str) -> Any:
+    """An attribute of a module, which may be in the current directory."""
+    import difflib
+    import importlib
+
+    from maskwright.auditing.probes import brief
+
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name is not None
+        if absent and f"{module}.".startswith(f"{error.name}."):  # type: ignore[attr-defined]
+            fix = "Run this in its directory."
+            message = f"There is no module {module}, neither in {here} nor installed. {fix}"
+        else:
+            message = f"Importing {module} raises {brief(error)}. Fix that first."
+        raise ArgumentError(message) from error
+    path = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            fix = (
+                f"Did you mean {near[0]}?"
+                if near
+                else "Pass a model, or a function that builds one."
+            )
+            raise ArgumentError(f"{path} has no {part}. {fix}")
+        found, path = getattr(found, part), f"{path}.{part}"
+    return found
+
+
+def _build(target: str, found: Any) -> Loaded:
+    """A model itself, or what a function without arguments returns."""
+    from torch import nn
+
+    from maskwright.auditing.probes import brief
+    from maskwright.core.validate import describe_type
+
+    if not isinstance(found, (nn.Module, tuple)):
+        if not callable(found):
+            raise ArgumentError(
+                f"{target} is {describe_type(found)}. Pass a module, or a function that builds one."
+            )
+        try:
+            found = found()
+        except Exception as error:
+            raise ArgumentError(
+                f"{target}() raises {brief(error)}. Fix that first, or pass another function."
+            ) from error
+    loaded = Loaded(*found) if isinstance(found, tuple) and len(found) == 2 else Loaded(found)
+    if not callable(loaded.model):
+        kind = f"a tuple of {len(found)}" if isinstance(found, tuple) else describe_type(found)
+        raise ArgumentError(f"{target} returns {kind}. Return a model, or (model, inputs).")
+    return loaded
+
+
+def _load_checkpoint(name: str, seed: int) -> Any:
+    """A local checkpoint; or a model with random weights, if there is only a config."""
+    import torch
+
+    from maskwright._optional_deps import require
+    from maskwright.auditing.probes import brief
+
+    path = Path(name)
+    config = path / "config.json" if path.is_dir() else path
+    if not config.is_file():
+        missing = f"There is no config.json in {name}" if path.is_dir() else f"There is no {name}"
+        raise ArgumentError(
+            f"{missing}. Pass a local directory with a config.json, or its path: nothing is downloaded."
+        )
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with require("hf"):
+        import transformers
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    has_weights = any(next(config.parent.glob(kind), None) for kind in WEIGHT_FILES)
+    try:
+        read = transformers.AutoConfig.from_pretrained(config, local_files_only=True)
+        auto = getattr(transformers, _auto_class(read))
+        if has_weights:
+            model = auto.from_pretrained(config.parent, local_files_only=True)
+        else:
+            torch.manual_seed(seed)
+            model = auto.from_config(read)
+    except Exception as error:
+        raise ArgumentError(
+            f"transformers cannot load {name}: {brief(error)}. Pass what save_pretrained wrote."
+        ) from error
+    return model.eval()
+
+
+def _auto_class(config: Any) -> str:
+    """The auto class of a config, with the head that the model was trained with."""
+    kind = next(iter(getattr(config, "architectures", None) or ()), "")
+    if kind.endswith("ForConditionalGeneration") and config.is_encoder_decoder:
+        return "AutoModelForSeq2SeqLM"
+    return "AutoModelForCausalLM" if kind.endswith(CAUSAL_LM) else "AutoModel"
+
+
+# ── inputs ────────────────────────────────────────────────────────────────────────────────────
+
+
+def make_inputs(
+    model: Any,
+    expects: Any = "causal",
+    *,
+    length: int = DEFAULT_LENGTH,
+    batch: int | None = None,
+    vocab_size: int | None = None,
+    pad_id: int | None = None,
+    seed: int = 0,
+) -> Any:
+    """Returns random ids for a model, with padding where the expected mask has some.
+
+    Raises:
+        ArgumentError: If the model does not take ids, or an option does not apply to it.
+
+    >>> import torch
+    >>> model = torch.nn.Embedding(10, 4)
+    >>> make_inputs(model, "padding(lengths=[1, 3])", length=3, pad_id=0) == 0
+    tensor([[False,  True,  True],
+            [False, False, False]])
+    """
+    import torch
+
+    from maskwright.auditing import huggingface
+    from maskwright.auditing.expectations import expect, read_expects
+    from maskwright.core.expr import Mask
+
+    expected = read_expects(expects)
+    if huggingface.is_transformers_model(model) and (
+        expected == "auto" or model.config.is_encoder_decoder
+    ):
+        given = {"--batch": batch, "--vocab-size": vocab_size, "--pad-id": pad_id}
+        for option, value in given.items():
+            if value is not None:
+                raise ArgumentError(f"{option} {value}: the model's config sets it. Omit {option}.")
+        return huggingface.make_inputs(model, length)
+    mask = expected if isinstance(expected, Mask) else None
+    if batch is None:
+        batch = max(DEFAULT_BATCH, _batch_of(mask, length))
+    generator = torch.Generator().manual_seed(seed)
+    known = _usable_ids(model, vocab_size, pad_id)
+    ids = known[torch.randint(known.numel(), (batch, length), generator=generator)]
+    if expected == "encoder-decoder":
+        return ids, known[torch.randint(known.numel(), (batch, length), generator=generator)]
+    first, has_mask = _arguments(model)
+    padded = torch.zeros(batch, length, dtype=torch.bool)
+    if mask is not None:
+        padded = torch.from_numpy(~expect(mask, length, length, batch, layers=1).direct.any(1))
+    if bool(padded.any()):
+        if pad_id is None and not has_mask:
+            raise ArgumentError(
+                "The mask expects padding, and the model has no attention_mask. Pass --pad-id, or let "
+                "the target return (model, inputs)."
+            )
+        ids = ids.masked_fill(padded, 0 if pad_id is None else pad_id)
+    return {first: ids, "attention_mask": (~padded).long()} if has_mask else ids
+
+
+def _batch_of(mask: Mask | None, length: int) -> int:
+    """The batch size of a mask's data."""
+    if mask is None:
+        return 1
+    try:
+        return mask.on(length).frame.batch
+    except FrameError as error:
+        raise FrameError(f"--length {length}: {error}") from error
+
+
+def _arguments(model: Any) -> tuple[str, bool]:
+    """The name of the model's first argument, and whether it accepts an attention_mask too."""
+    from maskwright.auditing.model_under_test import forward_parameters
+
+    names = list(forward_parameters(model))
+    return next(iter(names), ""), "attention_mask" in names[1:]
+
+
+def _usable_ids(model: Any, vocab_size: int | None, pad_id: int | None) -> torch.Tensor:
+    """The ids to draw from: 1 and more, without special ids."""
+    import torch
+
+    from maskwright.auditing.huggingface import is_transformers_model
+
+    special = {pad_id}
+    if is_transformers_model(model):
+        config = model.config.get_text_config()
+        special |= {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos")}
+    size = _vocab_size(model) if vocab_size is None else vocab_size
+    known = [n for n in range(1, size) if n not in special]
+    if len(known) < 2:
+        raise ArgumentError(
+            f"--vocab-size {size} leaves {len(known)} ids to draw from. Pass a larger one."
+        )
+    return torch.tensor(known)
+
+
+def _vocab_size(model: Any) -> int:
+    """The number of ids of the model's embedding."""
+    from torch import nn
+
+    from maskwright.auditing.huggingface import is_transformers_model
+
+    if is_transformers_model(model):
+        return int(model.get_input_embeddings().num_embeddings)
+    fix = "Let the target return (model, inputs), or pass --vocab-size if it takes ids."
+    named = model.named_parameters() if isinstance(model, nn.Module) else iter(())
+    name, _ = next(named, ("", None))
+    if not name:
+        raise ArgumentError(f"The model has no nn.Embedding. {fix}")
+    owner = model.get_submodule(name.rpartition(".")[0])
+    if not isinstance(owner, nn.Embedding):
+        raise ArgumentError(
+            f"The model's first weight, {name}, is not an nn.Embedding's: it may not take ids. {fix}"
+        )
+    return int(owner.num_embeddings)

@@ -1,0 +1,291 @@
+"""Commands between masks, frameworks and arrays: `lower`, `targets`, `recognize` and `lint`.
+
+Also reads arrays from files.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from maskwright.cli import options as opt
+from maskwright.cli.main import command
+from maskwright.cli.output import scene_text, table, write, write_result, write_scene
+from maskwright.errors import ArgumentError, MissingError
+
+if TYPE_CHECKING:
+    from maskwright.core.expr import Mask
+    from maskwright.core.frame import Frame
+
+ARRAY_SUFFIXES: Final = (".npy", ".npz", ".safetensors", ".json", ".csv")
+TARGET_LABELS: Final = {  # fields of a target that its description shows
+    "returns": "lower() returns",
+    "polarity": "values",
+    "shape": "shape",
+    "supports": "supported masks",
+    "alternatives": "other masks",
+    "alignment": "query alignment",
+    "empty_rows": "fully masked rows",
+    "requires": "requires",
+    "tested": "tested by",
+}
+
+QLen = Annotated[
+    int | None,
+    typer.Option(
+        "--size", "--q-len", "-n", min=1, help="Number of queries. Default: that of the mask."
+    ),
+]
+ArrayName = Annotated[
+    str | None, typer.Option("--name", help="Name of the array in a file that has several.")
+]
+
+
+@command(
+    'maskwright lower "causal() & padding(lengths=[3, 5])" --to torch.mha',
+    'maskwright lower "causal()" --to torch.sdpa --size 128',
+    'maskwright lower "padding(lengths=[3])" "causal()" "everything()" --to torch.transformer -n 4',
+)
+def lower(
+    expression: Annotated[
+        list[str],
+        typer.Argument(help="A mask; for torch.transformer three: encoder, decoder, cross."),
+    ],
+    to: Annotated[str, typer.Option(help="The target; `maskwright targets` lists them.")],
+    size: QLen = None,
+    kv_len: opt.KvLen = None,
+    batch: opt.Batch = None,
+    heads: opt.Heads = None,
+    q_start: opt.QStart = None,
+) -> None:
+    """Print code that builds a mask in a framework, or the term that it cannot represent."""
+    from maskwright import explain_lowering, parse
+
+    masks = tuple(parse(text) for text in expression)
+    mask = masks[0] if len(masks) == 1 else masks
+    write(explain_lowering(mask, to, size, kv_len, batch=batch, heads=heads, q_start=q_start))
+
+
+@command("maskwright targets", "maskwright targets torch.mha", "maskwright targets --format json")
+def targets(
+    name: Annotated[str | None, typer.Argument(help="One target, with its mask format.")] = None,
+    form: opt.TextFormat = None,
+    output: opt.TextFile = None,
+) -> None:
+    """List the targets of `lower` and the mask format of each."""
+    from maskwright import capabilities
+    from maskwright.targets.lower import TARGETS
+
+    chosen = opt.choose_format(form, output, opt.TEXT)
+    known = capabilities()
+    names = [TARGETS.resolve(name, "targets")] if name else list(known)
+    data = [asdict(known[one]) for one in names]
+    text = table((target["name"], f"{target['returns']}; {target['polarity']}") for target in data)
+    if name is not None:
+        (target,) = data
+        shown = target | {"alternatives": " or ".join(target["alternatives"])}
+        rows = [(label, shown[field]) for field, label in TARGET_LABELS.items() if shown[field]]
+        text = f"{target['name']}\n\n{table(rows)}"
+    write_result(chosen, output, text, data)
+
+
+@command(
+    "maskwright recognize mask.npy",
+    "maskwright recognize batch.safetensors --name attention_mask --axes bk",
+    "maskwright recognize mask.csv -o mask.svg",
+)
+def recognize(
+    file: Annotated[
+        Path, typer.Argument(help="A mask array: .npy, .npz, .safetensors, .json or .csv.")
+    ],
+    name: ArrayName = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(help="Axes of the array, from b, h, q and k: such as qk, bk or bhqk."),
+    ] = None,
+    polarity: Annotated[
+        Literal["keep", "drop"] | None,
+        typer.Option(help="What True or 1 means, if the array does not tell."),
+    ] = None,
+    q_start: opt.QStart = None,
+    form: opt.PictureFormat = None,
+    output: opt.PictureFile = None,
+) -> None:
+    """Print the expression of a mask array, its encoding, and what is unusual about it."""
+    import maskwright
+    from maskwright.draw.masks import scene_of
+
+    chosen = opt.choose_format(form, output, opt.PICTURE)
+    array = read_array(file, name)
+    found = maskwright.recognize(array, axes=axes, polarity=polarity, q_start=q_start)
+    frame = found.frame
+    bound = found.mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
+
+    def data() -> dict[str, Any]:
+        return {
+            "expression": repr(found.mask),
+            "convention": str(found.convention),
+            "shape": found.convention.shape,
+            "notes": found.notes,
+            "otherwise": None if found.other is None else repr(found.other.mask),
+        }
+
+    def text() -> str:
+        return f"{found}\n\n{scene_text(scene_of(bound), output)}"
+
+    write_scene(chosen, output, lambda: scene_of(bound), data, text)
+
+
+@command(
+    "maskwright lint mask.npy --causal",
+    "maskwright lint mask.npy --to torch.mha --size 128",
+    'maskwright lint "causal() & padding(lengths=[3, 5])" --size 5',
+    "maskwright lint mask.npy --causal --lang zh",
+)
+def lint(
+    mask: Annotated[
+        str, typer.Argument(help="A mask expression, or a file that contains a mask array.")
+    ],
+    size: QLen = None,
+    kv_len: opt.KvLen = None,
+    batch: opt.Batch = None,
+    heads: opt.Heads = None,
+    q_start: opt.QStart = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoding of an array: keep (True keeps), drop (True masks), additive, or a "
+            "target such as torch.mha."
+        ),
+    ] = None,
+    axes: Annotated[
+        str | None, typer.Option(help="Axes of an array: k, qk, bk, bqk, hqk or bhqk.")
+    ] = None,
+    causal: Annotated[bool, typer.Option(help="The mask should be causal.")] = False,
+    window: Annotated[
+        int | None, typer.Option(help="The mask should be a sliding window of this many keys.")
+    ] = None,
+    expects: Annotated[
+        str | None,
+        typer.Option(help="The mask should be this mask.", autocompletion=opt.complete_expression),
+    ] = None,
+    name: ArrayName = None,
+    lang: opt.Lang = "en",
+    form: opt.TextFormat = None,
+    output: opt.TextFile = None,
+) -> None:
+    """Check a mask. Exit code 0 without findings, 1 with findings, 2 for invalid arguments."""
+    import maskwright
+
+    chosen = opt.choose_format(form, output, opt.TEXT)
+    report = maskwright.lint(
+        read_array(Path(mask), name) if _is_file(mask) else maskwright.parse(mask),
+        q_len=size,
+        kv_len=kv_len,
+        batch=batch,
+        heads=heads,
+        q_start=q_start,
+        to=to,
+        axes=axes,
+        causal=causal,
+        window=window,
+        expects=None if expects is None else maskwright.parse(expects),
+    )
+    write_result(chosen, output, report.text(lang), report.as_dict(lang))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+# ── arrays in files ───────────────────────────────────────────────────────────────────────────
+
+
+def read_mask(text: str) -> tuple[Mask, Frame | None]:
+    """Returns the mask of an expression or of an array file, and the sizes of the latter."""
+    from maskwright import parse, recognize
+
+    if not _is_file(text):
+        return parse(text), None
+    found = recognize(read_array(Path(text)))
+    return found.mask, found.frame
+
+
+def read_array(path: Path, name: str | None = None) -> Any:
+    """Returns the array of a file that has one, else the array called `name`.
+
+    Raises:
+        ArgumentError: If the file or the array does not exist, or cannot be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in ARRAY_SUFFIXES:
+        raise ArgumentError(
+            f"{path} is not a mask array. Expected a file {', '.join(ARRAY_SUFFIXES)}."
+        )
+    if not path.is_file():
+        raise ArgumentError(f"There is no file {path}. Check the path.")
+    try:
+        return _read(path, suffix, name)
+    except (ArgumentError, MissingError):
+        raise
+    except RecursionError:
+        raise ArgumentError(f"{path} is nested too deeply. Pass an array of 1 to 4 axes.") from None
+    except Exception as error:  # of numpy, json or safetensors
+        reason = str(error).partition("\n")[0][:120] or type(error).__name__
+        raise ArgumentError(
+            f"{path} cannot be read as {suffix}: {reason}. Save the array again in this format."
+        ) from error
+
+
+def _is_file(text: str) -> bool:
+    return text.lower().endswith(ARRAY_SUFFIXES)
+
+
+def _read(path: Path, suffix: str, name: str | None) -> Any:
+    import numpy as np
+
+    if suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays[_choose(path, arrays.files, name)]
+    if suffix == ".safetensors":
+        try:
+            from safetensors import safe_open
+        except ModuleNotFoundError as error:
+            fix = "Run: pip install safetensors"
+            raise MissingError(f"{path}: safetensors is not installed. {fix}") from error
+        with safe_open(path, framework="numpy") as tensors:
+            return tensors.get_tensor(_choose(path, list(tensors.keys()), name))
+    data = json.loads(path.read_text(encoding="utf-8")) if suffix == ".json" else None
+    if isinstance(data, dict):
+        return np.array(data[_choose(path, list(data), name)])
+    if name is not None:
+        raise ArgumentError(f"{path} contains one array without a name. Omit --name.")
+    if suffix == ".json":
+        return np.array(data)
+    return _read_csv(path) if suffix == ".csv" else np.load(path, allow_pickle=False)
+
+
+def _choose(path: Path, names: list[str], name: str | None) -> str:
+    if name is None and len(names) == 1:
+        return names[0]
+    if name in names:
+        return name
+    problem = "it has several arrays" if name is None else f"it has no {name}"
+    known = ", ".join(sorted(names)[:20]) or "nothing"
+    raise ArgumentError(f"{path}: {problem}. Pass --name with one of: {known}.")
+
+
+def _read_csv(path: Path) -> Any:
+    import numpy as np
+
+    lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    rows = [[cell.strip().lower() for cell in line.split(",")] for line in lines]
+    if len({len(row) for row in rows}) != 1:
+        raise ArgumentError(f"{path}: expected rows of the same length. Pass one row per query.")
+    values = np.array(
+        [[{"true": 1.0, "false": 0.0}.get(cell, cell) for cell in row] for row in rows], np.float64
+    )
+    whole = np.isfinite(values).all() and (values == values.round()).all()
+    return values.astype(np.int64) if whole else values

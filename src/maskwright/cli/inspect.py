@@ -1,0 +1,301 @@
+"""Commands that show masks: `show`, `diff`, `explain` and `recipes`."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from maskwright.cli import options as opt
+from maskwright.cli.main import command
+from maskwright.cli.output import scene_text, table, write_result, write_scene
+from maskwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from maskwright.core.bound import BoundMask
+
+DEFAULT_SIZE = 8
+MAX_JSON_ROWS = 4096  # rows whose spans `show --format json` lists
+
+
+@command(
+    'maskwright show "causal()"',
+    'maskwright show "causal() & padding(lengths=[3, 5])" --size 5',
+    'maskwright show "causal()" --tokens "我 喜欢 喝 茶"',
+    'maskwright show "window(back=255) | keys(range(4))" --size 65536 -o mask.svg',
+)
+def show(
+    expression: opt.Expression,
+    size: opt.Size = None,
+    kv_len: opt.KvLen = None,
+    batch: opt.Batch = None,
+    heads: opt.Heads = None,
+    q_start: opt.QStart = None,
+    tokens: opt.Tokens = None,
+    batch_row: opt.BatchRow = None,
+    head: opt.HeadIndex = None,
+    form: opt.PictureFormat = None,
+    output: opt.PictureFile = None,
+) -> None:
+    """Draw a mask: a row for each query, a column for each key.
+
+    Atoms: everything, nothing, causal, window, padding, documents, prefix, chunks, stride, keys,
+    queries, tree, graph, image, blocks, dense; and by_head, by_batch.
+    """
+    from maskwright import parse
+    from maskwright.draw.masks import scene_of
+
+    chosen = opt.choose_format(form, output, opt.PICTURE)
+    labels = None if tokens is None else _split(tokens)
+    default = DEFAULT_SIZE if labels is None else len(labels)
+    bound = parse(expression).on(size or default, kv_len, batch, heads, q_start)
+    write_scene(
+        chosen,
+        output,
+        lambda: scene_of(bound, tokens=labels, batch=batch_row, head=head),
+        lambda: _mask_data(bound),
+    )
+
+
+@command(
+    'maskwright diff "causal()" "window(back=3)"',
+    'maskwright diff "causal()" mask.npy -o difference.svg',
+)
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="A mask, or a file that contains one.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another mask.")],
+    size: opt.Size = None,
+    kv_len: opt.KvLen = None,
+    batch: opt.Batch = None,
+    heads: opt.Heads = None,
+    q_start: opt.QStart = None,
+    form: opt.PictureFormat = None,
+    output: opt.PictureFile = None,
+) -> None:
+    """Show where two masks differ. Exit code 0 if they are equal, 1 if they differ.
+
+    The default sizes are those of the file, if one is given.
+    """
+    from maskwright.cli.convert import read_mask
+    from maskwright.core.compare import only
+    from maskwright.draw.masks import difference_of
+
+    chosen = opt.choose_format(form, output, opt.PICTURE)
+    given = [read_mask(text) for text in (first, second)]
+    frame = next((frame for _, frame in given if frame is not None), None)
+    if size is None and frame is not None:
+        size, kv_len = frame.q_len, frame.kv_len if kv_len is None else kv_len
+        q_start = frame.q_start if q_start is None else q_start
+    size = size or DEFAULT_SIZE
+    frames = [mask.on(size, kv_len, batch, heads, q_start).frame for mask, _ in given]
+    batch, heads = max(f.batch for f in frames), max(f.heads for f in frames)
+    left, right = (mask.on(size, kv_len, batch, heads, q_start) for mask, _ in given)
+    found = left.equals(right)
+    text = f"equal: {first} and {second} attend to the same cells"
+    if found.cell is not None:
+        only_one = first if found.left else second
+        place = "batch {}, head {}, query {}, key {}".format(*found.cell)
+        text = f"The first difference is at {place}: visible only in {only_one}."
+
+    def data() -> dict[str, Any]:
+        return {
+            "equal": bool(found),
+            "text": text,
+            "cell": found.cell,
+            "only_first": only(left, right).count(),
+            "only_second": only(right, left).count(),
+        }
+
+    def picture() -> str:
+        return text if found else f"{scene_text(difference_of(left, right), output)}\n\n{text}"
+
+    write_scene(chosen, output, lambda: difference_of(left, right), data, picture)
+    if not found:
+        raise typer.Exit(1)
+
+
+@command(
+    'maskwright explain "causal()" --cell 0,2 --size 4',
+    'maskwright explain "causal()" --cell 0,2 --size 4 --lang zh',
+    'maskwright explain "causal()" --tokens "I like tea"',
+    'maskwright explain "padding(lengths=[3])" --tokens "a b c D" --compare',
+    "maskwright explain --scaling",
+)
+def explain(
+    expression: opt.Expression = "causal()",
+    cell: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY,KEY", help="Explain why the query attends to the key, or does not."
+        ),
+    ] = None,
+    size: opt.Size = None,
+    kv_len: opt.KvLen = None,
+    batch_row: opt.BatchRow = None,
+    head: opt.HeadIndex = None,
+    tokens: opt.Tokens = None,
+    scores: Annotated[
+        str | None, typer.Option(help="Start from these scores: [[0.8, 0.2], [0.4, 0.7]].")
+    ] = None,
+    width: Annotated[int, typer.Option(help="Embedding size.")] = 3,
+    head_size: Annotated[int, typer.Option(help="Head dimension of query, key and value.")] = 2,
+    unscaled: Annotated[bool, typer.Option(help="Do not scale by 1/√head_size.")] = False,
+    fill: Annotated[float, typer.Option(help="Score of a masked cell.")] = -math.inf,
+    rows_too: Annotated[
+        bool, typer.Option(help="Mask also the query rows of keys that are fully masked.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option(help="Show the weights with no mask, this mask and the causal mask.")
+    ] = False,
+    scaling: Annotated[
+        bool, typer.Option(help="Show the effect of scaling by 1/√head_size.")
+    ] = False,
+    seed: opt.Seed = 0,
+    lang: opt.Lang = "en",
+    form: opt.PictureFormat = None,
+    output: opt.PictureFile = None,
+) -> None:
+    """Explain why a cell is visible or masked, or show the calculation of attention with numbers."""
+    from maskwright import causal, parse, walkthrough
+    from maskwright.draw.walkthrough import weights_scene
+
+    chosen = opt.choose_format(form, output, opt.TEXT if scaling or cell else opt.PICTURE)
+    if scaling:
+        _explain_scaling(seed, chosen, output)
+        return
+    mask = parse(expression)
+    if cell is not None:
+        bound = mask.on(size or DEFAULT_SIZE, kv_len)
+        query, key = _cell(cell)
+        found = bound.why(query, key, batch_row or 0, head or 0)
+        reason = found.text(lang)
+        data = {"query": query, "key": key, "visible": found.visible, "reason": reason}
+        write_result(chosen, output, reason, data)
+        return
+    sentence = _split("I like green tea" if tokens is None else tokens)
+    options: dict[str, Any] = {
+        "width": width,
+        "head_size": head_size,
+        "seed": seed,
+        "scaled": not unscaled,
+        "fill": fill,
+        "rows_too": rows_too,
+        "batch": batch_row or 0,
+        "head": head or 0,
+        "scores": None if scores is None else _numbers(scores),
+    }
+    if compare:
+        masks = {"no mask": None, expression: mask, "causal mask": causal()}
+        walks = {name: walkthrough(sentence, m, **options) for name, m in masks.items()}
+        write_scene(
+            chosen,
+            output,
+            lambda: weights_scene(walks),
+            lambda: {name: walk.as_dict() for name, walk in walks.items()},
+        )
+    else:
+        walk = walkthrough(sentence, mask, **options)
+        write_scene(chosen, output, walk.scene, walk.as_dict, lambda: str(walk))
+
+
+@command("maskwright recipes", "maskwright recipes longformer")
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="One recipe, with its paper and a picture.")
+    ] = None,
+    form: opt.TextFormat = None,
+    output: opt.TextFile = None,
+) -> None:
+    """List the masks of well-known models and papers, with the expression of each."""
+    from maskwright.recipes.registry import RECIPES, recipe_table
+
+    chosen = opt.choose_format(form, output, opt.TEXT)
+    rows = recipe_table()
+    if name is None:
+        text = table((row.name, row.summary) for row in rows)
+    else:
+        recipe = RECIPES.resolve(name.partition(".")[0], "recipes")
+        rows = [row for row in rows if row.name.partition(".")[0] == recipe]
+        text = "\n\n".join(_describe_recipe(recipe))
+    fields = ("name", "summary", "expression")
+    write_result(chosen, output, text, [{key: getattr(row, key) for key in fields} for row in rows])
+
+
+def _describe_recipe(name: str) -> Iterator[str]:
+    from inspect import getdoc
+
+    from maskwright.draw.masks import scene_of
+    from maskwright.recipes.registry import EXAMPLES, RECIPES, example_masks
+
+    example = EXAMPLES[name]
+    arguments = ", ".join(f"{key}={value!r}" for key, value in example.arguments.items())
+    yield f"maskwright.recipes.{name}({arguments})"
+    yield (getdoc(RECIPES[name]) or "").partition("\n\n>>>")[0]
+    for one, mask in example_masks(name):
+        yield f"{one} = {mask}"
+        yield scene_text(scene_of(mask.on(example.size or DEFAULT_SIZE)))
+
+
+def _split(tokens: str) -> list[str]:
+    from maskwright.draw.text import split_tokens
+
+    found = split_tokens(tokens)
+    if not found:
+        raise ArgumentError("--tokens is empty. Pass a sentence.")
+    return found
+
+
+def _mask_data(bound: BoundMask) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from maskwright import to_json
+
+    data = {
+        "mask": json.loads(to_json(bound.mask)),
+        "frame": asdict(bound.frame),
+        "shape": bound.shape,
+        "count": bound.count(),
+        "density": bound.density,
+        "empty_rows": int(bound.empty_rows().sum()),
+        "unseen_keys": int(bound.unseen_keys().sum()),
+    }
+    batch, heads, rows, _ = bound.shape
+    if batch * heads * rows <= MAX_JSON_ROWS:
+        data["rows"] = [
+            [[bound.spans.row(r, b, h) for r in range(rows)] for h in range(heads)]
+            for b in range(batch)
+        ]
+    return data
+
+
+def _cell(text: str) -> tuple[int, int]:
+    try:
+        query, key = (int(number) for number in text.split(","))
+    except ValueError:
+        raise ArgumentError(f"--cell {text}: expected QUERY,KEY, such as 3,5.") from None
+    return query, key
+
+
+def _explain_scaling(seed: int, chosen: str, output: Path | None) -> None:
+    from maskwright.draw.walkthrough import scaling
+
+    found = scaling(seed=seed)
+    rows = [row._asdict() for row in found]
+    header = [name.replace("_", " ") for name in rows[0]]
+    cells = [[str(size), *(f"{value:.2f}" for value in values)] for size, *values in found]
+    intro = "Random queries and keys: variance of the scores, largest weight (sharpness) of 16 keys"
+    write_result(chosen, output, f"{intro}\n\n{table(cells, header)}", rows)
+
+
+def _numbers(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ArgumentError(
+            f"--scores {text[:40]}: expected a list of rows, such as [[0.8, 0.2], [0.4, 0.7]]."
+        ) from None

@@ -1,0 +1,214 @@
+"""Checks of requests and connections: only the explorer's own page on this machine is served.
+
+Another page in the same browser can send requests here (DNS rebinding, cross-site requests), so the
+host and the origin must be the server's own, the content type one that a form cannot send, and each
+API request carries a token that only the page knows. Bodies, connections and the time for a request
+to arrive are limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from maskwright.explore.error_responses import HTTPError, bad_request
+from maskwright.explore.schema import MAX_BODY, body_too_large
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+REQUEST_TIMEOUT: Final = 5.0  # seconds for the headers to arrive, and again for the body
+MAX_CONNECTIONS: Final = 64
+MAX_CONNECTIONS_PER_ADDRESS: Final = 32
+TOKEN_HEADER: Final = b"x-maskwright-token"
+CONTENT_TYPE: Final = re.compile(rb"application/json(?:\s*;\s*charset=\"?utf-8\"?)?", re.IGNORECASE)
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class SecurityMiddleware:
+    """ASGI middleware that checks headers and body size, and adds security headers."""
+
+    def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
+        self._app = app
+        self._hosts = tuple(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost"))
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request to the app, or responds with an error."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        sender = _Sender(send)
+        try:
+            self._check(scope)
+            await self._app(scope, _LimitedBody(receive, _content_length(scope)).receive, sender)
+        except HTTPError as error:
+            if sender.started:
+                raise
+            found = error.response()
+            headers = {"connection": "close"}  # because the rest of the request is not read
+            response = Response(found.body, found.status, headers, found.media_type)
+            await response(scope, receive, sender)
+
+    def _check(self, scope: Scope) -> None:
+        host = _header(scope, b"host")
+        if host not in self._hosts:
+            raise _forbidden("The host is not this machine. Open the printed address.")
+        origin = _header(scope, b"origin")
+        if origin != b"http://" + host and (
+            origin is not None or scope["method"] not in ("GET", "HEAD")
+        ):
+            raise _forbidden("The request comes from another page. Use the explorer's own page.")
+        if scope["path"].startswith("/api/"):
+            token = _header(scope, TOKEN_HEADER) or b""
+            if not hmac.compare_digest(token, self._token):
+                raise _forbidden("The token is missing or outdated. Reload the page.")
+        if scope["method"] == "POST":
+            content_type = _header(scope, b"content-type") or b""
+            if not CONTENT_TYPE.fullmatch(content_type):
+                raise HTTPError(415, "Unexpected content type, expected application/json.")
+
+
+class _Sender:
+    """Sends messages with the security headers, and records whether a response has started."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.started = send, False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            names = {name for name, _ in HEADERS}
+            others = [pair for pair in message.get("headers", ()) if pair[0].lower() not in names]
+            message = {**message, "headers": [*others, *HEADERS]}
+        await self._send(message)
+
+
+class _LimitedBody:
+    """Receives a body of at most `MAX_BODY` bytes within `REQUEST_TIMEOUT` seconds."""
+
+    def __init__(self, receive: Receive, length: int | None) -> None:
+        if length is not None and length > MAX_BODY:
+            raise body_too_large()
+        self._receive, self._size, self._more = receive, 0, True
+        self._deadline: float | None = None
+
+    async def receive(self) -> Message:
+        """The next message of the server."""
+        if not self._more:
+            return await self._receive()
+        now = asyncio.get_running_loop().time()
+        if self._deadline is None:
+            self._deadline = now + REQUEST_TIMEOUT
+        try:
+            message = await asyncio.wait_for(self._receive(), max(self._deadline - now, 0.0))
+        except asyncio.TimeoutError:
+            raise bad_request("The request took too long to arrive. Send it again.") from None
+        if message["type"] == "http.request":
+            self._size += len(message.get("body", b""))
+            self._more = message.get("more_body", False)
+            if self._size > MAX_BODY:
+                raise body_too_large()
+        return message
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    """The value of a header, which may be given only once."""
+    found = [value for key, value in scope["headers"] if key.lower() == name]
+    if len(found) > 1:
+        raise bad_request(f"The header {name.decode()} is given {len(found)} times, expected once.")
+    return found[0] if found else None
+
+
+def _content_length(scope: Scope) -> int | None:
+    value = _header(scope, b"content-length")
+    if value is None:
+        return None
+    if not re.fullmatch(rb"\d{1,18}", value):
+        raise bad_request("The content length is not a number of bytes.")
+    return int(value)
+
+
+def _forbidden(message: str) -> HTTPError:
+    return HTTPError(403, message, "Forbidden")
+
+
+# ── connections ───────────────────────────────────────────────────────────────────────────────
+
+
+class LimitedConnection(H11Protocol):
+    """uvicorn's protocol with a timeout for requests and a limit of connections.
+
+    A connection without the headers of a request after the timeout is closed. If there are too many
+    connections, in total or from one address, the one that has been idle for the longest time is
+    closed in favour of a new one.
+    """
+
+    idle_since: float | None = None  # None during a request
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accepts a connection, after closing an idle one if there are too many."""
+        super().connection_made(transport)
+        self._wait_for_request()
+        everyone: list[Any] = [other for other in self.connections if other is not self]
+        own = [other for other in everyone if _address(other) == _address(self)]
+        for others, limit in ((own, MAX_CONNECTIONS_PER_ADDRESS), (everyone, MAX_CONNECTIONS)):
+            if len(others) >= limit:
+                idle = [other for other in others if other.idle_since is not None]
+                victim = min(idle, key=lambda other: other.idle_since, default=self)
+                self.connections.discard(victim)
+                victim.transport.abort()
+                return
+
+    def handle_events(self) -> None:
+        """Processes received data; the headers of a request end the timeout."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and not self.cycle.response_complete:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        """Waits for the next request on the connection."""
+        self._wait_for_request()  # first, because the next one may have been received already
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Releases the timer."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_request(self) -> None:
+        self._stop_waiting()
+        self.idle_since = self.loop.time()
+        self._timer = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        self.idle_since = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _address(connection: Any) -> str | None:
+    return connection.client[0] if connection.client else None

@@ -1,0 +1,463 @@
+"""`context_parallel_attention`: attention under any mask, with the sequence sharded over ranks.
+
+Each rank holds some rows of q, k and v. Either it receives the keys and values that its queries
+attend to, by one all-to-all, or all keys pass through all ranks, in a ring. Meanwhile it computes
+attention over the keys that it has, and merges the partial results by their logsumexp. The gradients
+of received keys return to their ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maskwright._optional_deps import require
+
+with require("maskwright.parallel.context_parallel"):
+    import torch
+    import torch.distributed as dist
+    from torch.autograd.function import once_differentiable
+
+from maskwright.core.bound import BoundMask
+from maskwright.core.validate import read_choice
+from maskwright.engine.dispatch import select_backend
+from maskwright.engine.params import AttentionOptions, AttentionParams, AttentionShape, Saved
+from maskwright.engine.softmax import merge
+from maskwright.engine.validate import (
+    bind,
+    check_options,
+    check_storage,
+    check_tensors,
+    default_scale,
+)
+from maskwright.errors import ArgumentError, FrameError, MaskError
+from maskwright.parallel.comm import PendingRows, all_to_all_rows, check_agreement, get_group
+from maskwright.parallel.layout import balance
+from maskwright.parallel.submask import submask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maskwright.core.expr import Mask
+    from maskwright.core.validate import IntArray
+    from maskwright.parallel.layout import ShardLayout
+
+    Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+EXCHANGES: Final = ("auto", "all_to_all", "ring")
+MIN_RING_FRACTION: Final = 0.95  # of the keys of an all-gather, from which "auto" selects the ring
+HALF_DTYPES: Final = (torch.float16, torch.bfloat16)
+
+
+def context_parallel_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: Mask | BoundMask | None,
+    mesh: Any,
+    *,
+    layout: ShardLayout | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    exchange: str = "auto",
+    impl: str = "auto",
+    return_lse: bool = False,
+) -> Any:
+    """Attention of this rank's queries over the whole sequence, under a mask of it.
+
+    All ranks must call it together. Ranks whose masks differ raise an error before anything is
+    exchanged.
+
+    Args:
+        q: Queries of this rank (batch, heads, rows, head_dim): the rows that
+            `layout.positions(rank)` lists, in that order.
+        k: Keys of the same rows (batch, kv_heads, rows, head_dim).
+        v: Values of the same rows (batch, kv_heads, rows, v_head_dim).
+        mask: The mask of the whole sequence. It must be bound if `layout` is None.
+        mesh: A DeviceMesh of one dimension, or a process group.
+        layout: The shards of the sequence, `balance(mask, ranks)` by default.
+        scale: Factor of the scores, 1 / sqrt(head_dim) by default.
+        enable_gqa: Allow fewer KV heads than query heads.
+        exchange: "all_to_all" sends each rank the keys that its queries attend to, at once. "ring"
+            passes all keys around, so that a rank holds three shards of keys at most. "auto"
+            selects the ring if nearly every rank needs nearly all keys.
+        impl: The backend of each rank: "native", "blocks", or "auto" to select one.
+        return_lse: Return the logsumexp of the scores of each row, too.
+
+    Returns:
+        The output (batch, heads, rows, v_head_dim) in the dtype of q. With `return_lse` a tuple
+        with the logsumexp (batch, heads, rows). Both are differentiable once.
+
+    Raises:
+        ArgumentError: An argument is invalid, on this rank or on another one.
+        FrameError: The mask or the layout does not match the sizes of q and k.
+        Unsupported: The backend named by `impl` does not support the call.
+        RankError: Another rank does not respond.
+
+    >>> import torch, maskwright as mw
+    >>> q = torch.zeros(1, 1, 4, 2)
+    >>> context_parallel_attention(q, q, q, mw.causal().on(4), mesh=None)
+    Traceback (most recent call last):
+    maskwright.errors.ArgumentError: context_parallel_attention: there is no process group. \
+Start the processes by torchrun and call torch.distributed.init_process_group().
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise ArgumentError(
+            "context_parallel_attention: there is no process group. Start the processes by "
+            "torchrun and call torch.distributed.init_process_group()."
+        )
+    group = get_group(mesh)
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    problem: MaskError | None = None
+    digest, call = b"", None
+    try:
+        check_tensors(q, k, v, enable_gqa)
+        check_storage(q, k, v)
+        options = AttentionOptions(scale, enable_gqa=enable_gqa, impl=impl, return_lse=return_lse)
+        check_options(options)
+        bound, layout = _bind(mask, layout, q, ranks)
+        check_shard(q, k, int(layout.rows[rank]), rank)
+        kind = read_choice(exchange, "context_parallel_attention: exchange", EXCHANGES)
+        attention = select_partial_attention(bound, (q, k, v), options)
+        plan = key_exchange(bound, layout, rank)
+        is_ring = kind == "ring" or (kind == "auto" and plan.prefers_ring)
+        call = RankCall(plan, group, attention, is_ring)
+        sizes = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3])
+        settings = (*sizes, str(q.dtype), attention.params.scale, is_ring)
+        digest = hashlib.sha256(mask_digest(bound, layout) + repr(settings).encode()).digest()
+    except MaskError as error:
+        problem = error
+    check_agreement(digest, problem, group, q.device)
+    out, lse = ContextParallel.apply(q, k, v, call)
+    return (out, lse) if return_lse else out
+
+
+def check_layout(layout: ShardLayout, ranks: int) -> None:
+    """Raise ArgumentError if a layout is for another number of ranks."""
+    if layout.ranks != ranks:
+        raise ArgumentError(
+            f"The layout has {layout.ranks} ranks, expected {ranks} (those of the process group). "
+            f"Make another one: balance(mask, {ranks})."
+        )
+
+
+def check_shard(q: torch.Tensor, k: torch.Tensor, rows: int, rank: int) -> None:
+    """Raise FrameError if q and k do not have the number of rows that a rank has in a layout."""
+    if q.shape[2] != rows or k.shape[2] != rows:
+        raise FrameError(
+            f"q has {q.shape[2]} rows and k has {k.shape[2]} on rank {rank}, expected {rows} (the "
+            "rows of the rank in the layout). Shard the sequence by this layout."
+        )
+
+
+def mask_digest(bound: BoundMask, layout: ShardLayout) -> bytes:
+    """32 bytes that are equal on two ranks if mask, sizes and layout are equal."""
+    return bound.cached(("digest", layout.digest), lambda: _mask_digest(bound, layout))
+
+
+def _mask_digest(bound: BoundMask, layout: ShardLayout) -> bytes:
+    digest = hashlib.sha256(layout.digest + repr((bound.frame, bound.spans.shape)).encode())
+    for array in bound.spans.flat:
+        digest.update(np.ascontiguousarray(array, np.int64).data)
+    return digest.digest()
+
+
+def _bind(
+    mask: Mask | BoundMask | None, layout: ShardLayout | None, q: torch.Tensor, ranks: int
+) -> tuple[BoundMask, ShardLayout]:
+    """The mask of the whole sequence, and its layout."""
+    if layout is None:
+        if not isinstance(mask, BoundMask):
+            raise ArgumentError(
+                "context_parallel_attention: the length of the whole sequence is unknown. "
+                "Pass a bound mask, mask.on(tokens), or a layout."
+            )
+        layout = mask.cached(("layout", ranks), lambda: balance(mask, ranks))
+    check_layout(layout, ranks)
+    return bind(mask, (q.shape[0], q.shape[1], layout.tokens, layout.tokens), None), layout
+
+
+@dataclass(frozen=True, eq=False)
+class KeyExchange:
+    """The keys that one rank sends and receives under a mask, and its submasks.
+
+    Keys arrive rank after rank. `sorting` puts them in the order of their positions, which is the
+    order of the keys of `foreign`.
+    """
+
+    bound: BoundMask  # of the whole sequence
+    layout: ShardLayout
+    rank: int
+    own: BoundMask  # this rank's rows and keys
+    foreign: BoundMask  # this rank's rows and the received keys
+    sent: IntArray  # which of this rank's keys are sent, rank after rank
+    out_counts: tuple[int, ...]  # to each rank
+    in_counts: tuple[int, ...]  # from each rank
+    sorting: IntArray
+
+    @property
+    def prefers_ring(self) -> bool:
+        """Whether nearly every rank needs nearly all keys."""
+        return self.layout.ranks > 2 and self.layout.comm_fraction >= MIN_RING_FRACTION
+
+    @cached_property
+    def ring_masks(self) -> tuple[BoundMask, ...]:
+        """This rank's rows and the keys of each rank: its own, the previous rank's, and so on."""
+        rows, ranks = self.layout.positions(self.rank), self.layout.ranks
+        sources = ((self.rank - step) % ranks for step in range(1, ranks))
+        others = (submask(self.bound, rows, self.layout.positions(rank)) for rank in sources)
+        return (self.own, *others)
+
+
+def key_exchange(bound: BoundMask, layout: ShardLayout, rank: int) -> KeyExchange:
+    """The cached exchange for one rank. The layout may have been made for another mask.
+
+    >>> import maskwright as mw
+    >>> bound = mw.window(back=1).on(8)
+    >>> key_exchange(bound, balance(bound, 2), 1).in_counts
+    (1, 0)
+    """
+    return bound.cached(
+        ("exchange", layout.digest, rank),
+        lambda: _key_exchange(bound, layout.for_mask(bound), rank),
+    )
+
+
+def _key_exchange(bound: BoundMask, layout: ShardLayout, rank: int) -> KeyExchange:
+    rows, none = layout.positions(rank), np.zeros(0, np.int64)
+    ranks = range(layout.ranks)
+    sent = [none if peer == rank else layout.keys_to_send(rank, peer) for peer in ranks]
+    received = [
+        none if peer == rank else layout.positions(peer)[layout.keys_to_send(peer, rank)]
+        for peer in ranks
+    ]
+    keys = np.concatenate(received)
+    sorting = np.argsort(keys)
+    return KeyExchange(
+        bound,
+        layout,
+        rank,
+        own=submask(bound, rows, rows),
+        foreign=submask(bound, rows, keys[sorting]),
+        sent=np.concatenate(sent),
+        out_counts=tuple(part.size for part in sent),
+        in_counts=tuple(part.size for part in received),
+        sorting=sorting,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PartialAttention:
+    """Attention over some of the keys, by the same backend for all parts.
+
+    Half precision is computed in float32, since partial results are merged.
+
+    Attributes:
+        params: The parameters of the call over the whole sequence.
+        backend: The module of the selected backend.
+    """
+
+    params: AttentionParams
+    backend: Any
+
+    def forward(
+        self, mask: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and logsumexp over the keys k, under the mask of these queries and keys."""
+        with torch.autocast(self.params.device, enabled=False):
+            out, lse = self.backend.forward(
+                self._restricted(mask, q, k), *(_full_precision(x) for x in (q, k, v))
+            )
+        return out, lse
+
+    def backward(
+        self, mask: BoundMask, saved: Saved, grad_out: torch.Tensor, grad_lse: torch.Tensor | None
+    ) -> Tensors:
+        """The terms of dQ, dK and dV that belong to some of the keys.
+
+        Args:
+            mask: The mask of these queries and keys.
+            saved: Queries, some of the keys and values, and output and logsumexp over all keys.
+            grad_out: Gradient of the output.
+            grad_lse: Gradient of the logsumexp, or None.
+        """
+        saved = saved._replace(
+            q=_full_precision(saved.q), k=_full_precision(saved.k), v=_full_precision(saved.v)
+        )
+        params = self._restricted(mask, saved.q, saved.k)
+        with torch.autocast(self.params.device, enabled=False):
+            dq, dk, dv = self.backend.backward(params, saved, _full_precision(grad_out), grad_lse)
+        return dq, dk, dv
+
+    def _restricted(self, mask: BoundMask, q: torch.Tensor, k: torch.Tensor) -> AttentionParams:
+        shape = self.params.shape._replace(q_len=q.shape[2], kv_len=k.shape[2])
+        return replace(self.params, mask=mask, shape=shape)
+
+
+def select_partial_attention(
+    bound: BoundMask, tensors: Tensors, options: AttentionOptions
+) -> PartialAttention:
+    """Select the backend of all partial results.
+
+    Args:
+        bound: The mask of the whole sequence.
+        tensors: q, k and v of this rank.
+        options: The options of the call; `scale` and `impl` are used.
+
+    Raises:
+        Unsupported: The backend named by `impl` does not support the call.
+    """
+    q, k, v = tensors
+    batch, heads, _, head_dim = q.shape
+    q_len, kv_len = bound.frame.q_len, bound.frame.kv_len
+    params = AttentionParams(
+        bound,
+        AttentionShape(batch, heads, k.shape[1], q_len, kv_len, head_dim, v.shape[3]),
+        default_scale(head_dim) if options.scale is None else float(options.scale),
+        "float32" if q.dtype in HALF_DTYPES else str(q.dtype).removeprefix("torch."),
+        q.device.type,
+        impl=options.impl,
+        return_lse=True,
+        requires_grad=any(x.requires_grad for x in tensors),
+        explicit_backward=True,
+    )
+    return PartialAttention(params, select_backend(params).module)
+
+
+def pack_kv(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Keys and values in one tensor, (keys, batch, kv_heads, head_dim + v_head_dim)."""
+    return torch.cat((k, v), -1).permute(2, 0, 1, 3)
+
+
+def unpack_kv(packed: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values, (batch, kv_heads, keys, ...), of a tensor that `pack_kv` made."""
+    both = packed.permute(1, 2, 0, 3)
+    return both[..., :head_dim], both[..., head_dim:]
+
+
+def _full_precision(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.dtype in HALF_DTYPES else x
+
+
+@dataclass(frozen=True, eq=False)
+class RankCall:
+    """What one rank does per call: the keys that it exchanges, and how it computes."""
+
+    plan: KeyExchange
+    group: Any  # a process group
+    attention: PartialAttention
+    is_ring: bool
+
+    def key_blocks(self, kv: torch.Tensor) -> Iterator[tuple[BoundMask, torch.Tensor]]:
+        """This rank's packed keys, then those of others, with their masks.
+
+        The next keys are on their way while the caller uses the present ones.
+        """
+        plan = self.plan
+        if not self.is_ring:
+            pending = self._all_to_all(kv[plan.sent], plan.out_counts, plan.in_counts)
+            yield plan.own, kv
+            yield plan.foreign, pending.wait()[plan.sorting]
+            return
+        for step, mask in enumerate(plan.ring_masks):
+            is_last = step + 1 == plan.layout.ranks
+            following = None if is_last else self.pass_on(kv, step)
+            yield mask, kv
+            kv = kv if following is None else following.wait()
+
+    def return_gradients(self, grads: torch.Tensor) -> PendingRows:
+        """Send the packed gradients of the received keys to their ranks."""
+        arrived = np.argsort(self.plan.sorting)
+        return self._all_to_all(grads[arrived], self.plan.in_counts, self.plan.out_counts)
+
+    def _all_to_all(
+        self, rows: torch.Tensor, out_counts: Sequence[int], in_counts: Sequence[int]
+    ) -> PendingRows:
+        if not self.plan.layout.keys_in.any():  # on all ranks
+            return PendingRows(None, rows, rows)
+        return all_to_all_rows(rows, out_counts, in_counts, self.group)
+
+    def pass_on(self, rows: torch.Tensor, step: int) -> PendingRows:
+        """Send rows of `step` ranks back to the next rank, and receive from the previous one."""
+        layout, rank = self.plan.layout, self.plan.rank
+        out_counts, in_counts = [0] * layout.ranks, [0] * layout.ranks
+        out_counts[(rank + 1) % layout.ranks] = rows.shape[0]
+        in_counts[rank - 1] = int(layout.rows[(rank - step - 1) % layout.ranks])
+        return all_to_all_rows(rows, out_counts, in_counts, self.group)
+
+
+class ContextParallel(torch.autograd.Function):
+    """Attention of a rank's queries: output and logsumexp, both differentiable once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: RankCall
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output in the dtype of q, and the logsumexp."""
+        merged = None
+        for mask, kv in call.key_blocks(pack_kv(k, v)):
+            partial = call.attention.forward(mask, q, *unpack_kv(kv, k.shape[-1]))
+            merged = partial if merged is None else merge(merged, partial)
+        assert merged is not None
+        out, lse = merged
+        ctx.call = call
+        received = kv[:0] if call.is_ring else kv  # a ring receives its keys again
+        ctx.save_for_backward(q, k, v, out, lse, received)
+        ctx.set_materialize_grads(False)
+        return out.to(q.dtype), lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of q, k and v."""
+        *tensors, received = ctx.saved_tensors
+        saved = Saved(*tensors)
+        grad_out = torch.zeros_like(saved.out) if grad_out is None else grad_out
+
+        def partial(mask: BoundMask, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            """The terms of dQ and of the packed dK and dV of some keys."""
+            k, v = unpack_kv(kv, saved.k.shape[-1])
+            part = saved._replace(k=k, v=v)
+            dq, dk, dv = ctx.call.attention.backward(mask, part, grad_out, grad_lse)
+            return dq, pack_kv(dk, dv)
+
+        own = pack_kv(saved.k, saved.v)
+        if ctx.call.is_ring:
+            dq, dkv = _ring_backward(ctx.call, partial, own)
+        else:
+            dq, dkv = _all_to_all_backward(ctx.call, partial, own, received)
+        dk, dv = unpack_kv(dkv, saved.k.shape[-1])
+        return dq.to(saved.q.dtype), dk.to(saved.k.dtype), dv.to(saved.v.dtype), None
+
+
+def _all_to_all_backward(
+    call: RankCall, partial: Any, own: torch.Tensor, received: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """DQ and packed dK, dV. The gradients of received keys are computed and sent back first."""
+    foreign_dq, grads = partial(call.plan.foreign, received)
+    pending = call.return_gradients(grads)
+    dq, dkv = partial(call.plan.own, own)
+    sent = torch.from_numpy(call.plan.sent).to(dkv.device)
+    return foreign_dq + dq, dkv.index_add(0, sent, pending.wait())
+
+
+def _ring_backward(
+    call: RankCall, partial: Any, own: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """DQ and packed dK, dV. The gradients of keys follow them around the ring."""
+    pending: PendingRows | None = None
+    for step, (mask, kv) in enumerate(call.key_blocks(own)):
+        part, grads = partial(mask, kv)
+        if step == 0:
+            dq, dkv = part, grads
+            continue
+        dq = dq + part
+        grads = grads if pending is None else grads + pending.wait()
+        pending = call.pass_on(grads, step)
+    return dq, dkv if pending is None else dkv + pending.wait()

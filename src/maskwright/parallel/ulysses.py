@@ -1,0 +1,174 @@
+"""`ulysses_attention`: ranks exchange rows for heads, and compute some heads over more rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from maskwright._optional_deps import require
+
+with require("maskwright.parallel.ulysses"):
+    import torch
+    import torch.distributed as dist
+
+from maskwright.engine.api import attention
+from maskwright.engine.validate import bind, check_tensors
+from maskwright.errors import ArgumentError, MaskError
+from maskwright.parallel.comm import AllToAll, check_agreement, get_group
+from maskwright.parallel.context_parallel import (
+    check_layout,
+    check_shard,
+    context_parallel_attention,
+    mask_digest,
+)
+from maskwright.parallel.submask import submask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maskwright.core.bound import BoundMask
+    from maskwright.core.expr import Mask
+    from maskwright.parallel.layout import ShardLayout
+
+
+def ulysses_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: Mask | BoundMask | None,
+    mesh: Any,
+    *,
+    layout: ShardLayout,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Attention of this rank's rows, for which each rank computes some of the heads.
+
+    If there are fewer KV heads than ranks, some ranks compute nothing.
+
+    Args:
+        q: Queries of this rank (batch, heads, rows, head_dim).
+        k: Keys of the same rows (batch, kv_heads, rows, head_dim).
+        v: Values of the same rows (batch, kv_heads, rows, v_head_dim).
+        mask: The mask of the whole sequence.
+        mesh: A process group or a DeviceMesh of one dimension: each rank computes its heads over
+            all rows. Or a DeviceMesh of two dimensions (sequence, heads): it does so over the rows
+            of its mesh row, by `context_parallel_attention` along the first dimension.
+        layout: The shards of the sequence over the ranks; for two dimensions over the first one. A
+            rank then has its rows of `layout.split(heads)`, with ranks in the order of the mesh.
+        scale: Factor of the scores, 1 / sqrt(head_dim) by default.
+        enable_gqa: Allow fewer KV heads than query heads.
+
+    Returns:
+        The output (batch, heads, rows, v_head_dim).
+
+    Raises:
+        ArgumentError: An argument is invalid, on this rank or on another one.
+        FrameError: The mask or the layout does not match the sizes of q and k.
+        RankError: Another rank does not respond.
+
+    One process, which torchrun would start several of:
+
+    >>> import torch, torch.distributed as dist, maskwright as mw
+    >>> from maskwright.parallel.layout import balance
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x, mask = torch.randn(1, 2, 4, 8), mw.causal().on(4)
+    >>> out = ulysses_attention(x, x, x, mask, dist.group.WORLD, layout=balance(mask, 1))
+    >>> torch.equal(out, mw.attention(x, x, x, mask))
+    True
+    >>> dist.destroy_process_group()
+    """
+    dimensions = getattr(mesh, "ndim", 1)
+    if dimensions not in (1, 2):
+        raise ArgumentError(
+            f"ulysses_attention: mesh has {dimensions} dimensions, expected 1 (heads) or 2 "
+            "(sequence, heads). Pass those of them: mesh[names]."
+        )
+    sequence = mesh.get_group(0) if dimensions == 2 else None
+    group = mesh.get_group(1) if dimensions == 2 else get_group(mesh)
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    problem: MaskError | None = None
+    try:
+        check_tensors(q, k, v, enable_gqa)
+        check_layout(layout, ranks if sequence is None else dist.get_world_size(sequence))
+        bound = bind(mask, (q.shape[0], q.shape[1], layout.tokens, layout.tokens), None)
+        first = 0 if sequence is None else dist.get_rank(sequence) * ranks
+        rows = (layout if sequence is None else layout.split(ranks)).rows[first : first + ranks]
+        check_shard(q, k, int(rows[rank]), rank)
+        digest = mask_digest(bound, layout)
+    except MaskError as error:
+        problem, digest = error, b""
+    check_agreement(digest, problem, group, q.device)
+    options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+
+    def inner(heads: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attention of some heads over the rows of the group, in the order of the layout."""
+        part = _of_heads(bound, heads)
+        if sequence is not None:
+            found = context_parallel_attention(q, k, v, part, sequence, layout=layout, **options)
+            return cast("torch.Tensor", found)
+        order = torch.from_numpy(layout.order)
+        q, k, v = (x[:, :, torch.argsort(order)] for x in (q, k, v))
+        out: torch.Tensor = attention(q, k, v, part, **options)
+        return out[:, :, order]
+
+    return _by_heads(q, k, v, rows.tolist(), group, inner)
+
+
+def _of_heads(bound: BoundMask, heads: slice) -> BoundMask:
+    """The mask of some heads."""
+    if bound.shape[1] == 1:
+        return bound
+    every = np.arange(bound.frame.kv_len)
+    key = ("heads", heads.start, heads.stop)
+    return bound.cached(key, lambda: submask(bound, every, every, heads))
+
+
+def _by_heads(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    rows: list[int],
+    group: Any,
+    inner: Callable[..., torch.Tensor],
+) -> torch.Tensor:
+    """Exchange rows for heads, compute by `inner`, and exchange heads for rows."""
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    kv_cuts = [n * k.shape[1] // ranks for n in range(ranks + 1)]
+    q_cuts = [q.shape[1] // k.shape[1] * cut for cut in kv_cuts]
+    tensors = [
+        _rows_to_heads(x, cuts, rows, group)
+        for x, cuts in ((q, q_cuts), (k, kv_cuts), (v, kv_cuts))
+    ]
+    heads = slice(q_cuts[rank], q_cuts[rank + 1])
+    if heads.start == heads.stop:  # but this rank takes part in the backward pass of all three
+        out = tensors[2] + sum(x.sum() for x in tensors)
+    else:
+        out = inner(heads, *tensors)
+    return _heads_to_rows(out, q_cuts, rows, group)
+
+
+def _rows_to_heads(x: torch.Tensor, cuts: list[int], rows: list[int], group: Any) -> torch.Tensor:
+    """(batch, heads, own rows, dim) → (batch, own heads, all rows, dim), rank after rank."""
+    rank, sizes = dist.get_rank(group), np.diff(cuts).tolist()
+    batch, _, own, dim = x.shape
+    in_counts = [sizes[rank] * count for count in rows]
+    flat = x.permute(1, 2, 0, 3).reshape(-1, batch, dim)
+    received = AllToAll.apply(flat, [n * own for n in sizes], in_counts, group).split(in_counts)
+    parts = [
+        part.reshape(sizes[rank], count, batch, dim)
+        for part, count in zip(received, rows, strict=True)
+    ]
+    return torch.cat(parts, 1).permute(2, 0, 1, 3)
+
+
+def _heads_to_rows(x: torch.Tensor, cuts: list[int], rows: list[int], group: Any) -> torch.Tensor:
+    """(batch, own heads, all rows, dim) → (batch, heads, own rows, dim)."""
+    rank, sizes = dist.get_rank(group), np.diff(cuts).tolist()
+    batch, _, _, dim = x.shape
+    parts = x.permute(1, 2, 0, 3).split(rows, 1)
+    flat = torch.cat([part.reshape(-1, batch, dim) for part in parts])
+    out_counts = [sizes[rank] * count for count in rows]
+    received = AllToAll.apply(flat, out_counts, [n * rows[rank] for n in sizes], group)
+    return received.reshape(cuts[-1], rows[rank], batch, dim).permute(2, 0, 1, 3)

@@ -1,0 +1,148 @@
+"""Checkpoints: what is saved is loaded, and damaged or hostile files are one sentence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import maskwright as mw
+from maskwright.apps import checkpoint
+from maskwright.apps.checkpoint import TrainingState, load_state, optimizer_tensors, save_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def make() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    model, optimizer = make()
+    state = TrainingState("line", {"a": [1]}, step=7, losses=[0.5])
+    save_checkpoint(tmp_path / "last", state, model.state_dict(), optimizer_tensors(optimizer))
+    return tmp_path / "last"
+
+
+def load(folder: Path) -> tuple[TrainingState, nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = load_state(folder, "line")
+    checkpoint.load_model(folder, model)
+    checkpoint.load_optimizer(folder, optimizer)
+    return state, model, optimizer
+
+
+def test_what_is_saved_is_loaded(saved: Path) -> None:
+    state, model, optimizer = load(saved)
+    right, moments = make()
+    assert (state.step, state.config, state.losses) == (7, {"a": [1]}, [0.5])
+    assert torch.equal(model.weight, right.weight)
+    for key, value in optimizer_tensors(moments).items():
+        assert torch.equal(optimizer_tensors(optimizer)[key], value)
+    assert [path.name for path in saved.parent.iterdir()] == ["last"]
+
+
+def test_an_interrupted_replacement_leaves_the_old_one(saved: Path) -> None:
+    saved.rename(saved.with_name("last.old"))
+    assert load(saved)[0].step == 7
+
+
+def test_a_full_disk_keeps_the_previous_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(mw.ArgumentError, match="No space left on device"):
+        save_checkpoint(saved, TrainingState("line", {}), {})
+    assert load(saved)[0].step == 7
+    assert [path.name for path in saved.parent.iterdir()] == ["last"]
+
+
+class Payload:
+    """Executes code when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.path, "w")
+
+
+def test_no_pickle_is_loaded(saved: Path, tmp_path: Path) -> None:
+    """A `.metadata` file is what torch.distributed.checkpoint would unpickle."""
+    victim = tmp_path / "executed"
+    content = pickle.dumps(Payload(str(victim)))
+    for name in (".metadata", "optimizer.pt", "pytorch_model.bin", "__0_0.distcp"):
+        (saved / name).write_bytes(content)
+    assert load(saved)[0].step == 7
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        (saved / name).write_bytes(content)
+        with pytest.raises(mw.ArgumentError):
+            load(saved)
+    assert not victim.exists()
+
+
+def _edit(name: str, **values: torch.Tensor) -> Callable[[Path], Any]:
+    return lambda folder: save_file({**load_file(folder / name), **values}, folder / name)
+
+
+def _state(**values: Any) -> Callable[[Path], Any]:
+    def edit(folder: Path) -> None:
+        state = json.loads((folder / "state.json").read_text())
+        (folder / "state.json").write_text(json.dumps({**state, **values}))
+
+    return edit
+
+
+def _truncate(name: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-9])
+
+
+DAMAGES = {
+    "no model": lambda folder: (folder / "model.safetensors").unlink(),
+    "no optimizer": lambda folder: (folder / "optimizer.safetensors").unlink(),
+    "no state": lambda folder: (folder / "state.json").unlink(),
+    "truncated model": _truncate("model.safetensors"),
+    "truncated optimizer": _truncate("optimizer.safetensors"),
+    "truncated state": _truncate("state.json"),
+    "NaN weight": _edit("model.safetensors", bias=torch.tensor([1.0, torch.nan])),
+    "infinite moment": _edit("optimizer.safetensors", **{"1.exp_avg": torch.full((2,), torch.inf)}),
+    "weight of another shape": _edit("model.safetensors", weight=torch.ones(4, 4)),
+    "moment of another shape": _edit("optimizer.safetensors", **{"0.exp_avg": torch.ones(4, 4)}),
+    "unknown parameter": _edit("optimizer.safetensors", **{"9.exp_avg": torch.ones(1)}),
+    "bad parameter name": _edit("optimizer.safetensors", weight=torch.ones(1)),
+    "missing moment": _edit("optimizer.safetensors", **{"0.more": torch.ones(2, 3)}),
+    "unknown weight": _edit("model.safetensors", more=torch.ones(1)),
+    "another format": _state(format="pickle"),
+    "another task": _state(task="language"),
+    "negative step": _state(step=-1),
+    "losses of another type": _state(losses=["x"]),
+    "evaluations of another type": _state(evaluations=[1]),
+    "unknown field": _state(more=1),
+    "not an object": lambda folder: (folder / "state.json").write_text("[1]"),
+    "deeply nested": lambda folder: (folder / "state.json").write_text("[" * 200_000),
+    "not UTF-8": lambda folder: (folder / "state.json").write_bytes(b"\xff{}"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_checkpoint_is_one_sentence(saved: Path, damage: Callable[[Path], Any]) -> None:
+    damage(saved)
+    with pytest.raises(mw.ArgumentError) as error:
+        load(saved)
+    assert str(saved) in str(error.value)
+    assert len(str(error.value).splitlines()) == 1

@@ -1,0 +1,1 @@
+"""Small models with a planted mask fault each, and their healthy twins."""

@@ -1,0 +1,205 @@
+"""The commands of the applications: a few steps on a small text."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import RunCli
+
+pytest.importorskip("tokenizers")
+
+SMALL = ("language", "--version", "v3", "--text", "notes.txt", "--device", "cpu")
+TRAIN = ("train", *SMALL, "--batch-size", "4")
+GENERATE = ("generate", "language", "The c", "--version", "v3", "--max-new-tokens", "12")
+
+
+@pytest.fixture(autouse=True)
+def notes(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("The cat sat on the mat. The dog ran after it.\n" * 60)
+
+
+def test_apps_are_listed_with_their_versions(cli: RunCli) -> None:
+    listed = cli("apps").out
+    assert "masked-lm" in listed
+    assert "(gpt, v4, v3)" in " ".join(listed.split())
+    data = json.loads(cli("apps", "--format", "json").out)
+    assert [one["name"] for one in data][:2] == ["language", "translation"]
+
+
+def test_train_reports_and_generate_uses_the_checkpoint(cli: RunCli, tmp_path: Path) -> None:
+    ran = cli(*TRAIN, "--steps", "2", "--audit")
+    assert ran.code == 0, ran.err
+    first, *_, saved = ran.out.splitlines()
+    assert first.startswith("language v3: ")
+    assert first.endswith("mask causal()")
+    assert "step 2: loss" in ran.out
+    assert "BabyGPT respects causal()" in ran.out
+    assert "mask check: no output depends on a masked input" in ran.out
+    assert saved == "saved in runs/language-v3"
+    said = cli(*GENERATE, "--seed", "1").out
+    assert said.startswith("The c")
+    assert len(said.rstrip("\n")) <= len("The c") + 12
+    assert cli(*GENERATE, "--seed", "1").out == said
+    for name in ("out.txt", "out.json"):
+        assert cli(*GENERATE, "--seed", "1", "-o", name).out == ""
+    assert (tmp_path / "out.txt").read_text() == said
+    assert json.loads((tmp_path / "out.json").read_text())["output"] == [said.rstrip("\n")]
+    refused = cli(*GENERATE, "-o", "out.svg")
+    assert refused.code == 2
+    assert ".txt or .json" in refused.err
+    assert cli(*GENERATE, "-o", "nowhere/out.txt").code == 2
+
+
+def test_a_run_is_resumed_or_overwritten_only_when_told(cli: RunCli, tmp_path: Path) -> None:
+    cli(*TRAIN, "--max-steps", "2", "--output-dir", "parts")
+    refused = cli(*TRAIN, "--max-steps", "4", "--output-dir", "parts")
+    assert refused.code == 2
+    assert all(x in refused.err for x in ("parts", "--resume", "--overwrite"))
+    assert "step 4" in cli(*TRAIN, "--max-steps", "4", "--output-dir", "parts", "--resume").out
+    state = json.loads((tmp_path / "parts" / "last" / "state.json").read_text())
+    assert len(state["losses"]) == 4
+    assert cli(*TRAIN, "--max-steps", "1", "--output-dir", "parts", "--overwrite").code == 0
+
+
+def test_another_mask_is_trained(cli: RunCli) -> None:
+    ran = cli(*TRAIN, "--max-steps", "1", "--mask", "everything", "--trace")
+    assert "mask everything()" in ran.out
+    assert "(4, 128, 128) → (4, 1, 128, 128)" in ran.out
+
+
+def test_masks_are_compared_as_text_json_and_curves(
+    cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maskwright.apps.language.NUM_SCORED", 4)
+    words = ("compare-masks", *SMALL, "--max-steps", "2")
+    told = cli(*words, "-o", "curves.svg").out
+    assert told.index("causal()") < told.index("everything()")
+    assert "2 steps are too few" in told
+    data = json.loads(cli(*words, "--format", "json").out)
+    assert [len(data[name]["losses"]) for name in ("causal()", "everything()")] == [2, 2]
+    assert "training loss" in (tmp_path / "curves.svg").read_text()
+
+
+def test_dialogue_without_a_prompt_is_a_chat(cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = cli("train", "dialogue", "--version", "french", "--max-steps", "1", "--batch-size", "2")
+    assert "mask the mask of each batch" in ran.out
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Bonjour\n\nSalut\n"))
+    chat = cli("generate", "dialogue", "--version", "french")
+    assert chat.code == 0
+    assert chat.out.count("you> ") == 4  # the last one reads the end of the input
+
+
+def test_images_are_written_only_with_output(cli: RunCli, tmp_path: Path) -> None:
+    assert cli("train", "image", "--max-steps", "1", "--batch-size", "2").code == 0
+    before = set(tmp_path.iterdir())
+    drawn = cli("generate", "image", "3", "--num-samples", "1", "--seed", "0")
+    assert len(drawn.out.splitlines()) == 8
+    assert set(tmp_path.iterdir()) == before
+    assert cli("generate", "image", "3", "--num-samples", "1", "-o", "digits.png").code == 0
+    assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("train", "langage"), "'language'"),
+        (("train", "language", "--version", "v5"), "gpt, v4, v3"),
+        ((*TRAIN, "--learning-rate", "-1"), "--learning-rate -1.0"),
+        ((*TRAIN, "--dp", "2"), "torchrun --nproc-per-node 2 -m maskwright train"),
+        ((*TRAIN, "--fsdp"), "--fsdp"),
+        ((*TRAIN, "--cp", "2", "--compile"), "--compile"),
+        ((*TRAIN, "--mask", "causl"), "causl"),
+        ((*TRAIN, "--resume"), "no checkpoint"),
+        (("train", "language", "--text", "nowhere.txt"), "nowhere.txt"),
+        (("train", "image", "--device", "abacus"), "--device abacus"),
+        (("generate", "language", "--version", "v3"), "maskwright train language --version v3"),
+        (("compare-masks", *SMALL, "-o", "curves.html"), ".svg"),
+    ],
+)
+def test_errors_are_one_sentence(cli: RunCli, words: tuple[str, ...], says: str) -> None:
+    ran = cli(*words)
+    assert ran.code == 2
+    assert says in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("flag", ["--max-steps", "--gradient-accumulation-steps", "--cp"])
+def test_counts_are_positive(cli: RunCli, flag: str) -> None:
+    assert cli(*TRAIN, flag, "0").code == 2
+
+
+def test_help_groups_the_options(cli: RunCli) -> None:
+    shown = cli("train", "--help").out
+    groups = ("Data", "Model", "Optimisation", "Distributed", "Output")
+    assert all(re.search(rf"─ {group} ─", shown) for group in groups)
+
+
+def in_terminal(folder: Path, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts the command line with a pseudo-terminal as standard output and error."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "maskwright", *words],
+        stdout=theirs,
+        stderr=theirs,
+        stdin=subprocess.DEVNULL,
+        cwd=folder,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
+    )
+    os.close(theirs)
+    return process, ours
+
+
+def read_terminal(terminal: int) -> str:
+    """What a terminal shows, up to the end of the process."""
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while part := os.read(terminal, 65536):
+            shown += part
+    return shown.decode(errors="replace")
+
+
+def test_lines_and_progress_bar_do_not_collide_in_a_terminal(tmp_path: Path) -> None:
+    process, terminal = in_terminal(tmp_path, *TRAIN, "--max-steps", "12", "--eval-interval", "4")
+    shown = read_terminal(terminal)
+    os.close(terminal)
+    assert process.wait() == 0, shown
+    assert "tokens/s" in shown
+    assert "━" in shown  # there was a bar
+    lines = []
+    for raw in shown.replace("\r\n", "\n").split("\n"):
+        visible = re.split(r"\r|\x1b\[2K", raw)[-1]  # what is left after the line was erased
+        lines.append(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", visible))
+    logged = [line for line in lines if "step" in line]
+    assert len(logged) == 3
+    for line in logged:
+        assert re.fullmatch(r"step \d+: loss [\d.]+, held-out loss [\d.]+", line), line
+
+
+def test_ctrl_c_saves_and_exits_with_130(tmp_path: Path) -> None:
+    process, terminal = in_terminal(tmp_path, *TRAIN, "--max-steps", "100000")
+    path, deadline = tmp_path / "runs/language-v3/last/state.json", time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:  # written before the first step
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    shown = read_terminal(terminal)
+    os.close(terminal)
+    assert process.wait() == 130, shown
+    step = json.loads(path.read_text())["step"]
+    assert step > 0
+    assert f"interrupted at step {step}" in shown

@@ -1,0 +1,111 @@
+"""Partial attention: results over disjoint keys merge to attention over all keys."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import maskwright as mw
+from maskwright.engine.backends import blocks
+from maskwright.engine.params import AttentionOptions, Saved
+from maskwright.engine.softmax import merge
+from maskwright.errors import Unsupported
+from maskwright.parallel.context_parallel import select_partial_attention
+from maskwright.parallel.submask import submask
+
+T, SCALE = 40, 0.3
+MASKS = {
+    "causal": mw.causal(),
+    "window": mw.window(back=5),
+    "padding": mw.padding(lengths=[T, 11]),
+    "empty rows": mw.causal() & mw.window(back=9) & mw.keys(range(12, 20)),
+    "per head": mw.by_head([mw.causal(), mw.window(back=3), mw.nothing(), mw.everything()]),
+}
+
+
+def tensors(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    made = torch.Generator().manual_seed(0)
+    shapes = ((4, 8), (2, 8), (2, 6))
+    q, k, v = (torch.randn(2, h, T, d, generator=made).to(dtype) for h, d in shapes)
+    return q, k, v
+
+
+@pytest.mark.parametrize("impl", ["native", "blocks"])
+@pytest.mark.parametrize("name", MASKS)
+def test_results_over_disjoint_keys_add_up(name: str, impl: str) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors())
+    bound = MASKS[name].on(T, T, 2, 4)
+    options = AttentionOptions(SCALE, enable_gqa=True, impl=impl)
+    attention = select_partial_attention(bound, (q, k, v), options)
+    parts = [np.arange(0, T, 2), np.arange(1, T, 2)]
+    masks = [submask(bound, np.arange(T), keys) for keys in parts]
+    with torch.no_grad():
+        found = [
+            attention.forward(mask, q, k[:, :, keys], v[:, :, keys])
+            for mask, keys in zip(masks, parts, strict=True)
+        ]
+        out, lse = merge(*found)
+    right = mw.attention(
+        q, k, v, bound, scale=SCALE, enable_gqa=True, impl="reference", return_lse=True
+    )
+    torch.testing.assert_close(out, right[0])
+    torch.testing.assert_close(lse, right[1].float())
+    made = torch.Generator().manual_seed(1)
+    grad_out, grad_lse = (torch.randn(x.shape, generator=made) for x in (out, lse))
+    finite = right[1].masked_fill(right[1] == -math.inf, 0.0)
+    expected = torch.autograd.grad(
+        (right[0] * grad_out).sum() + (finite * grad_lse).sum(), (q, k, v)
+    )
+    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+    with torch.no_grad():
+        for mask, keys in zip(masks, parts, strict=True):
+            saved = Saved(q, k[:, :, keys], v[:, :, keys], out, lse)
+            grads = attention.backward(mask, saved, grad_out, grad_lse)
+            dq += grads[0]
+            dk[:, :, keys], dv[:, :, keys] = grads[1:]
+    for grad, whole in zip((dq, dk, dv), expected, strict=True):
+        torch.testing.assert_close(grad, whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    q, k, v = tensors(dtype)
+    bound = mw.causal().on(T, T, 2, 4)
+    attention = select_partial_attention(bound, (q, k, v), AttentionOptions())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, lse = attention.forward(bound, q, k, v)
+    assert (out.dtype, lse.dtype) == (torch.float32, torch.float32)
+    right = mw.attention(q.float(), k.float(), v.float(), bound, enable_gqa=True)
+    torch.testing.assert_close(out, right)
+
+
+def test_no_keys() -> None:
+    q, k, v = tensors()
+    bound = mw.causal().on(T, T, 2, 4)
+    for impl in ("native", "blocks"):
+        attention = select_partial_attention(bound, (q, k, v), AttentionOptions(impl=impl))
+        mask = submask(bound, np.arange(T), np.zeros(0, np.int64))
+        out, lse = attention.forward(mask, q, k[:, :, :0], v[:, :, :0])
+        assert not out.any()
+        assert (lse == -math.inf).all()
+        saved = Saved(q, k[:, :, :0], v[:, :, :0], out, lse)
+        dq, dk, dv = attention.backward(mask, saved, out, None)
+        assert not dq.any()
+        assert dk.shape == (2, 2, 0, 8)
+        assert dv.shape == (2, 2, 0, 6)
+
+
+def test_the_backend_is_used_or_refused() -> None:
+    bound, given = mw.causal().on(T, T, 2, 4), tensors()
+    for impl in ("sdpa", "flex", "reference"):
+        with pytest.raises(Unsupported, match=f'impl="{impl}"'):
+            select_partial_attention(bound, given, AttentionOptions(impl=impl))  # type: ignore[arg-type]
+    double = tensors(torch.float64)
+    with pytest.raises(Unsupported, match='impl="native"'):
+        select_partial_attention(bound, double, AttentionOptions(impl="native"))  # type: ignore[arg-type]
+    assert select_partial_attention(bound, double, AttentionOptions()).backend is blocks  # type: ignore[arg-type]
+    elsewhere = tuple(x.to("meta") for x in given)
+    assert select_partial_attention(bound, elsewhere, AttentionOptions()).backend is blocks  # type: ignore[arg-type]

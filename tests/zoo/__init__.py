@@ -1,1 +1,0 @@
-"""Small models with a mask fault planted in each, and their healthy twins."""
