@@ -40,6 +40,11 @@ def save(group: Any, folder: str) -> None:
     checkpoint.save(folder, *trained(), {"step": 7}, group)
 
 
+def save_repeatedly(group: Any, folder: str, times: int) -> None:
+    for step in range(times):
+        checkpoint.save(folder, *trained(), {"step": step}, group)
+
+
 def test_training_continues_with_another_number_of_ranks(pool: Pool, tmp_path: Path) -> None:
     alone, folder = parallel_training.one_process("gpt"), str(tmp_path / "last")
     losses = pool.run(parallel_training.interrupted, 4, folder, 0, 8)[0]
@@ -64,6 +69,14 @@ def test_one_process_loads_it_without_a_process_group(
     loaded, stored = (x.state_dict() for x in (optimizer, expected_optimizer))
     assert torch.equal(loaded["state"][0]["exp_avg"], stored["state"][0]["exp_avg"])
     assert loaded["param_groups"][0]["lr"] == 0.1
+
+
+def test_ranks_do_not_race_for_the_folder(pool: Pool, tmp_path: Path) -> None:
+    (tmp_path / "last.new").mkdir()  # of a save that was interrupted
+    (tmp_path / "last.new" / "stale.safetensors").write_bytes(b"")
+    pool.run(save_repeatedly, 4, str(tmp_path / "last"), 30)
+    assert checkpoint.load(tmp_path / "last", *fresh()) == {"step": 29}
+    assert not (tmp_path / "last" / "stale.safetensors").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_reported_on_all_ranks(

@@ -92,11 +92,14 @@ class _Writer(HuggingFaceStorageWriter):
         super().__init__(str(folder.with_name(f"{folder.name}.new")), save_distributed=True)
         self.folder, self.index = folder, index
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Create an empty folder."""
-        if is_coordinator:
-            staging_folder(self.folder)
-        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+    def prepare_local_plan(self, plan: Any) -> Any:
+        """Leave the folder alone: ranks that create it race with the one that empties it."""
+        return plan
+
+    def prepare_global_plan(self, plans: Any) -> Any:
+        """Create an empty folder; called on the first rank while the others wait for its plan."""
+        staging_folder(self.folder)
+        return super().prepare_global_plan(plans)
 
     def finish(self, metadata: Any, results: Any) -> None:
         """Complete the checkpoint; called on the first rank when all have written."""
