@@ -27,7 +27,7 @@ MAX_JSON_ROWS = 4096  # rows whose spans `show --format json` lists
     'maskwright show "causal()"',
     'maskwright show "causal() & padding(lengths=[3, 5])" --size 5',
     'maskwright show "causal()" --tokens "我 喜欢 喝 茶"',
-    'maskwright show "window(back=255) | keys(range(4))" --size 65536 -o mask.svg',
+    'maskwright show "window(back=255) | keys(range(4)) & causal()" --size 65536 -o mask.svg',
 )
 def show(
     expression: opt.Expression,
