@@ -1,4 +1,4 @@
-"""An SVG chart: maskwright relative to the fastest peer, per mask."""
+"""An SVG chart: maskwright relative to the fastest baseline, per mask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSES = "text", "faint", "ours", "peer", "ground"
 
 
 def chart(result: Result) -> str:
-    """Time of one forward pass; a bar is as long as its share of the fastest peer's time.
+    """Time of one forward pass; a bar is as long as its fraction of the fastest baseline's time.
 
     The colours follow the reader's choice of light or dark.
     """
@@ -29,7 +29,9 @@ def chart(result: Result) -> str:
         and ratio(cell) is not None
     ]
     height = TOP + ROW * len(cells) + 34
-    title = f"Attention forward, {int(GROUP):,} tokens, {DTYPE}: time relative to the fastest peer"
+    title = (
+        f"Attention forward, {int(GROUP):,} tokens, {DTYPE}: time relative to the fastest baseline"
+    )
     said = "; ".join(f"{SAID[c['pattern']]}: {times(ratio(c))} as fast" for c in cells)
     dark = "".join(f".{name}{{fill:{ink}}}" for name, ink in zip(CLASSES, DARK, strict=True))
     light = "".join(f".{name}{{fill:{ink}}}" for name, ink in zip(CLASSES, INK, strict=True))
@@ -57,7 +59,7 @@ def _legend() -> str:
         '<rect x="16" y="42" width="12" height="12" class="ours"/>'
         f'<text x="34" y="53" class="faint">{OURS}</text>'
         '<rect x="130" y="42" width="12" height="12" class="peer"/>'
-        '<text x="148" y="53" class="faint">the fastest of what PyTorch has for that mask</text>'
+        '<text x="148" y="53" class="faint">the fastest baseline for that mask</text>'
     )
 
 

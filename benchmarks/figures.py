@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     Result = dict[str, Any]
 
 OURS, FORWARD, BOTH = "maskwright", "forward", "forward + backward"
-IN_FLOAT32 = " in float32"  # a peer that casts its bfloat16 and computes in float32
-LOST = 0.95  # below this share of the fastest peer's speed a cell is listed
+IN_FLOAT32 = " in float32"  # a baseline that casts its bfloat16 and computes in float32
+LOST = 0.95  # below this fraction of the fastest baseline's speed a configuration is listed
 LONG, SPARSE = 4_096, 0.15
 INTERVALS = ("causal", "window", "documents", "chunked", "prefix-lm", "sinks")
 SAID = {
@@ -28,13 +28,13 @@ SAID = {
     "ragged": "causal, ragged padding",
     "window": "causal window of 256",
     "documents": "packed documents of 512 on average, causal",
-    "prefix-lm": "prefix-LM, a quarter prefix",
+    "prefix-lm": "prefix LM, a quarter is prefix",
     "sinks": "4 sinks and a window of 256",
     "chunked": "chunks of 512, causal",
     "longformer": "Longformer: 128 on each side, 16 global",
     "bigbird": "BigBird: blocks of 64",
     "dilated": "every fourth of the last 1,024",
-    "tree": "tree of 256 drafts after a long prefix",
+    "tree": "tree of 256 draft tokens after a long prefix",
     "image": "square image, radius 3",
     "random-blocks": "a tenth of the blocks of 64",
     "by-head": "heads differ: causal, window, documents, chunks",
@@ -55,7 +55,7 @@ def peer(cell: Cell) -> str | None:
 
 
 def ratio(cell: Cell) -> float | None:
-    """How many times faster than the fastest peer; None where one of them is missing."""
+    """How many times faster than the fastest baseline; None where one of them is missing."""
     fastest, ours = peer(cell), cell["seconds"].get(OURS)
     return None if fastest is None or ours is None else cell["seconds"][fastest] / ours
 
@@ -127,7 +127,7 @@ def is_long(cell: Cell) -> bool:
 
 
 def lost(result: Result) -> list[Cell]:
-    """The cells in which a peer is clearly faster."""
+    """The configurations in which a baseline is clearly faster."""
     return [cell for cell in result["cells"] if (r := ratio(cell)) is not None and r < LOST]
 
 
@@ -137,7 +137,7 @@ def wrong(result: Result) -> list[Cell]:
 
 
 def goals(result: Result) -> list[tuple[str, str]]:
-    """The few numbers that say most."""
+    """The summary of the measurement."""
     cells, gemm = result["cells"], result["gemm"]
 
     def mean(chosen: Callable[[Cell], bool]) -> str:
@@ -145,11 +145,11 @@ def goals(result: Result) -> list[tuple[str, str]]:
 
     rows = [
         (
-            f"cells below {LOST} of the fastest peer",
+            f"configurations below {LOST} of the speed of the fastest baseline",
             f"{len(lost(result))} of {sum(ratio(cell) is not None for cell in cells)}",
         ),
-        ("forward, relative to the fastest peer", mean(lambda c: c["mode"] == FORWARD)),
-        ("forward + backward, relative to the fastest peer", mean(lambda c: c["mode"] == BOTH)),
+        ("forward, relative to the fastest baseline", mean(lambda c: c["mode"] == FORWARD)),
+        ("forward + backward, relative to the fastest baseline", mean(lambda c: c["mode"] == BOTH)),
         (
             f"forward + backward, {LONG:,} tokens and more, density at most {SPARSE:.0%}".replace(
                 "%", " %"
@@ -166,16 +166,14 @@ def goals(result: Result) -> list[tuple[str, str]]:
             and cell["dtype"] == "float32"
             and cell["mode"] == mode
         ]
-        name = (
-            f"share of the matmul peak, interval masks, {LONG:,} tokens and more, float32, {mode}"
-        )
+        name = f"fraction of the matmul peak, interval masks, {LONG:,} tokens and more, float32, {mode}"
         rows.append((name, counted(shares, percent)))
     rows.append(
-        ("small shapes, relative to the fastest peer", mean(lambda c: c["group"] == "small"))
+        ("small shapes, relative to the fastest baseline", mean(lambda c: c["group"] == "small"))
     )
     rows.append(
         (
-            "one step of decoding, relative to the fastest peer",
+            "one decode step, relative to the fastest baseline",
             mean(lambda c: c["group"] == "decode"),
         )
     )
@@ -191,11 +189,11 @@ def goals(result: Result) -> list[tuple[str, str]]:
 
 
 def counted(numbers: list[float | None], shown: Callable[[float | None], str]) -> str:
-    """A geometric mean, with how many numbers it is of and the least of them."""
+    """A geometric mean, with the number of values and their minimum."""
     there = [number for number in numbers if number is not None]
     if not there:
         return "not measured"
-    return f"{shown(geomean(there))} (geometric mean of {len(there)}, least {shown(min(there))})"
+    return f"{shown(geomean(there))} (geometric mean of {len(there)}, minimum {shown(min(there))})"
 
 
 def groups_table(result: Result) -> str:
@@ -221,7 +219,7 @@ def groups_table(result: Result) -> str:
             ]
         )
     rows.append(["all", "", "", times(geomean(map(ratio, result["cells"]))), "", ""])
-    return table(["tokens", "dtype", "mode", "ratio", "least", "share of peak"], rows)
+    return table(["tokens", "dtype", "mode", "ratio", "minimum", "fraction of peak"], rows)
 
 
 def cells_table(result: Result) -> str:
@@ -242,7 +240,7 @@ def cells_table(result: Result) -> str:
         for cell in result["cells"]
     ]
     head = ["pattern", "tokens", "dtype", "mode", "density", *names]
-    return table([*head, "first call", "ratio", "share"], rows)
+    return table([*head, "first call", "ratio", "fraction"], rows)
 
 
 def summary(result: Result) -> str:
@@ -251,7 +249,7 @@ def summary(result: Result) -> str:
         groups_table(result),
         table(["what", "measured"], [list(row) for row in goals(result)]),
         f"2048³ matmul in float32: {result['gemm'] / 1e9:.0f} Gflop/s, {result['threads']} threads",
-        f"cells below {LOST} of the fastest peer: {len(lost(result))}",
+        f"configurations below {LOST} of the speed of the fastest baseline: {len(lost(result))}",
         *(line(cell, result["gemm"]) for cell in sorted(lost(result), key=ratio)),
     ]
     if wrong(result):
@@ -265,7 +263,7 @@ def said_group(group: str) -> str:
 
 
 def variants_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """The kernel by instruction set: shares of the matmul, and the best one relative to SDPA."""
+    """The kernel by instruction set: fractions of the matmul, and the best one relative to SDPA."""
     names = list(cells[0]["shares"])
     rows = [
         [

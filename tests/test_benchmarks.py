@@ -158,7 +158,7 @@ def test_command_writes_tables_and_json(results: Path, capsys: Any) -> None:
     assert main(["attention", *options]) == 0
     printed = capsys.readouterr().out
     assert "| window " in printed
-    assert "cells below 0.95 of the fastest peer" in printed
+    assert "configurations below 0.95 of the speed of the fastest baseline" in printed
     found = json.loads((results / "attention-part.json").read_text())
     assert len(found["cells"]) == 4
     assert found["gemm"] > 0
@@ -222,8 +222,8 @@ def test_derived_figures() -> None:
     assert figures.geomean([]) is None
     slow = cell(mode=BOTH, seconds={OURS: 0.4, "sdpa float mask": 0.1})
     goals = dict(figures.goals(a_result(one, slow)))
-    assert goals["cells below 0.95 of the fastest peer"] == "1 of 2"
-    assert goals["forward, relative to the fastest peer"].startswith("2.00 × (geometric mean of 1")
+    assert goals["configurations below 0.95 of the speed of the fastest baseline"] == "1 of 2"
+    assert goals["forward, relative to the fastest baseline"].startswith("2.00 × (geometric mean of 1")
     sparse = "forward + backward, 4,096 tokens and more, density at most 15 %"
     assert goals[sparse].startswith("0.25 ×")
     assert figures.ratio(cell(seconds={"flex": 0.2})) is None
