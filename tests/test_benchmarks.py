@@ -26,6 +26,7 @@ from benchmarks import (  # noqa: E402
 )
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.figures import BOTH, FORWARD, OURS  # noqa: E402
+from benchmarks.measure import machine  # noqa: E402
 from benchmarks.patterns import DECODE, LENGTHS, PATTERNS, SMALL, make, patterns_of  # noqa: E402
 from maskwright.engine.native import loaded, use_isa  # noqa: E402
 from tests._helpers.sampling import subset_of_cases  # noqa: E402
@@ -263,7 +264,7 @@ def test_prefill_agrees(results: Path) -> None:
     tiny = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32, "sliding_window": 8}
     found = prefill.measure(tokens=24, pace=ONCE, num_attention_heads=4, **tiny)
     assert set(found["seconds"]) == {OURS, "sdpa", "eager"}
-    assert "relative to sdpa" in report.page(a_result(cell()), found)
+    assert "relative to sdpa" in report.page(a_result(cell()), {"machine": machine(), **found})
 
 
 def test_page_is_current() -> None:
@@ -271,8 +272,8 @@ def test_page_is_current() -> None:
     if result is None or not report.PAGE.exists():
         pytest.skip("not measured yet")
     stale = "docs/performance.md is stale: run `python -m benchmarks report`"
-    beside = (figures.load(name) for name in report.BESIDE)
-    assert report.PAGE.read_text() == report.page(result, *beside), stale
+    others = (figures.load(name) for name in report.OTHER_RESULTS)
+    assert report.PAGE.read_text() == report.page(result, *others), stale
     assert report.PICTURE.read_text() == chart.chart(result), stale
 
 
@@ -285,7 +286,7 @@ def test_instruction_sets_agree(results: Path) -> None:
     finally:
         use_isa(str(used))
     assert set(found[0]["seconds"]) == {*loaded().isas, "blocks", "sdpa"}
-    text = report.page(a_result(cell()), variants={"cells": found})
+    text = report.page(a_result(cell()), variants={"machine": machine(), "cells": found})
     assert "| causal window of 64" in text
     assert "baseline" in text
 
