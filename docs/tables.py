@@ -26,8 +26,8 @@ in the same run: forward is {forward} faster (geometric mean of {forward_count} 
 + backward {both} ({both_count} configurations). For sparse masks (at most 15 % visible, 4,096 tokens or
 more) forward + backward is {sparse} faster than SDPA with a dense mask, which is the only baseline
 there: FlexAttention has no backward pass on the CPU. A Mistral-like model with a window of 256 prefills
-4,096 tokens {prefill} faster than with SDPA. `python -m benchmarks attention` repeats the measurement
-on your machine; [docs/performance.md](docs/performance.md) lists every configuration.
+4,096 tokens {prefill} faster than with SDPA{prefill_version}. `python -m benchmarks attention` repeats
+the measurement on your machine; [docs/performance.md](docs/performance.md) lists every configuration.
 """
 PERFORMANCE_ZH = """
 以 maskwright {version} 在 {machine}（{threads} 个线程）上测得，涵盖 15 种掩码、五种规模和两种数据类型，
@@ -35,7 +35,7 @@ PERFORMANCE_ZH = """
 前向快 {forward}（{forward_count} 组配置的几何平均），前向加反向快 {both}（{both_count} 组）。
 对于稀疏掩码（可见比例不超过 15 %，长度不小于 4,096），前向加反向比使用稠密掩码的 SDPA 快 {sparse}；
 FlexAttention 在 CPU 上没有反向传播，因此 SDPA 是这里唯一的对比对象。
-窗口为 256 的类 Mistral 模型预填充 4,096 个词元比使用 SDPA 快 {prefill}。
+窗口为 256 的类 Mistral 模型预填充 4,096 个词元比使用 SDPA 快 {prefill}{prefill_version_zh}。
 `python -m benchmarks attention` 可在本机重新测量；
 [docs/performance.md](docs/performance.md) 列出全部配置（英文）。
 """
@@ -132,7 +132,11 @@ def _figures() -> dict[str, str]:
         and figures.is_long(cell)
         and cell["density"] <= figures.SPARSE
     ]
+    other = prefill["machine"]["maskwright"]
+    differs = other != machine["maskwright"]
     return {
+        "prefill_version": f" (measured with maskwright {other})" if differs else "",
+        "prefill_version_zh": f"（以 maskwright {other} 测得）" if differs else "",
         "version": machine["maskwright"],
         "machine": machine["cpu"],
         "threads": str(result["threads"]),

@@ -131,8 +131,8 @@ def test_play_stops_at_the_end(visit: Visit) -> None:
 
 POLARITY = {
     "True keeps": "True keeps: the query attends to the key",
-    "True drops": "True drops: the key is masked",
-    "0 keeps, -inf hides": "added to the scores: 0 keeps, −∞ masks",
+    "True masks": "True masks: the key is masked",
+    "0 keeps, -inf masks": "added to the scores: 0 keeps, −∞ masks",
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from maskwright._optional_deps import missing
+from maskwright.cli.errors import LANGUAGE, UsageError
 from maskwright.errors import MaskError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
-HELP = """Attention masks for Transformers: write one in a line, use it anywhere.
+HELP = """Attention masks for Transformers: compose, visualise, convert, compute and verify them.
 
 A mask is the set of (batch, head, query, key) cells in which the query attends to the key.
 Each query row of that set is a short list of key intervals, called its spans.
@@ -45,8 +46,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal prints ? for other characters
             stream.reconfigure(errors="replace")
+    LANGUAGE.set("en")  # until `--lang` is read
     try:
         app()
+    except UsageError as error:
+        _fail(error.translated())
     except MaskError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:

@@ -48,7 +48,7 @@ class NumpyAdditive:
     TARGET = Target(
         name="additive",
         returns="a float array",
-        polarity="0 keeps, -inf hides",
+        polarity="0 keeps, -inf masks",
         empty_rows="left to the softmax: NaN with -inf, uniform with a finite fill",
         encoding="additive",
     )

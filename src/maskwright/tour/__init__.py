@@ -55,6 +55,8 @@ MESSAGES: Final = {
         "seconds": "The tour took {seconds:.0f} s.",
         "written": "The same as a page: {path}",
         "run": "Run on {when} with {versions}, {cores} cores.",
+        "no_chapter": "tour: chapter={chapter}, expected 1 to {count}.",
+        "not_writable": "tour: {path} cannot be written. Pass another file.",
     },
     "zh": {
         "title": "maskwright 入门导览",
@@ -63,6 +65,8 @@ MESSAGES: Final = {
         "seconds": "全程用时 {seconds:.0f} 秒。",
         "written": "同样的内容也写成了网页：{path}",
         "run": "运行于 {when}：{versions}，{cores} 个核。",
+        "no_chapter": "tour：chapter={chapter}，应为 1 到 {count}。",
+        "not_writable": "tour：{path} 无法写入。请换一个文件。",
     },
 }
 STYLE: Final = f"""
@@ -139,16 +143,17 @@ def run_tour(chapter: int | None = None, lang: str = "en", output: Path | None =
     Raises:
         ArgumentError: If the chapter does not exist, or the page cannot be written.
     """
-    chapters = read_chapters(lang)
+    chapters, messages = read_chapters(lang), MESSAGES[lang]
     if chapter is not None:
         if not 1 <= chapter <= len(chapters):
-            raise ArgumentError(f"tour: chapter={chapter}, expected 1 to {len(chapters)}.")
+            text = messages["no_chapter"].format(chapter=chapter, count=len(chapters))
+            raise ArgumentError(text)
         chapters = [chapters[chapter - 1]]
     if output is not None:  # checked before the chapters run
         directory = output.resolve().parent
         if output.is_dir() or not os.access(directory, os.W_OK):
-            raise ArgumentError(f"tour: {output} cannot be written. Pass another file.")
-    messages, start = MESSAGES[lang], time.perf_counter()
+            raise ArgumentError(messages["not_writable"].format(path=output))
+    start = time.perf_counter()
     tour = _Tour(lang)
     for one in chapters:
         tour.run(one)

@@ -252,7 +252,7 @@ class AttentionTracer:
         convention = "nested tensor" if x.is_nested else "none"
         if call.mask is not None:
             masks = masks or {"mask": call.mask}
-            convention = "bool, True drops"  # floats too are converted to bool
+            convention = "bool, True masks"  # floats too are converted to bool
         head_dim = call.embed_dim // call.num_heads
         shape = (x.size(0), call.num_heads, visible.shape[-1], head_dim)
         self._record(
@@ -311,7 +311,7 @@ class AttentionTracer:
         elif around is not None and around.is_mha and kernel in ("sdpa", "softmax"):
             kernel, masks = "mha", around.masks() or masks
             if convention not in ("is_causal", "none") and not after_softmax:
-                conventions = (describe_convention(mask, "drops") for mask in masks.values())
+                conventions = (describe_convention(mask, "masks") for mask in masks.values())
                 convention = " + ".join(dict.fromkeys(conventions))
         q, k, v, o = shapes
         self._pending.append(
