@@ -78,7 +78,7 @@ class Recognized:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the array, such as fills that show that two masks were summed.
+        """Remarks on the array, such as several fill values, which show that two masks were summed.
 
         >>> import maskwright as mw
         >>> mw.recognize([[0.0, -1e9], [-1e9, -2e9]]).notes

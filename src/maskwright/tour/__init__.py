@@ -70,7 +70,7 @@ MESSAGES: Final = {
     },
 }
 STYLE: Final = f"""
-main {{ max-width: 52rem; margin: 0 auto; }}
+main {{ max-width: 52rem; margin: 0 auto; padding: 0 1rem; }}
 pre {{ overflow-x: auto; padding: .75rem 1rem; border-radius: 6px; background: var(--box); }}
 pre.output {{ background: none; border-left: 3px solid var(--line); border-radius: 0; }}
 .picture {{ overflow-x: auto; margin: 1rem 0; }}
