@@ -233,7 +233,7 @@ def _build(target: str, found: Any) -> Loaded:
             raise UsageError("target_raises", target=target, error=brief(error)) from error
     loaded = Loaded(*found) if isinstance(found, tuple) and len(found) == 2 else Loaded(found)
     if not callable(loaded.model):
-        kind = f"tuple[{len(found)}]" if isinstance(found, tuple) else describe_type(found)
+        kind = f"a tuple of {len(found)}" if isinstance(found, tuple) else describe_type(found)
         raise UsageError("target_returns", target=target, kind=kind)
     return loaded
 

@@ -46,7 +46,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal prints ? for other characters
             stream.reconfigure(errors="replace")
-    LANGUAGE.set("en")  # until `--lang` is read
+    before = LANGUAGE.set("en")  # until `--lang` is read
     try:
         app()
     except UsageError as error:
@@ -67,6 +67,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         place = error.filename or "standard output"
         _fail(f"{place}: {error.strerror or error}. Check the path and the disk.")
+    finally:
+        LANGUAGE.reset(before)
 
 
 def _fail(message: str) -> NoReturn:

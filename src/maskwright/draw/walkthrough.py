@@ -170,7 +170,12 @@ class Walkthrough:
         return fragment(self.scene())
 
     def text(self, lang: str = "en") -> str:
-        """All steps as text, in English ("en") or Chinese ("zh"); formulas are in English."""
+        """All steps as text, in English ("en") or Chinese ("zh"); formulas are in English.
+
+        >>> import maskwright as mw
+        >>> print(mw.walkthrough("a b", mw.causal(), scores=[[1, 2], [3, 4]]).text("zh")[:5])
+        注意力分数
+        """
         from maskwright.draw import terminal
 
         parts = []
