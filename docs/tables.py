@@ -19,6 +19,37 @@ API = {
     "Show": ("picture", "walkthrough"),
     "Expressions": ("by_head", "by_batch", "simplify", "parse", "to_json", "from_json"),
 }
+TASKS_ZH = {
+    "Compute": "计算",
+    "Convert": "转换",
+    "Check": "检查",
+    "Batches": "批次",
+    "Show": "展示",
+    "Expressions": "表达式",
+}
+API_ZH = {
+    "attention": "在掩码下精确计算 q 对 k 和 v 的注意力。",
+    "explain_backend": "`attention` 对相同参数选择的后端及其原因。",
+    "top_blocks": "块稀疏掩码：每个查询块保留分数最高的 `keep` 个键块。",
+    "lower": "把掩码精确转换为框架的格式；无法表示时抛出 `Unsupported`。",
+    "explain_lowering": "返回在框架中构造该掩码并调用注意力的代码。",
+    "capabilities": "返回各目标格式的能力。",
+    "recognize": "返回与数组等价的最短掩码表达式，支持任何框架和编码。",
+    "lint": "检查掩码：表达式、绑定尺寸的掩码或任意框架的数组。",
+    "trace": "运行一次模型，记录每次注意力调用实际使用的掩码。",
+    "influence": "测量模型的哪个输出依赖哪个输入位置。",
+    "audit": "以黑盒方式检验模型是否遵守其注意力掩码。",
+    "pad": "把长度不同的序列填充为一个数组，并返回其填充掩码。",
+    "pack": "把多个序列打包到长度为 `length` 的行中，尽量减少填充。",
+    "picture": "把掩码、差异、逐步计算或矩阵绘制为 SVG、PNG、HTML 或文本。",
+    "walkthrough": "对少量词元逐步计算注意力。",
+    "by_head": "每个头使用不同的掩码：头 h 使用 `masks[h]`。",
+    "by_batch": "每个批次行使用不同的掩码：批次行 b 使用 `masks[b]`。",
+    "simplify": "返回按集合与基本掩码的运算律化简后的等价掩码。",
+    "parse": "解析掩码表达式的文本。",
+    "to_json": "把掩码写为 JSON。",
+    "from_json": "读取 `to_json` 写出的掩码。",
+}
 PERFORMANCE = """
 Measured with maskwright {version} on {machine}, {threads} threads, for 15 masks, five sizes and two
 dtypes. Each is compared with the fastest of SDPA, compiled FlexAttention and a textbook implementation
@@ -66,6 +97,16 @@ def api() -> str:
     for task, names in API.items():
         for name in names:
             rows.append(f"| {task} | `{name}` | {_summary(getattr(mw, name))} |")
+            task = ""
+    return "\n".join(rows)
+
+
+def api_zh() -> str:
+    """The table of `api` in Chinese."""
+    rows = ["| 任务 | 函数 | |", "|---|---|---|"]
+    for task, names in API.items():
+        for name in names:
+            rows.append(f"| {TASKS_ZH.get(task, '')} | `{name}` | {API_ZH[name]} |")
             task = ""
     return "\n".join(rows)
 
