@@ -67,7 +67,7 @@ def audit(
 ) -> None:
     """Test whether a model respects its mask: exit code 0 if so, 1 if not, 2 for a usage error.
 
-    It runs on random ids, unless the target provides its inputs.
+    It runs on random ids, unless MODEL provides its inputs.
     """
     chosen = opt.choose_format(form, output, opt.REPORT)
     with status(f"Auditing {target} ..."):
@@ -150,14 +150,14 @@ def run_trace(model: Any, inputs: Any) -> Trace:
 
 
 class Loaded(NamedTuple):
-    """A model, and its inputs if the target provides them."""
+    """A model, and its inputs if MODEL provides them."""
 
     model: Any
     inputs: Any = None
 
 
 def _load_with_inputs(target: str, expects: str, seed: int, **sizes: Any) -> Loaded:
-    """A model, with random inputs unless the target provides them."""
+    """A model, with random inputs unless MODEL provides them."""
     model, inputs = load_model(target, seed)
     if inputs is None:
         inputs = make_inputs(model, expects, **sizes, seed=seed)

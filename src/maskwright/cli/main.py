@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
@@ -24,6 +24,15 @@ A mask is the set of (batch, head, query, key) cells in which the query attends 
 Each query row of that set is a short list of key intervals, called its spans.
 """
 
+PANELS: Final = {  # of `--help`, by module
+    "inspect": "Show masks",
+    "convert": "Convert and check masks",
+    "attention": "Compute attention",
+    "audit": "Check models",
+    "apps": "Train models",
+    "learn": "Learn",
+}
+
 app = typer.Typer(
     help=HELP,
     no_args_is_help=True,
@@ -35,7 +44,12 @@ app = typer.Typer(
 def command(*examples: str, name: str | None = None) -> Callable[[Function], Function]:
     """Registers a function as a command, by default of its own name; its help ends with examples."""
     lines = ["Examples:", *(f"    {example}" for example in examples)]
-    return app.command(name, epilog="\n\n".join(lines))
+
+    def register(function: Function) -> Function:
+        panel = PANELS[function.__module__.rpartition(".")[2]]
+        return app.command(name, epilog="\n\n".join(lines), rich_help_panel=panel)(function)
+
+    return register
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ HeadIndex = Annotated[int | None, typer.Option("--head", min=0, help="Only this 
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET",
+        metavar="MODEL",
         help="module:attribute, a model or a function that returns a model or (model, inputs); or "
         "hf:PATH, a local checkpoint or config of transformers.",
     ),
