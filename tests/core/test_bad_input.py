@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
-import sys
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
@@ -15,6 +12,7 @@ import pytest
 import torch
 
 import maskwright as mw
+from tests._helpers.run_python import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -339,20 +337,13 @@ def test_error_names_value_or_fix(kind: type[mw.MaskError], name: str) -> None:
 def test_bad_input_takes_little_memory() -> None:
     """All of it, one after the other, in a process that may not use 256 MB more."""
     code = (
-        "from tests.core.test_bad_input import BAD, limit; limit()\n"
+        "from tests._helpers.run_python import limit_memory\n"
+        "from tests.core.test_bad_input import BAD; limit_memory()\n"
         "for kind, calls in BAD.items():\n"
         "    for name, (call, _) in calls.items():\n"
         "        try: call()\n"
         "        except kind: continue\n"
         "        raise SystemExit(name + ' raised nothing')\n"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = run_python(code)
     assert done.returncode == 0, done.stderr
-
-
-def limit() -> None:
-    """Refuse this process more than 256 MB of new data."""
-    pages = int(open("/proc/self/statm").read().split()[5])  # noqa: SIM115, PTH123
-    used = pages * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_DATA, (used + 2**28, used + 2**28))

@@ -41,13 +41,6 @@ def test_text_is_read(text: str) -> None:
     assert mw.parse(text) == SPELLINGS[text]
 
 
-@pytest.mark.parametrize("mask", SPELLINGS.values(), ids=repr)
-def test_text_round_trip(mask: mw.Mask) -> None:
-    assert mw.parse(repr(mask)) == mask
-    assert mw.parse(str(mask)) == mask
-    assert mw.from_json(mw.to_json(mask)) == mask
-
-
 def test_brackets_set_precedence() -> None:
     a, b, c = mw.causal(), mw.chunks(2), mw.prefix(1)
     assert repr((a | b) & c) == "(causal() | chunks(2)) & prefix(lengths=[1])"
