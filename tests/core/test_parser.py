@@ -32,6 +32,7 @@ SPELLINGS = {
     "blocks([[1, 0]], size=(2, 4))": mw.blocks([[1, 0]], size=(2, 4)),
     "dense([], shape=(0, 3))": mw.dense(np.zeros((0, 3), bool)),
     "  causal()\n": mw.causal(),
+    "causal()\n  & padding(\r\n lengths=[2])\n": mw.causal() & mw.padding(lengths=[2]),
     "causal() & chunks(2) | tree([-1, 0])": (mw.causal() & mw.chunks(2)) | mw.tree([-1, 0]),
 }
 
@@ -97,9 +98,3 @@ def test_error_tells_place(text: str, fault: str) -> None:
         mw.parse(text)
     assert caught.value.at is not None
     assert text[slice(*caught.value.at)] == fault
-
-
-def test_expression_may_have_several_lines() -> None:
-    assert mw.parse("causal()\n  & padding(\r\n lengths=[2])\n") == mw.causal() & mw.padding(
-        lengths=[2]
-    )

@@ -70,21 +70,10 @@ def test_transformer_accepts_wrapped_masks(training: bool, grad: bool) -> None:
     source, target = randoms((B, 4, D), (B, T, D))
     model = nn.Transformer(D, H, 1, 1, 16, 0.0, batch_first=True, dtype=torch.float64)
     own, cross = MASKS["causal and padding"], mw.padding(lengths=[4, 2])
-    right = run_layer(
-        model,
-        True,
-        True,
-        source,
-        target,
-        src_mask=as_floats(cross, 4),
-        tgt_mask=as_floats(own, T),
-        memory_mask=as_floats(cross, T, 4),
-    )
-    masks = {
-        "src_mask": wrap_mask(cross),
-        "tgt_mask": wrap_mask(own),
-        "memory_mask": wrap_mask(cross),
-    }
+    given = {"src_mask": (cross, 4), "tgt_mask": (own, T), "memory_mask": (cross, T, 4)}
+    slow = {name: as_floats(*of) for name, of in given.items()}
+    right = run_layer(model, True, True, source, target, **slow)
+    masks = {name: wrap_mask(mask) for name, (mask, *_) in given.items()}
     out = run_layer(with_ours(model), training, grad, source, target, **masks)
     torch.testing.assert_close(out, right)
 
