@@ -63,13 +63,9 @@ class Target:
     alternatives: tuple[str, ...] = ()
 
 
-FORMAT_ONLY = "format only, kernel not run"  # of `Target.tested`
-
-
 class TargetModule(Protocol):
     """What an entry in the table of targets refers to: a module, or a class in it."""
 
-    TARGET: Target
     lower: Callable[..., Any]  # (bound, *, options) -> the framework's format
     usage: Callable[..., list[str]]  # (bound, what lower returned) -> lines of code
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from maskwright._registry import Registry
@@ -18,33 +20,17 @@ if TYPE_CHECKING:
 
     from maskwright.targets.base import EncDecMasks
 
+_TABLE: Final = json.loads(Path(__file__).with_name("targets.json").read_text(encoding="utf-8"))
 TARGETS: Final[Registry[TargetModule]] = Registry(
     "target",
     "maskwright.targets",
-    {
-        "numpy": "dense:NumpyBool",
-        "additive": "dense:NumpyAdditive",
-        "torch.bool": "dense:TorchBool",
-        "torch.additive": "dense:TorchAdditive",
-        "torch.sdpa": "torch_sdpa",
-        "torch.mha": "torch_mha",
-        "torch.transformer": "torch_transformer",
-        "torch.flex": "torch_flex",
-        "hf": "transformers",
-        "flash.varlen": "flash_varlen",
-        "flashinfer": "flashinfer",
-        "xformers": "xformers",
-        "jax": "jax_nn",
-        "jax.splash": "jax_splash",
-        "keras": "keras",
-        "tensorflow": "tensorflow",
-        "onnx": "onnx",
-        "flashmask": "flashmask",
-        "cudnn": "cudnn",
-        "magi": "magi",
-    },
+    {name: entry.pop("module") for name, entry in _TABLE.items()},
     aliases={"intervals": "cudnn", "slices": "magi", "transformers": "hf"},
 )
+_CAPABILITIES: Final = {
+    name: Target(name=name, alternatives=tuple(entry.pop("alternatives", ())), **entry)
+    for name, entry in _TABLE.items()
+}
 
 
 def lower(
@@ -92,9 +78,9 @@ def lower(
     maskwright.errors.Unsupported: flash.varlen supports causal, window and documents, and cannot \
 represent prefix(lengths=[3]) under |. Use torch.flex or torch.bool.
     """
-    module = _find(to)
-    bound = _bind(mask, module.TARGET, _Sizes(q_len, kv_len, batch, heads, q_start))
-    return _run(module, bound, options)
+    target, module = _find(to)
+    bound = _bind(mask, target, _Sizes(q_len, kv_len, batch, heads, q_start))
+    return _run(target, module, bound, options)
 
 
 def explain_lowering(
@@ -136,9 +122,9 @@ def explain_lowering(
     mask = np.broadcast_to((col <= row) & (col < np.array([2, 3])[:, None, None, None]), \
 (2, 1, 3, 3))  # True keeps
     """
-    module = _find(to)
-    bound = _bind(mask, module.TARGET, _Sizes(q_len, kv_len, batch, heads, q_start))
-    return "\n".join(module.usage(bound, _run(module, bound, options)))
+    target, module = _find(to)
+    bound = _bind(mask, target, _Sizes(q_len, kv_len, batch, heads, q_start))
+    return "\n".join(module.usage(bound, _run(target, module, bound, options)))
 
 
 def capabilities() -> dict[str, Target]:
@@ -151,20 +137,21 @@ def capabilities() -> dict[str, Target]:
     >>> mw.capabilities()["torch.sdpa"].polarity, mw.capabilities()["torch.mha"].polarity
     ('True keeps', 'True drops')
     """
-    return {name: module.TARGET for name, module in TARGETS.items()}
+    return dict(_CAPABILITIES)
 
 
-def _find(to: str) -> TargetModule:
-    return _find_cached(to) if isinstance(to, str) else TARGETS.find(to, "lower")
+def _find(to: str) -> tuple[Target, TargetModule]:
+    name = TARGETS.resolve(to, "lower")
+    return _CAPABILITIES[name], TARGETS[name]
 
 
-@cache
-def _find_cached(to: str) -> TargetModule:
-    return TARGETS.find(to, "lower")
-
-
-def _run(module: TargetModule, bound: BoundMask | EncDecMasks, options: dict[str, Any]) -> Any:
-    target, known = module.TARGET, _option_names(module.lower)
+def _run(
+    target: Target,
+    module: TargetModule,
+    bound: BoundMask | EncDecMasks,
+    options: dict[str, Any],
+) -> Any:
+    known = _option_names(module.lower)
     for name in options:
         if name not in known:
             raise ArgumentError(
@@ -175,7 +162,7 @@ def _run(module: TargetModule, bound: BoundMask | EncDecMasks, options: dict[str
     except ModuleNotFoundError as error:
         raise _missing(target, (error.name or "").split(".")[0]) from error
     except Unrepresentable as refusal:
-        raise _unsupported(module, bound, options, refusal) from None
+        raise _unsupported(target, module.lower, bound, options, refusal) from None
 
 
 @cache
@@ -192,7 +179,8 @@ def _missing(target: Target, package: str) -> MissingError:
 
 
 def _unsupported(
-    module: TargetModule,
+    target: Target,
+    lower: Callable[..., Any],
     bound: BoundMask | EncDecMasks,
     options: dict[str, Any],
     refusal: Unrepresentable,
@@ -201,14 +189,13 @@ def _unsupported(
 
     def representable(part: BoundMask) -> bool:
         try:
-            module.lower(part, **options)
+            lower(part, **options)
         except Unrepresentable:
             return False
         except SizeError:
             pass  # undecided, so not reported as the cause
         return True
 
-    target = module.TARGET
     use = f" Use {' or '.join(target.alternatives)}." if target.alternatives else ""
     if isinstance(refusal, EmptyRow):
         return _empty_row_error(target, bound, refusal, options.get("empty_rows"), use)
