@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.lib import format as npy
 
-from maskwright.draw.masks import grid_of
+from maskwright.draw.masks import GridOptions, grid_of
 from maskwright.errors import MaskError
 from maskwright.explore.error_responses import HTTPError, bad_request, too_large
 from maskwright.explore.expressions import text_of
@@ -59,7 +59,7 @@ def handle_recognize(request: RecognizeRequest) -> dict[str, Any]:
         "convention": str(found.convention),
         "says": str(found),
         "frame": frame_data(frame),
-        "grid": grid_data(grid_of(bound, max_cells=PICTURE_CELLS)),
+        "grid": grid_data(grid_of(bound, GridOptions(max_cells=PICTURE_CELLS))),
     }
 
 
