@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from maskwright.engine.validate import EVERYTHING
 from maskwright.tracing.calls import (
+    AttentionCall,
     ModuleCall,
     ModuleStack,
     PendingCall,
@@ -29,8 +30,6 @@ from maskwright.tracing.calls import (
     snapshot,
 )
 from maskwright.tracing.kernels import (
-    ENCODER_FAST_PATH_PARAMETERS,
-    MHA_FAST_PATH_PARAMETERS,
     bind_fast_path,
     bind_sdpa,
     describe_convention,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maskwright.engine.params import AttentionParams
-    from maskwright.tracing.calls import AttentionCall, Shape
+    from maskwright.tracing.calls import Shape
     from maskwright.tracing.kernels import FastPathArgs, SdpaArgs
     from maskwright.tracing.softmax import ManualAttention
 
@@ -153,8 +152,7 @@ class AttentionTracer:
             name = func.overloadpacket.__name__
             if name.startswith("_scaled_dot_product_") and "backward" not in name:
                 # SDPA that was not called from Python
-                parameters = tuple(argument.name for argument in func._schema.arguments)
-                self._record_sdpa(bind_sdpa(args, kwargs, parameters), out[0])
+                self._record_sdpa(bind_sdpa(func, args, kwargs), out[0])
             else:
                 found = self._provenance.record(func, args, out)
                 if found is not None:
@@ -164,7 +162,8 @@ class AttentionTracer:
     # ── functions of torch ────────────────────────────────────────────────────────────────────
 
     def _sdpa(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        self._record_sdpa(bind_sdpa(args, kwargs), out)
+        operator = torch.ops.aten.scaled_dot_product_attention.default
+        self._record_sdpa(bind_sdpa(operator, args, kwargs), out)
 
     def _mha(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """F.multi_head_attention_forward: the attention call is recorded inside it."""
@@ -186,11 +185,13 @@ class AttentionTracer:
         return out
 
     def _mha_fast_path(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        call = bind_fast_path(MHA_FAST_PATH_PARAMETERS, args, kwargs)
+        operator = torch.ops.aten._native_multi_head_attention.default
+        call = bind_fast_path(operator, args, kwargs)
         self._record_fast_path("mha fast path", call, out[0])
 
     def _encoder_fast_path(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        call = bind_fast_path(ENCODER_FAST_PATH_PARAMETERS, args, kwargs)
+        operator = torch.ops.aten._transformer_encoder_layer_fwd.default
+        call = bind_fast_path(operator, args, kwargs)
         self._record_fast_path("encoder fast path", call, out)
 
     def _dropout(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -314,20 +315,23 @@ class AttentionTracer:
                 conventions = (describe_convention(mask, "drops") for mask in masks.values())
                 convention = " + ".join(dict.fromkeys(conventions))
         q, k, v, o = shapes
-        self._pending.append(
-            PendingCall(
-                around,
-                layer,
-                kernel,
-                (q, k, v, o),
-                shrink(visible.detach().cpu().numpy()),
-                {name: snapshot(mask) for name, mask in masks.items()},
-                convention,
-                cross,
-                after_softmax,
-                0 if around is None else around.num_calls,
-            )
+        call = AttentionCall(
+            index=0,
+            layer=layer,
+            kernel=kernel,
+            q_shape=q,
+            k_shape=k,
+            v_shape=v,
+            out_shape=o,
+            shapes=(),
+            visible=shrink(visible.detach().cpu().numpy()),
+            masks={name: snapshot(mask) for name, mask in masks.items()},
+            convention=convention,
+            after_softmax=after_softmax,
+            cross=cross,
+            step=0,
         )
+        self._pending.append(PendingCall(call, around, around.num_calls if around else 0))
         if around is not None:
             around.num_calls += 1
         if self._outputs is not None:
