@@ -122,7 +122,7 @@ class Task:
             "seed": self.options.seed,
             **{name: None if value is None else str(value) for name, value in own.items()},
             **{name: getattr(self, name).to_str() for name in self.tokenizers},
-            "model": asdict(self.model.config),
+            "model": asdict(self.model.config) if self.model_config else {},
         }
 
     @classmethod

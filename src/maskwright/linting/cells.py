@@ -19,7 +19,7 @@ from maskwright.core.atoms import causal, window
 from maskwright.core.expr import Cell, brief
 from maskwright.core.spans import Spans
 from maskwright.errors import FrameError
-from maskwright.linting.codes import CODES, Finding, make_finding
+from maskwright.linting.codes import CODES, Checks, Finding, make_finding
 from maskwright.messages import Reason
 
 if TYPE_CHECKING:
@@ -103,6 +103,9 @@ class CellInput(NamedTuple):
     def spans(self) -> Spans:
         """All visible cells."""
         return self.placed.spans
+
+
+CELL_CHECKS: Final = Checks[CellInput]()
 
 
 def check_cells(
@@ -257,11 +260,10 @@ def _leaks(placed: PlacedMask, expected: Expected) -> Iterator[Finding]:
     # be visible to avoid NaN.
     unused = bind(expected.allowed(without="mask"), placed.frame).empty_rows()
     checked = placed.spans - _all_keys(unused, placed.frame)
-    given = CellInput(placed, expected, checked)
-    for check in CELL_CHECKS:
-        yield from check(given)
+    yield from CELL_CHECKS.run(CellInput(placed, expected, checked))
 
 
+@CELL_CHECKS.register("future-visible")
 def _check_causal(given: CellInput) -> Iterator[Finding]:
     if given.expected.causal:
         allowed = bind(causal(), given.frame).spans
@@ -269,6 +271,7 @@ def _check_causal(given: CellInput) -> Iterator[Finding]:
             yield _leak("future-visible", cell, given.frame)
 
 
+@CELL_CHECKS.register("window-missing", "window-off-by-one", "window-too-wide", "window-too-narrow")
 def _check_window(given: CellInput) -> Iterator[Finding]:
     """The largest distance to a visible key, back and ahead, against the stated limits."""
     frame, expected = given.frame, given.expected
@@ -306,6 +309,7 @@ def _check_window(given: CellInput) -> Iterator[Finding]:
         )
 
 
+@CELL_CHECKS.register("padding-visible", "inverted", "padding-on-queries")
 def _check_padding(given: CellInput) -> Iterator[Finding]:
     if given.expected.padding is None:
         return
@@ -321,6 +325,7 @@ def _check_padding(given: CellInput) -> Iterator[Finding]:
         yield _leak("padding-visible", cell, given.frame)
 
 
+@CELL_CHECKS.register("documents-leak")
 def _check_documents(given: CellInput) -> Iterator[Finding]:
     if given.expected.documents is not None:
         documents = bind(given.expected.documents, given.frame)
@@ -329,6 +334,7 @@ def _check_documents(given: CellInput) -> Iterator[Finding]:
             yield _leak("documents-leak", cell, given.frame, terms=terms)
 
 
+@CELL_CHECKS.register("real-key-hidden")
 def _check_tokens(given: CellInput) -> Iterator[Finding]:
     """Tokens that are not padding, to which no query attends."""
     frame, expected = given.frame, given.expected
@@ -346,6 +352,7 @@ def _check_tokens(given: CellInput) -> Iterator[Finding]:
         yield _leak("real-key-hidden", cell, frame)
 
 
+@CELL_CHECKS.register("own-position-hidden")
 def _check_own_positions(given: CellInput) -> Iterator[Finding]:
     """Queries that do not attend to themselves."""
     frame, expected = given.frame, given.expected
@@ -364,6 +371,7 @@ def _check_own_positions(given: CellInput) -> Iterator[Finding]:
         yield _leak("own-position-hidden", Cell(*index[:, int(np.argmax(seen))].tolist()), frame)
 
 
+@CELL_CHECKS.register("differs")
 def _check_expected_mask(given: CellInput) -> Iterator[Finding]:
     if given.expected.mask is not None:
         bound = bind(given.expected.mask, given.frame)
@@ -371,17 +379,6 @@ def _check_expected_mask(given: CellInput) -> Iterator[Finding]:
             cell = Cell(*index)
             mask = brief(given.expected.mask)
             yield make_finding("differs", cell, mask=mask, reason=_why(bound, cell))
-
-
-CELL_CHECKS: Final = (  # in the order of the report
-    _check_causal,
-    _check_window,
-    _check_padding,
-    _check_documents,
-    _check_tokens,
-    _check_own_positions,
-    _check_expected_mask,
-)
 
 
 # ── helpers ───────────────────────────────────────────────────────────────────────────────────────

@@ -12,15 +12,20 @@ from dataclasses import dataclass
 from enum import Enum
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from maskwright.errors import TruthError
 from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from maskwright.core.expr import Cell
+
+InputT = TypeVar("InputT")
+
+if TYPE_CHECKING:
+    Check = Callable[[InputT], Iterable["Finding"]]
 
 
 class Severity(Enum):
@@ -271,6 +276,45 @@ class LintReport:
         )
         head = "".join(f"<th>{name}</th>" for name in ("severity", "code", "finding", "fix"))
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+class Checks(Generic[InputT]):
+    """Checks of one kind of input. A check is a function that yields findings.
+
+    `register` adds a check, in the order of the report, and names the codes that it reports.
+
+    >>> checks = Checks[int]()
+    >>> @checks.register("window-missing")
+    ... def check(size: int):
+    ...     if size > 3:
+    ...         yield make_finding("window-missing", message="window.back", window="w",
+    ...                            expected=3, actual=size)
+    >>> [finding.code for finding in checks.run(4)]
+    ['window-missing']
+    >>> checks.register("no-such-code")
+    Traceback (most recent call last):
+    LookupError: no-such-code is not in maskwright.linting.codes.CODES
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Check[InputT], tuple[str, ...]] = {}
+
+    def register(self, *codes: str) -> Callable[[Check[InputT]], Check[InputT]]:
+        """Returns a decorator that adds a check, which reports these codes."""
+        for code in codes:
+            if code not in CODES:
+                raise LookupError(f"{code} is not in maskwright.linting.codes.CODES")
+
+        def add(check: Check[InputT]) -> Check[InputT]:
+            self.entries[check] = codes
+            return check
+
+        return add
+
+    def run(self, value: InputT) -> Iterator[Finding]:
+        """Yields the findings of all checks."""
+        for check in self.entries:
+            yield from check(value)
 
 
 def make_finding(

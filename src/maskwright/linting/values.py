@@ -11,7 +11,7 @@ import numpy as np
 from maskwright.core.expr import Cell
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
-from maskwright.linting.codes import Finding, make_finding
+from maskwright.linting.codes import Checks, Finding, make_finding
 from maskwright.recognition.encoding import MAX_MASK_VALUE
 
 if TYPE_CHECKING:
@@ -145,6 +145,9 @@ class AdditiveValues:
         return other.high if other.few and other.high <= 0 else None
 
 
+ADDITIVE_CHECKS: Final = Checks[AdditiveValues]()
+
+
 def check_values(
     values: npt.NDArray[Any], own_dtype: str, convention: str | None, dtype: str | None
 ) -> MaskValues:
@@ -263,15 +266,16 @@ def _check_additive(
     addend = ""
     if -added.limit <= added.lowest_finite_fill < -added.limit / 2:
         addend = "score" if added.limit < 1e5 else "mask"
-    findings = tuple(finding for check in ADDITIVE_CHECKS for finding in check(added))
-    return MaskValues(~masked, findings, added.highest_fill, addend)
+    return MaskValues(~masked, tuple(ADDITIVE_CHECKS.run(added)), added.highest_fill, addend)
 
 
+@ADDITIVE_CHECKS.register("wrong-form")
 def _check_form(added: AdditiveValues) -> Iterator[Finding]:
     if added.convention == "keep":
         yield make_finding("wrong-form")
 
 
+@ADDITIVE_CHECKS.register("nan-value")
 def _check_nan(added: AdditiveValues) -> Iterator[Finding]:
     if added.other is not None:
         nan = np.isnan(added.values)
@@ -279,6 +283,7 @@ def _check_nan(added: AdditiveValues) -> Iterator[Finding]:
             yield make_finding("nan-value", _first(nan))
 
 
+@ADDITIVE_CHECKS.register("positive-value", "fill-too-weak")
 def _check_other_values(added: AdditiveValues) -> Iterator[Finding]:
     """Values that neither keep nor mask. Many different ones are a bias, which keeps like 0."""
     other = added.other_range
@@ -290,12 +295,14 @@ def _check_other_values(added: AdditiveValues) -> Iterator[Finding]:
         yield make_finding("fill-too-weak", _first(other.where), fill=added.weak_fill)
 
 
+@ADDITIVE_CHECKS.register("summed-fills")
 def _check_summed_fills(added: AdditiveValues) -> Iterator[Finding]:
     high, low = added.highest_fill, added.lowest_fill
     if low < 1.5 * high:
         yield make_finding("summed-fills", _first(added.values == low), high=high, low=low)
 
 
+@ADDITIVE_CHECKS.register("fill-overflows")
 def _check_overflow(added: AdditiveValues) -> Iterator[Finding]:
     lowest = added.lowest_finite_fill
     if lowest < -added.limit:
@@ -303,15 +310,6 @@ def _check_overflow(added: AdditiveValues) -> Iterator[Finding]:
         yield make_finding(
             "fill-overflows", cell, fill=lowest, dtype=added.dtype, limit=-added.limit
         )
-
-
-ADDITIVE_CHECKS: Final = (  # in the order of the report
-    _check_form,
-    _check_nan,
-    _check_other_values,
-    _check_summed_fills,
-    _check_overflow,
-)
 
 
 # ── helpers ───────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -61,6 +61,16 @@ class Target:
     requires: str = ""
     tested: str = "kernel run"
     alternatives: tuple[str, ...] = ()
+
+
+class Sizes(NamedTuple):
+    """The sizes to bind a mask to, in the order of `Mask.on`; None where unknown."""
+
+    q_len: int | None = None
+    kv_len: int | None = None
+    batch: int | None = None
+    heads: int | None = None
+    q_start: int | None = None
 
 
 class TargetModule(Protocol):
