@@ -351,10 +351,7 @@ def _kinds(visible: IntArray, area: IntArray) -> npt.NDArray[np.uint8]:
 
 
 def _grid(
-    kinds: npt.NDArray[np.uint8],
-    shades: npt.NDArray[np.float64],
-    span: _Span,
-    options: GridOptions,
+    kinds: npt.NDArray[np.uint8], shades: npt.NDArray[np.float64], span: _Span, options: GridOptions
 ) -> Grid:
     (view, (tall, wide)), rows, columns = span, options.rows, options.columns
     return Grid(

@@ -52,15 +52,10 @@ _SELECTS_KEYS: Final = (
 
 # Model types that cannot run on another attention, and why. The list is not complete.
 UNSUPPORTED_MODELS: Final = {
-    "bloom": _ADDITIVE_MASK,
-    "codegen": _ADDITIVE_MASK,
-    "deberta-v2": _OWN_ATTENTION,
+    **dict.fromkeys(("bloom", "codegen", "mpt"), _ADDITIVE_MASK),
+    **dict.fromkeys(("deberta-v2", "xlnet"), _OWN_ATTENTION),
+    **dict.fromkeys(("falcon", "gpt_neo", "gptj"), _OWN_TABLE),
     "deepseek_v32": _SELECTS_KEYS,
-    "falcon": _OWN_TABLE,
-    "gpt_neo": _OWN_TABLE,
-    "gptj": _OWN_TABLE,
-    "mpt": _ADDITIVE_MASK,
-    "xlnet": _OWN_ATTENTION,
 }
 
 # Arguments of the attention interface that are not supported.

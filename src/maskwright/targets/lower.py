@@ -148,10 +148,7 @@ def _find(to: str) -> tuple[Target, TargetModule]:
 
 
 def _run(
-    target: Target,
-    module: TargetModule,
-    bound: BoundMask | EncDecMasks,
-    options: dict[str, Any],
+    target: Target, module: TargetModule, bound: BoundMask | EncDecMasks, options: dict[str, Any]
 ) -> Any:
     known = _option_names(module.lower)
     for name in options:
