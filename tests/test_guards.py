@@ -128,7 +128,7 @@ def test_pytest_plugin_loads_nothing_until_it_is_used() -> None:
     assert not loaded & (FRAMEWORKS | {"numpy", "maskwright"})
 
 
-@pytest.mark.parametrize("module", [maskwright, maskwright.recipes])
+@pytest.mark.parametrize("module", [maskwright, maskwright.recipes, maskwright.errors])
 def test_exports_are_sorted_and_complete(module: Any) -> None:
     assert list(module.__all__) == sorted(module.__all__)
     modules = {path.stem for path in SOURCE.iterdir()}

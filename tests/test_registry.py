@@ -19,5 +19,5 @@ def test_names_and_aliases_are_resolved() -> None:
 )
 def test_unknown_name_is_clear_error(name: object, message: str) -> None:
     with pytest.raises(mw.ArgumentError, match=message) as error:
-        SHAPES.resolve(name, "area")
+        SHAPES.find(name, "area")
     assert str(error.value).startswith("area: there is no shape")

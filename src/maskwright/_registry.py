@@ -28,9 +28,9 @@ class Registry(Mapping[str, EntryT], Generic[EntryT]):
     >>> codecs = Registry("codec", "encodings", {"utf-8": "utf_8:encode"}, {"utf8": "utf-8"})
     >>> list(codecs), "utf8" in codecs
     (['utf-8'], False)
-    >>> codecs[codecs.resolve("utf8", "decode")]("a")
+    >>> codecs.find("utf8", "decode")("a")
     (b'a', 1)
-    >>> codecs.resolve("utf-9", "decode")
+    >>> codecs.find("utf-9", "decode")
     Traceback (most recent call last):
     maskwright.errors.ArgumentError: decode: there is no codec 'utf-9'. Did you mean 'utf-8'?
     """
@@ -75,3 +75,7 @@ class Registry(Mapping[str, EntryT], Generic[EntryT]):
         close = close or get_close_matches(str(name)[:50], self.entries, n=1)
         fix = f"Did you mean {close[0]!r}?" if close else f"Pass one of {', '.join(self.entries)}."
         raise ArgumentError(f"{caller}: there is no {self.kind} {name!r:.50}. {fix}")
+
+    def find(self, name: object, caller: str) -> EntryT:
+        """Returns the entry of `name` or its alias, as `resolve` does its name."""
+        return self[self.resolve(name, caller)]

@@ -16,6 +16,19 @@ A message names the argument, the value and the rule, and then the fix.
 
 from __future__ import annotations
 
+__all__ = [
+    "ArgumentError",
+    "AuditError",
+    "FrameError",
+    "MaskError",
+    "MissingError",
+    "RankError",
+    "SizeError",
+    "TextError",
+    "TruthError",
+    "Unsupported",
+]
+
 
 class MaskError(ValueError):
     """The base of all errors that maskwright raises.

@@ -23,7 +23,7 @@ from maskwright.linting.cells import (
     has_properties,
 )
 from maskwright.linting.codes import CODES, Finding, LintReport, make_finding
-from maskwright.linting.shapes import AXES, other_axes, place_cells, place_shape
+from maskwright.linting.shapes import AXES, Sizes, other_axes, place_cells, place_shape
 from maskwright.linting.values import (
     CONVENTIONS,
     MaskValues,
@@ -33,7 +33,6 @@ from maskwright.linting.values import (
 )
 from maskwright.messages import Reason
 from maskwright.recognition.encoding import collapse_repeats, read_values
-from maskwright.targets.base import Sizes
 from maskwright.targets.lower import TARGETS, capabilities
 
 if TYPE_CHECKING:

@@ -1,17 +1,15 @@
 """The codes of all findings, of lint and of the audit, in one table; findings and reports of lint.
 
-A code is one entry in `codes.json`, a meaning and a fix in `messages/en.json`, and the same in
+A code is one entry in `CODES`, a meaning and a fix in `messages/en.json`, and the same in
 `messages/zh.json`.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from enum import Enum
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from maskwright.errors import TruthError
@@ -85,15 +83,60 @@ class Code:
         return Reason(f"{self.name}.fix")
 
 
-def _read_codes() -> dict[str, Code]:
-    table = json.loads(Path(__file__).with_name("codes.json").read_text(encoding="utf-8"))
-    return {
-        name: Code(name, Subject(entry.pop("subject")), Severity(entry.pop("severity")), **entry)
-        for name, entry in table.items()
-    }
-
-
-CODES: Final[Mapping[str, Code]] = _read_codes()
+CODES: Final[Mapping[str, Code]] = {
+    code.name: code
+    for code in (
+        # Values of a mask array
+        Code("fill-at-limit", Subject.VALUES, Severity.WARNING, audit=True),
+        Code("fill-overflows", Subject.VALUES, audit=True),
+        Code("fill-too-weak", Subject.VALUES, audit=True),
+        Code("integer-bias", Subject.VALUES, Severity.WARNING, audit=True),
+        Code("integer-wrapped", Subject.VALUES, audit=True),
+        Code("nan-value", Subject.VALUES),
+        Code("no-values", Subject.VALUES, Severity.WARNING),
+        Code("odd-values", Subject.VALUES),
+        Code("positive-value", Subject.VALUES, audit=True),
+        Code("summed-fills", Subject.VALUES, Severity.WARNING, audit=True),
+        Code("wrong-form", Subject.VALUES),
+        Code("zero-one-added", Subject.VALUES, audit=True),
+        Code("wrong-device", Subject.VALUES),
+        # Its shape
+        Code("batch-on-heads", Subject.SHAPE, audit=True, root_cause=True),
+        Code("batch-on-queries", Subject.SHAPE, root_cause=True),
+        Code("does-not-broadcast", Subject.SHAPE),
+        Code("does-not-fit", Subject.SHAPE),
+        Code("keys-mismatch", Subject.SHAPE),
+        Code("queries-mismatch", Subject.SHAPE),
+        Code("wrong-rank", Subject.SHAPE),
+        # Its cells
+        Code("aligned-lower-right", Subject.CELLS, audit=True, root_cause=True),
+        Code("aligned-upper-left", Subject.CELLS, audit=True, root_cause=True),
+        Code("differs", Subject.CELLS),
+        Code("documents-leak", Subject.CELLS, audit=True),
+        Code("empty-row", Subject.CELLS),
+        Code("future-visible", Subject.CELLS, audit=True),
+        Code("inverted", Subject.CELLS, audit=True, root_cause=True),
+        Code("own-position-hidden", Subject.CELLS, audit=True),
+        Code("padding-on-queries", Subject.CELLS, audit=True, root_cause=True),
+        Code("padding-visible", Subject.CELLS, audit=True),
+        Code("queries-and-keys-swapped", Subject.CELLS, audit=True, root_cause=True),
+        Code("real-key-hidden", Subject.CELLS),
+        Code("window-missing", Subject.CELLS, audit=True),
+        Code("window-off-by-one", Subject.CELLS, audit=True),
+        Code("window-too-narrow", Subject.CELLS),
+        Code("window-too-wide", Subject.CELLS),
+        # A model: reported by the audit only
+        *(
+            Code(name, Subject.MODEL, lint=False, audit=True)
+            for name in (
+                *("after-softmax", "attends-across-batch", "dtype-differs", "empty-row-nan"),
+                *("ignores-input", "mask-missing", "missing-in-layer", "not-finite"),
+                *("not-through-attention", "order-of-batch", "path-differs", "positions-shifted"),
+                *("raises", "step-differs", "too-narrow"),
+            )
+        ),
+    )
+}
 
 
 def meaning_of(code: str, lang: str = "en") -> str:

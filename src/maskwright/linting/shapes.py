@@ -17,13 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.validate import BoolArray
-    from maskwright.targets.base import Sizes
 
 AXES: Final = ("k", "qk", "bk", "bqk", "hqk", "bhqk")
 AXES_FROM_RIGHT: Final = {1: "k", 2: "qk", 3: "hqk", 4: "bhqk"}
 MAX_CELLS: Final = 2**24  # converted to spans at a time
 
 Shape = tuple[int, ...]
+
+
+class Sizes(NamedTuple):
+    """The sizes of attention, None where unknown."""
+
+    batch: int | None = None
+    heads: int | None = None
+    q_len: int | None = None
+    kv_len: int | None = None
+    q_start: int | None = None
 
 
 class PlacedShape(NamedTuple):
@@ -94,10 +103,9 @@ def other_axes(
 def _mismatches(
     shape: Shape, letters: str, placed: Shape, sizes: Sizes, *, stated: bool
 ) -> Iterator[Finding]:
-    known = (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)
     wrong = [
         (name, size, expected)
-        for name, size, expected in zip("bhqk", placed, known, strict=True)
+        for name, size, expected in zip("bhqk", placed, sizes[:4], strict=True)
         if expected is not None and size not in (1, expected)
     ]
     batch_first = not stated and sizes.batch == shape[0] and letters[0] != "b"

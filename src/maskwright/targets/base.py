@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -63,19 +63,13 @@ class Target:
     alternatives: tuple[str, ...] = ()
 
 
-class Sizes(NamedTuple):
-    """The sizes to bind a mask to, in the order of `Mask.on`; None where unknown."""
-
-    q_len: int | None = None
-    kv_len: int | None = None
-    batch: int | None = None
-    heads: int | None = None
-    q_start: int | None = None
+FORMAT_ONLY = "format only, kernel not run"  # of `Target.tested`
 
 
 class TargetModule(Protocol):
     """What an entry in the table of targets refers to: a module, or a class in it."""
 
+    TARGET: Target
     lower: Callable[..., Any]  # (bound, *, options) -> the framework's format
     usage: Callable[..., list[str]]  # (bound, what lower returned) -> lines of code
 

@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.targets._torch import int32_tensor
+from maskwright.targets.base import FORMAT_ONLY, Target
 from maskwright.targets.predicates import EmptyRows, check_bytes, check_empty_rows, interval_index
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="cudnn",
+    returns="an int32 tensor",
+    polarity="[0, F0) ∪ [F1, F2) ∪ … are visible",
+    shape="(H or 1, an odd number of endpoints, B·T)",
+    empty_rows="as the kernel does",
+    requires="torch",
+    tested=FORMAT_ONLY,
+)
 
 
 def lower(bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "native") -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from maskwright.targets._torch import additive_mask, additive_range, to_tensor
-from maskwright.targets.base import mask_value, parse_dtype
+from maskwright.targets.base import Target, mask_value, parse_dtype
 from maskwright.targets.codegen import fill_code, mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 class NumpyBool:
     """The target "numpy"."""
+
+    TARGET = Target(
+        name="numpy",
+        returns="a bool array",
+        polarity="True keeps",
+        empty_rows="left to the softmax",
+        encoding="keep",
+    )
 
     @staticmethod
     def lower(bound: BoundMask, *, empty_rows: EmptyRows = "native") -> BoolArray:
@@ -35,6 +44,14 @@ class NumpyBool:
 
 class NumpyAdditive:
     """The target "additive"."""
+
+    TARGET = Target(
+        name="additive",
+        returns="a float array",
+        polarity="0 keeps, -inf hides",
+        empty_rows="left to the softmax: NaN with -inf, uniform with a finite fill",
+        encoding="additive",
+    )
 
     @staticmethod
     def lower(
@@ -65,6 +82,8 @@ class NumpyAdditive:
 class TorchBool:
     """The target "torch.bool"."""
 
+    TARGET = replace(NumpyBool.TARGET, name="torch.bool", returns="a bool tensor", requires="torch")
+
     @staticmethod
     def lower(bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "native") -> Any:
         """Returns the dense mask as a tensor."""
@@ -78,6 +97,10 @@ class TorchBool:
 
 class TorchAdditive:
     """The target "torch.additive"."""
+
+    TARGET = replace(
+        NumpyAdditive.TARGET, name="torch.additive", returns="a float tensor", requires="torch"
+    )
 
     @staticmethod
     def lower(

@@ -7,12 +7,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.targets._torch import int32_tensor
+from maskwright.targets.base import FORMAT_ONLY, Target
 from maskwright.targets.predicates import EmptyRows, check_empty_rows
 from maskwright.targets.varlen import find_segments
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import IntArray
+
+TARGET = Target(
+    name="flash.varlen",
+    returns="cu_seqlens_q and _k, max_seqlen_q and _k, causal, window_size",
+    supports="causal, window and documents",
+    polarity="offsets of visible segments",
+    shape="concatenated tokens of all sequences: (B·T, H, D) and (B·S, H, D)",
+    alignment="lower right in every segment",
+    empty_rows="zero",
+    requires="torch",
+    tested=FORMAT_ONLY,
+    alternatives=("torch.flex", "torch.bool"),
+)
 
 
 def lower(

@@ -19,6 +19,7 @@ import numpy as np
 from maskwright.core.validate import parse_bool
 from maskwright.errors import SizeError
 from maskwright.targets._torch import int32_tensor, parse_device, to_tensor
+from maskwright.targets.base import FORMAT_ONLY, Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import (
     EmptyRows,
@@ -32,6 +33,19 @@ from maskwright.targets.predicates import (
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="flashinfer",
+    returns="qo_indptr, kv_indptr, causal, window_left; packed_custom_mask or custom_mask",
+    supports="every mask that is the same for all heads",
+    polarity="True keeps",
+    shape="(B·⌈T·S/8⌉,) bytes or (B·T·S,) bools, and mask_indptr (B + 1,); or no mask",
+    alignment="the frame's; causal and window_left, aligned at the lower right, only where equal",
+    empty_rows="as the kernel does",
+    requires="torch",
+    tested=FORMAT_ONLY,
+    alternatives=("torch.flex", "cudnn"),
+)
 
 MAX_INDPTR: Final = 2**31 - 1  # offsets are int32
 

@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core.spans import Spans
-from maskwright.targets.base import Unrepresentable
+from maskwright.targets.base import FORMAT_ONLY, Target, Unrepresentable
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full, is_upper_left_causal
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import BoolArray, IntArray
+
+TARGET = Target(
+    name="flashmask",
+    returns="startend_row_indices and causal",
+    supports="every mask in which each key is masked for at most two ranges of queries",
+    polarity="masked rows",
+    shape="(B, H or 1, S, 1, 2 or 4)",
+    alignment="the frame's; causal only where there are as many queries as keys",
+    empty_rows="as the kernel does",
+    tested=FORMAT_ONLY,
+    alternatives=("torch.flex", "cudnn"),
+)
 
 
 def lower(bound: BoundMask, *, empty_rows: EmptyRows = "native") -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.targets.base import EmptyRow, invalid_device
+from maskwright.targets.base import EmptyRow, Target, invalid_device
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import (
     EmptyRows,
@@ -21,6 +21,19 @@ from maskwright.targets.predicates import (
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import BoolArray, IntArray
+
+TARGET = Target(
+    name="jax",
+    returns="mask, or is_causal, local_window_size and sequence lengths",
+    supports="every mask whose fully masked rows are the last ones",
+    polarity="True keeps",
+    shape="(B or 1, H or 1, T, S), or no array",
+    alignment="the frame's; is_causal and local_window_size at the upper left",
+    empty_rows="uniform over all keys; zero for the last rows, with query_seq_lengths",
+    encoding="keep",
+    requires="jax",
+    alternatives=("torch.sdpa", "torch.flex"),
+)
 
 
 def lower(

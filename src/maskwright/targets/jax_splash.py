@@ -8,7 +8,7 @@ import numpy as np
 
 from maskwright.core.interval_ops import sweep
 from maskwright.core.spans import Spans, union
-from maskwright.targets.base import Unrepresentable
+from maskwright.targets.base import Target, Unrepresentable
 from maskwright.targets.codegen import bound_code
 from maskwright.targets.predicates import (
     EmptyRows,
@@ -23,6 +23,18 @@ from maskwright.targets.predicates import (
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import IntArray
+
+TARGET = Target(
+    name="jax.splash",
+    returns="mask and segment_ids",
+    supports="one mask per head, and segments per sequence",
+    polarity="True keeps",
+    shape="H masks of (T, S), and segment ids (B, T) and (B, S)",
+    empty_rows="uniform; refused",
+    encoding="keep",
+    requires="jax",
+    alternatives=("jax", "torch.flex"),
+)
 
 
 def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]:

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="keras",
+    returns="attention_mask",
+    supports="every mask without fully masked rows",
+    polarity="True keeps",
+    shape="(B or 1, T, S), with heads (B or 1, H, T, S)",
+    alignment="the frame's; use_causal_mask, which some code paths ignore, is not used",
+    empty_rows="zero or uniform, by backend and code path; refused",
+    encoding="keep",
+    axes="bqk",
+    requires="keras",
+    alternatives=("torch.sdpa", "torch.flex"),
+)
 
 
 def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]:

@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 import inspect
-import json
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from maskwright._registry import Registry
 from maskwright.core.bound import BoundMask
-from maskwright.core.expr import Chain, Mask, Not, brief
+from maskwright.core.expr import Mask
 from maskwright.errors import ArgumentError, FrameError, MissingError, SizeError, Unsupported
-from maskwright.targets.base import EmptyRow, Sizes, Target, TargetModule, Unrepresentable
+from maskwright.targets.base import EmptyRow, Target, TargetModule, Unrepresentable
+from maskwright.targets.diagnose import find_unsupported_term
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maskwright.targets.base import EncDecMasks
 
-MAX_TERMS: Final = 64  # of one & or |; with more, the whole operation is reported
-MAX_TERM_CHARS: Final = 80  # in a message; of a longer term the data is left out
-
-_TABLE: Final = json.loads(Path(__file__).with_name("targets.json").read_text(encoding="utf-8"))
 TARGETS: Final[Registry[TargetModule]] = Registry(
     "target",
     "maskwright.targets",
-    {name: entry.pop("module") for name, entry in _TABLE.items()},
+    {
+        "numpy": "dense:NumpyBool",
+        "additive": "dense:NumpyAdditive",
+        "torch.bool": "dense:TorchBool",
+        "torch.additive": "dense:TorchAdditive",
+        "torch.sdpa": "torch_sdpa",
+        "torch.mha": "torch_mha",
+        "torch.transformer": "torch_transformer",
+        "torch.flex": "torch_flex",
+        "hf": "transformers",
+        "flash.varlen": "flash_varlen",
+        "flashinfer": "flashinfer",
+        "xformers": "xformers",
+        "jax": "jax_nn",
+        "jax.splash": "jax_splash",
+        "keras": "keras",
+        "tensorflow": "tensorflow",
+        "onnx": "onnx",
+        "flashmask": "flashmask",
+        "cudnn": "cudnn",
+        "magi": "magi",
+    },
     aliases={"intervals": "cudnn", "slices": "magi", "transformers": "hf"},
 )
-_CAPABILITIES: Final = {
-    name: Target(name=name, alternatives=tuple(entry.pop("alternatives", ())), **entry)
-    for name, entry in _TABLE.items()
-}
 
 
 def lower(
@@ -80,9 +92,9 @@ def lower(
     maskwright.errors.Unsupported: flash.varlen supports causal, window and documents, and cannot \
 represent prefix(lengths=[3]) under |. Use torch.flex or torch.bool.
     """
-    target, module = _find(to)
-    bound = _bind(mask, target, Sizes(q_len, kv_len, batch, heads, q_start))
-    return _run(target, module, bound, options)
+    module = _find(to)
+    bound = _bind(mask, module.TARGET, _Sizes(q_len, kv_len, batch, heads, q_start))
+    return _run(module, bound, options)
 
 
 def explain_lowering(
@@ -124,9 +136,9 @@ def explain_lowering(
     mask = np.broadcast_to((col <= row) & (col < np.array([2, 3])[:, None, None, None]), \
 (2, 1, 3, 3))  # True keeps
     """
-    target, module = _find(to)
-    bound = _bind(mask, target, Sizes(q_len, kv_len, batch, heads, q_start))
-    return "\n".join(module.usage(bound, _run(target, module, bound, options)))
+    module = _find(to)
+    bound = _bind(mask, module.TARGET, _Sizes(q_len, kv_len, batch, heads, q_start))
+    return "\n".join(module.usage(bound, _run(module, bound, options)))
 
 
 def capabilities() -> dict[str, Target]:
@@ -139,18 +151,20 @@ def capabilities() -> dict[str, Target]:
     >>> mw.capabilities()["torch.sdpa"].polarity, mw.capabilities()["torch.mha"].polarity
     ('True keeps', 'True drops')
     """
-    return dict(_CAPABILITIES)
+    return {name: module.TARGET for name, module in TARGETS.items()}
 
 
-def _find(to: str) -> tuple[Target, TargetModule]:
-    name = TARGETS.resolve(to, "lower")
-    return _CAPABILITIES[name], TARGETS[name]
+def _find(to: str) -> TargetModule:
+    return _find_cached(to) if isinstance(to, str) else TARGETS.find(to, "lower")
 
 
-def _run(
-    target: Target, module: TargetModule, bound: BoundMask | EncDecMasks, options: dict[str, Any]
-) -> Any:
-    known = _option_names(module.lower)
+@cache
+def _find_cached(to: str) -> TargetModule:
+    return TARGETS.find(to, "lower")
+
+
+def _run(module: TargetModule, bound: BoundMask | EncDecMasks, options: dict[str, Any]) -> Any:
+    target, known = module.TARGET, _option_names(module.lower)
     for name in options:
         if name not in known:
             raise ArgumentError(
@@ -161,7 +175,7 @@ def _run(
     except ModuleNotFoundError as error:
         raise _missing(target, (error.name or "").split(".")[0]) from error
     except Unrepresentable as refusal:
-        raise _unsupported(target, module.lower, bound, options, refusal) from None
+        raise _unsupported(module, bound, options, refusal) from None
 
 
 @cache
@@ -178,8 +192,7 @@ def _missing(target: Target, package: str) -> MissingError:
 
 
 def _unsupported(
-    target: Target,
-    lower: Callable[..., Any],
+    module: TargetModule,
     bound: BoundMask | EncDecMasks,
     options: dict[str, Any],
     refusal: Unrepresentable,
@@ -188,13 +201,14 @@ def _unsupported(
 
     def representable(part: BoundMask) -> bool:
         try:
-            lower(part, **options)
+            module.lower(part, **options)
         except Unrepresentable:
             return False
         except SizeError:
             pass  # undecided, so not reported as the cause
         return True
 
+    target = module.TARGET
     use = f" Use {' or '.join(target.alternatives)}." if target.alternatives else ""
     if isinstance(refusal, EmptyRow):
         return _empty_row_error(target, bound, refusal, options.get("empty_rows"), use)
@@ -240,7 +254,15 @@ def _empty_row_error(
     return Unsupported(text, target=target.name, term=found.term)
 
 
-def _bind(mask: Any, target: Target, sizes: Sizes) -> BoundMask | EncDecMasks:
+class _Sizes(NamedTuple):
+    q_len: int | None
+    kv_len: int | None
+    batch: int | None
+    heads: int | None
+    q_start: int | None
+
+
+def _bind(mask: Any, target: Target, sizes: _Sizes) -> BoundMask | EncDecMasks:
     if target.num_masks == 3:
         return _bind_encoder_decoder(mask, sizes)
     if isinstance(mask, tuple):
@@ -251,7 +273,7 @@ def _bind(mask: Any, target: Target, sizes: Sizes) -> BoundMask | EncDecMasks:
     return _bind_one(mask, sizes)
 
 
-def _bind_one(mask: Any, sizes: Sizes) -> BoundMask:
+def _bind_one(mask: Any, sizes: _Sizes) -> BoundMask:
     if isinstance(mask, BoundMask):
         if any(size is not None for size in sizes):
             raise ArgumentError("lower: the mask is already bound to its sizes. Omit the sizes.")
@@ -271,7 +293,7 @@ def _bind_one(mask: Any, sizes: Sizes) -> BoundMask:
     return mask.on(q_len, kv_len, sizes.batch, sizes.heads, sizes.q_start)
 
 
-def _bind_encoder_decoder(masks: Any, sizes: Sizes) -> EncDecMasks:
+def _bind_encoder_decoder(masks: Any, sizes: _Sizes) -> EncDecMasks:
     """Binds the encoder's mask to S × S, the decoder's to T × T and cross-attention's to T × S."""
     if not isinstance(masks, tuple) or len(masks) != 3:
         raise ArgumentError(
@@ -306,45 +328,3 @@ def _check_encoder_decoder(bound: Any) -> EncDecMasks:
             f"{decoder.kv_len} and {cross.q_len} × {cross.kv_len}. Expected S × S, T × T and T × S."
         )
     return cast("EncDecMasks", bound)
-
-
-# ── the smallest term that a target cannot represent ───────────────────────────────────────────
-
-
-class UnsupportedTerm(NamedTuple):
-    """A term of a mask that a target cannot represent."""
-
-    term: str  # its source
-    description: str  # its source, shortened, and the operator that it is an operand of
-    is_whole_mask: bool
-
-
-def find_unsupported_term(
-    bound: BoundMask, representable: Callable[[BoundMask], bool]
-) -> UnsupportedTerm:
-    """Returns the smallest term that is not representable, alone or with its sibling terms."""
-
-    def accepted(mask: Mask) -> bool:
-        return representable(BoundMask(mask, bound._home, bound._part))
-
-    mask, operator = _search(bound.mask, accepted, "")
-    text = repr(mask)
-    short = text if len(text) <= MAX_TERM_CHARS else brief(mask)
-    return UnsupportedTerm(text, f"{short}{operator}", mask is bound.mask)
-
-
-def _search(mask: Mask, accepted: Callable[[Mask], bool], operator: str) -> tuple[Mask, str]:
-    if isinstance(mask, Not) and not accepted(mask.term):
-        return _search(mask.term, accepted, " under ~")
-    if not isinstance(mask, Chain) or not 1 < len(mask.terms) <= MAX_TERMS:
-        return mask, operator
-    sign = f" under {mask.symbol}"
-    for term in mask.terms:
-        if not accepted(term):
-            return _search(term, accepted, sign)
-    # Each term is representable alone: find the last one whose removal makes the rest so.
-    for index in reversed(range(len(mask.terms))):
-        rest = mask.terms[:index] + mask.terms[index + 1 :]
-        if accepted(rest[0] if len(rest) == 1 else mask._with_parts(rest)):
-            return mask.terms[index], sign
-    return mask, operator

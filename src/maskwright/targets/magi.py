@@ -7,10 +7,24 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maskwright.targets._torch import int32_tensor
+from maskwright.targets.base import FORMAT_ONLY, Target
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, spans_shared_by_heads
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="magi",
+    returns="q_ranges, k_ranges and attn_type_map",
+    supports="every mask that is the same for all heads",
+    polarity="visible ranges",
+    shape="(slices, 2), (slices, 2) and (slices,), over the concatenated tokens of all sequences",
+    alignment="causal at the lower right of a slice, inverse causal at its upper left",
+    empty_rows="as the kernel does",
+    requires="torch",
+    tested=FORMAT_ONLY,
+    alternatives=("torch.flex", "cudnn"),
+)
 
 # The attn_type of a slice, by how much the start and stop of a row's interval grow per row:
 # full, causal, inverse causal, bidirectional causal.

@@ -17,7 +17,7 @@ import numpy as np
 
 from maskwright.core.validate import parse_int, read_choice
 from maskwright.errors import ArgumentError
-from maskwright.targets.base import Unrepresentable, invalid_dtype, parse_dtype
+from maskwright.targets.base import Target, Unrepresentable, invalid_dtype, parse_dtype
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import (
     EmptyRows,
@@ -36,6 +36,17 @@ if TYPE_CHECKING:
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import IntArray
+
+TARGET = Target(
+    name="onnx",
+    returns="attributes and inputs of an Attention node",
+    polarity="True keeps",
+    shape="attn_mask (B or 1, H or 1, T, S), nonpad_kv_seqlen (B,), or attributes only",
+    alignment="the frame's; is_causal and windows at past_len, or nonpad_kv_seqlen - T",
+    empty_rows="zero",
+    encoding="keep",
+    accepts_additive=True,
+)
 
 Representation = Literal["auto", "is_causal", "nonpad_kv_seqlen", "window", "attn_mask"]
 REPRESENTATIONS: Final = ("auto", "is_causal", "nonpad_kv_seqlen", "window", "attn_mask")

@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maskwright.errors import ArgumentError
-from maskwright.targets.base import invalid_device, invalid_dtype, mask_value
+from maskwright.targets.base import Target, invalid_device, invalid_dtype, mask_value
 from maskwright.targets.codegen import fill_code, mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="tensorflow",
+    returns="a bool tensor; with a dtype, a float tensor",
+    polarity="True keeps; as floats 0 keeps, -inf hides",
+    empty_rows="left to the softmax",
+    encoding="keep",
+    accepts_additive=True,
+    requires="tensorflow",
+)
 
 
 def lower(

@@ -17,6 +17,7 @@ from maskwright.core.spans import Spans
 from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, SizeError
 from maskwright.targets._torch import int32_tensor, to_tensor
+from maskwright.targets.base import Target
 from maskwright.targets.codegen import bound_code
 from maskwright.targets.predicates import (
     EmptyRows,
@@ -33,6 +34,16 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
     from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="torch.flex",
+    returns="a BlockMask",
+    polarity="True keeps",
+    shape="(B or 1, H or 1, T, S), in blocks",
+    empty_rows="zero",
+    encoding="keep",
+    requires="torch",
+)
 
 MAX_SLOTS: Final = 16  # intervals per row up to which the mask_mod tests each; beyond, a table
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maskwright.targets._torch import check_options, dropping_mask, factorize
+from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, first_empty_row
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="torch.mha",
+    returns="attn_mask and key_padding_mask",
+    polarity="True drops",
+    shape="(T, S) or (B·H, T, S), and (B, S)",
+    empty_rows="NaN; zero with float masks and need_weights=False, which are used where needed",
+    encoding="drop",
+    accepts_additive=True,
+    requires="torch",
+)
 
 
 def lower(

@@ -5,11 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maskwright.targets._torch import additive_mask, check_options, to_tensor
+from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full, is_upper_left_causal
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="torch.sdpa",
+    returns="attn_mask and is_causal",
+    polarity="True keeps",
+    shape="(B or 1, H or 1, T, S), or no tensor",
+    alignment="the frame's; is_causal, aligned at the upper left, only where it is equal",
+    empty_rows="zero",
+    encoding="keep",
+    accepts_additive=True,
+    requires="torch",
+)
 
 
 def lower(

@@ -7,12 +7,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.targets._torch import dropping_mask, factorize
+from maskwright.targets.base import Target
 from maskwright.targets.codegen import bound_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, first_empty_row, visible_keys
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.targets.base import EncDecMasks
+
+TARGET = Target(
+    name="torch.transformer",
+    returns="the six mask arguments, from three masks",
+    supports="every triple of masks",
+    polarity="True drops",
+    shape="(T, S) or (B·H, T, S), and (B, S), for each of the three attentions",
+    empty_rows="NaN in eval mode; zero with float masks, except in the encoder",
+    encoding="drop",
+    accepts_additive=True,
+    num_masks=3,
+    requires="torch",
+    alternatives=("torch.bool",),
+)
 
 NAMES = (
     ("src_mask", "src_key_padding_mask"),

@@ -11,7 +11,7 @@ from maskwright.core.expr import find
 from maskwright.core.spans import Spans
 from maskwright.core.validate import parse_int, read_choice
 from maskwright.targets._torch import additive_mask, check_options, to_tensor
-from maskwright.targets.base import EmptyRow
+from maskwright.targets.base import EmptyRow, Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import (
     EMPTY_ROWS,
@@ -27,6 +27,20 @@ from maskwright.targets.predicates import (
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import BoolArray, IntArray
+
+TARGET = Target(
+    name="hf",
+    returns="attention_mask, and position_ids where positions need them",
+    supports="every mask, for models that use a 4-D mask as it is and add no mask of their own",
+    polarity="1 keeps (2-D); 0 keeps, the dtype's minimum hides (4-D)",
+    shape="(B, S) where the model builds the rest, else (B, H or 1, T, S)",
+    alignment="lower right, as with a KV cache",
+    empty_rows="uniform or zero, by attn_implementation; accepted where no query attends to it",
+    encoding="keep",
+    accepts_additive=True,
+    requires="torch",
+    alternatives=("torch.flex", "torch.sdpa"),
+)
 
 
 def lower(

@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.targets._torch import additive_mask, check_options
-from maskwright.targets.base import Unrepresentable
+from maskwright.targets.base import FORMAT_ONLY, Target, Unrepresentable
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full, is_upper_left_causal
 from maskwright.targets.varlen import Segments, find_segments
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+
+TARGET = Target(
+    name="xformers",
+    returns="an AttentionBias, None, or a float tensor",
+    polarity="0 keeps, -inf hides",
+    shape="an AttentionBias where one is equal, else (B, H, T, S)",
+    alignment="that of the AttentionBias, which is compared with the frame's",
+    empty_rows="as the kernel does",
+    encoding="additive",
+    requires="xformers",
+    tested=FORMAT_ONLY,
+)
 
 
 def lower(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maskwright.core.atoms.array import blocks, dense
-from maskwright.core.atoms.array import where as where
+from maskwright.core.atoms.array import blocks, dense, where
 from maskwright.core.atoms.index import keys, queries
 from maskwright.core.atoms.position import (
     causal,
@@ -48,3 +47,24 @@ ATOMS: Final[Mapping[str, Callable[..., Mask]]] = {
         dense,
     )
 }
+
+__all__ = [
+    "ATOMS",
+    "blocks",
+    "causal",
+    "chunks",
+    "dense",
+    "documents",
+    "everything",
+    "graph",
+    "image",
+    "keys",
+    "nothing",
+    "padding",
+    "prefix",
+    "queries",
+    "stride",
+    "tree",
+    "where",
+    "window",
+]
