@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from benchmarks.figures import FORWARD, OURS, SAID, clock, peer, ratio, times
+from benchmarks.figures import FORWARD, LABELS, OURS, clock, peer, ratio, times
 
 if TYPE_CHECKING:
     from benchmarks.figures import Cell, Result
@@ -18,7 +18,7 @@ CLASSES = "text", "faint", "ours", "peer", "ground"
 
 
 def chart(result: Result) -> str:
-    """Time of one forward pass; a bar is as long as its fraction of the fastest baseline's time.
+    """Time of one forward pass; a bar is as long as its share of the time of the fastest baseline.
 
     The colours follow the reader's choice of light or dark.
     """
@@ -32,7 +32,7 @@ def chart(result: Result) -> str:
     title = (
         f"Attention forward, {int(GROUP):,} tokens, {DTYPE}: time relative to the fastest baseline"
     )
-    said = "; ".join(f"{SAID[c['pattern']]}: {times(ratio(c))} as fast" for c in cells)
+    said = "; ".join(f"{LABELS[c['pattern']]}: {times(ratio(c))} as fast" for c in cells)
     dark = "".join(f".{name}{{fill:{ink}}}" for name, ink in zip(CLASSES, DARK, strict=True))
     light = "".join(f".{name}{{fill:{ink}}}" for name, ink in zip(CLASSES, INK, strict=True))
     return "\n".join(
@@ -59,7 +59,7 @@ def _legend() -> str:
         '<rect x="16" y="42" width="12" height="12" class="ours"/>'
         f'<text x="34" y="53" class="faint">{OURS}</text>'
         '<rect x="130" y="42" width="12" height="12" class="peer"/>'
-        '<text x="148" y="53" class="faint">the fastest baseline for that mask</text>'
+        '<text x="148" y="53" class="faint">the fastest of what PyTorch has for that mask</text>'
     )
 
 
@@ -68,7 +68,7 @@ def _row(cell: Cell, y: int) -> list[str]:
     theirs = str(peer(cell))
     took = cell["seconds"]
     longest = max(took[OURS], took[theirs])
-    lines = [f'<text x="16" y="{y + 18}" class="text">{escape(SAID[cell["pattern"]])}</text>']
+    lines = [f'<text x="16" y="{y + 18}" class="text">{escape(LABELS[cell["pattern"]])}</text>']
     for kind, name, top in (("ours", OURS, y + 3), ("peer", theirs, y + 15)):
         wide = max(2, round(BARS * took[name] / longest))
         told = clock(took[name]) if name == OURS else f"{clock(took[name])}, {name}"

@@ -149,7 +149,7 @@ def training() -> str:
         "|---|---|---|---|---|",
     ]
     for cell in result["cells"]:
-        ours, sdpa = (cell["tokens a second"][name] for name in (figures.OURS, "sdpa"))
+        ours, sdpa = (cell["tokens_per_second"][name] for name in (figures.OURS, "sdpa"))
         shape = f"{cell['batch']} × {cell['tokens']:,}"
         rows.append(
             f"| {shape} | `{cell['mask']}` | {ours:,.0f} | {sdpa:,.0f} | {cell['ratio']:.2f} |"
