@@ -123,8 +123,8 @@ def test_play_stops_at_the_end(visit: Visit) -> None:
 # Code ------------------------------------------------------------------------------------------
 
 POLARITY = {
-    "True keeps": "True keeps: the query attends to the key",
-    "True masks": "True masks: the key is masked",
+    "True keeps": "True keeps the key: the query attends to it",
+    "True masks": "True masks the key",
     "0 keeps, -inf masks": "added to the scores: 0 keeps, −∞ masks",
 }
 

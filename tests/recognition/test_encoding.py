@@ -61,7 +61,7 @@ def test_empty_arrays(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("array", "text"),
     [
-        ([[0.0, -5.0]], "it holds -5 at (0, 1), which neither keeps nor hides"),
+        ([[0.0, -5.0]], "it holds -5 at (0, 1), which neither keeps nor masks"),
         ([[0.0, np.inf]], "it holds inf at (0, 1)"),
         ([3, 1], "it holds 3 at (0,)"),
         ([0.0, -1e9, 5.0], "it holds 5 at (2,)"),
