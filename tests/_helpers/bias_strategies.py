@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import Frame
-from maskwright.bias import Bias
+
+if TYPE_CHECKING:
+    from maskwright.bias import Bias
 
 SIZES = st.one_of(st.integers(0, 9), st.sampled_from([0, 1, 2, 15, 16, 17]))
 FACTORS = st.sampled_from([-1.0, 0.0, 0.5, -2.25, 3.0])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maskwright import Frame
 from maskwright.bias.atoms import T5, Alibi, Grid, PerKey, Relative, TensorBias
 from maskwright.bias.expr import Bias, Multiple, Sum
+
+if TYPE_CHECKING:
+    from maskwright import Frame
 
 
 def truth(bias: Bias, frame: Frame) -> np.ndarray:

@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from hypothesis import given, note
 
 import maskwright as mw
 from maskwright import Frame
-from maskwright.bias import Bias
 from tests._helpers.bias_strategies import cases
+
+if TYPE_CHECKING:
+    from maskwright.bias import Bias
 
 TABLE = [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]  # (buckets, heads)
 
@@ -169,8 +172,8 @@ def test_invalid_arguments_are_refused(make) -> None:  # type: ignore[no-untyped
 def test_values_that_do_not_fit_are_refused(bias: Bias, sizes: dict[str, int]) -> None:
     with pytest.raises(mw.FrameError):
         bias.on(**sizes)
+    frame = mw.everything().on(**sizes).frame
     with pytest.raises(mw.FrameError):
-        frame = mw.everything().on(**sizes).frame
         bias.lower(frame)
 
 

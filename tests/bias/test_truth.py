@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from hypothesis import given, note
 
-from maskwright import Frame
 from maskwright.bias import Bias, DistanceTerm, GridTerm, TensorTerm
 from maskwright.bias.expr import BiasAtom, Multiple, Sum
 from maskwright.bias.values import Values
 from tests._helpers.bias_strategies import cases
 from tests._helpers.bias_truth import truth
+
+if TYPE_CHECKING:
+    from maskwright import Frame
 
 
 def expand(values: np.ndarray, frame: Frame) -> np.ndarray:
