@@ -43,6 +43,10 @@ def test_terms_are_as_documented(case: tuple[Bias, Frame]) -> None:
     ]
     assert len(set(kinds)) == len(kinds)
     assert sum(isinstance(term, DistanceTerm) for term in terms) <= 1
+    for term in terms:
+        if isinstance(term, DistanceTerm):
+            assert term.values.shape[1] == max(frame.q_len + frame.kv_len - 1, 0)
+            assert term.values.flags.c_contiguous
     total = np.zeros((frame.batch, frame.heads, frame.q_len, frame.kv_len))
     for b, h, r, k in np.ndindex(total.shape):
         for term in terms:

@@ -97,11 +97,11 @@ def is_torch(value: object) -> bool:
 
 
 def take(values: Any, index: Any) -> Any:
-    """`values[..., index]`, for an integer array."""
+    """`values[..., index]` for an integer array, contiguous."""
     if is_torch(values):
         torch = sys.modules["torch"]
-        return values[..., torch.as_tensor(index, device=values.device)]
-    return values[..., index]
+        return values[..., torch.as_tensor(index, device=values.device)].contiguous()
+    return np.ascontiguousarray(values[..., index])
 
 
 def outer(values: Any, numbers: Any) -> Any:
@@ -127,8 +127,8 @@ def add(one: Any, other: Any) -> Any:
 
 
 def flip(values: Any, axes: tuple[int, ...]) -> Any:
-    """The values in reverse order along the axes."""
-    return values.flip(axes) if is_torch(values) else np.flip(values, axes)
+    """The values in reverse order along the axes, in a new array."""
+    return values.flip(axes) if is_torch(values) else np.ascontiguousarray(np.flip(values, axes))
 
 
 def parse_factor(value: object, what: str) -> float:
