@@ -71,3 +71,35 @@ def test_audit_reports_no_leak_of_a_model_with_bias() -> None:
         return out.transpose(1, 2).reshape(x.shape[0], n, -1)
 
     assert mw.audit(model, torch.randn(2, 12, HEADS * 8), expects="causal").ok
+
+
+@pytest.mark.parametrize("slope", [0.5, 50.0, 300.0])
+@pytest.mark.parametrize("fill", [-1e4, -1e9, float("-inf"), torch.finfo(torch.float32).min])
+def test_alibi_over_long_distances_is_no_window(slope: float, fill: float) -> None:
+    """Its values fall below -1000, and the weights of distant keys to 0."""
+    tokens = 2400 if slope < 1 else 40
+    x = torch.randn(1, 1, tokens, 8)
+    bias = torch.from_numpy(mw.bias.alibi([slope]).on(tokens).dense()).float()
+    hidden = torch.ones(tokens, tokens).triu(1).bool()
+    mask = torch.zeros(tokens, tokens).masked_fill(hidden, fill)
+    (call,) = mw.trace(lambda x: (x @ x.mT + bias + mask).softmax(-1) @ x, x)
+    assert call.mask == mw.causal()
+    merged = torch.where(hidden, torch.tensor(fill), bias)
+    if fill < 10 * bias.min():
+        (call,) = mw.trace(lambda x: scaled_dot_product_attention(x, x, x, merged), x)
+        assert call.mask == mw.causal()
+
+
+def test_alibi_as_a_score_mod_is_no_window() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    x = torch.randn(1, 2, 40, 8)
+    lowered = mw.lower(mw.causal(), "torch.flex", 40, bias=mw.bias.alibi([100.0, 0.5]))
+    (call,) = mw.trace(lambda x: flex_attention(x, x, x, **lowered), x)
+    assert call.mask == mw.causal()
+
+    def windowed(score, b, h, q, k):  # type: ignore[no-untyped-def]
+        return torch.where(q - k <= 3, score, -1e9)
+
+    (call,) = mw.trace(lambda x: flex_attention(x, x, x, windowed), x)
+    assert (call.visible == mw.window(back=3, ahead=None).on(40).dense()).all()
