@@ -117,7 +117,9 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
     import torch
 
     if isinstance(x, np.ndarray):
-        x = torch.from_numpy(np.require(x, requirements=["C", "W"])).to(q.device)
+        if not torch.compiler.is_compiling():
+            x = np.require(x, requirements=["C", "W"])  # torch warns about read-only arrays
+        x = torch.as_tensor(x).to(q.device)
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(
             f"attention: {name} is {describe_type(x)}. Pass a torch tensor or a numpy array."
