@@ -22,6 +22,7 @@ HELP = """Attention masks for Transformers: compose, visualise, convert, compute
 
 A mask is the set of (batch, head, query, key) cells in which the query attends to the key.
 Each query row of that set is a short list of key intervals, called its spans.
+A bias changes the scores inside that set. It never changes the set.
 """
 
 PANELS: Final = {  # of `--help`, by module
