@@ -99,9 +99,9 @@ def _term(params: AttentionParams, index: TermIndex, value: Any) -> tuple[Term, 
         origin = index.zero - params.mask.frame.q_start
         return Term(_address(value), 0, head_stride, -1, 1, origin), value
     rows, keys, origin = term_coordinates(params, index)
-    rows, keys = (np.ascontiguousarray(x, np.int32) for x in (rows, keys))
-    term = Term(_address(value), 0, head_stride, 0, 0, origin, rows.ctypes.data, keys.ctypes.data)
-    return term, (value, rows, keys)
+    held = [np.ascontiguousarray(x, np.int32) for x in (rows, keys)]
+    addresses = (x.ctypes.data for x in held)
+    return Term(_address(value), 0, head_stride, 0, 0, origin, *addresses), (value, held)
 
 
 def _set_gradient(term: Term, grad: Any, index: TermIndex) -> None:
