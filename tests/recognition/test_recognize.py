@@ -16,9 +16,6 @@ from tests._helpers.mask_encodings import CONVENTIONS, cells_on, check_exact, en
 from tests._helpers.strategies import bind, cases
 from tests.conftest import FUZZ
 
-R = mw.recipes
-
-
 # ── free compositions ─────────────────────────────────────────────────────────────────────────
 
 

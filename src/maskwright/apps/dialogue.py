@@ -121,6 +121,7 @@ class Dialogue(Task):
     )
     default_batch_size = 8  # rows of packed examples
     tokenizers = ("tokenizer",)
+    encode_special_tokens = True
     probes = ("leak", "reach", "documents")
     model_config = CONFIG
 
@@ -136,14 +137,9 @@ class Dialogue(Task):
             self.tokenizer = character_tokenizer(texts)
         else:
             self.tokenizer = bpe_tokenizer(texts, VOCAB_SIZE)
-        self.tokenizer.encode_special_tokens = True  # "<end>" in a text is plain text
+        self.tokenizer.encode_special_tokens = self.encode_special_tokens
         self.training = self._examples(training)
         self.held_out = self._examples(self.held_out_pairs)
-
-    def restore(self, config: Mapping[str, Any]) -> None:
-        """Sets the attributes that `config` describes."""
-        super().restore(config)
-        self.tokenizer.encode_special_tokens = True
 
     def default_mask(self) -> None:
         """None: the mask of each batch."""

@@ -39,13 +39,8 @@ VERSION: Final = 1
 MAX_CHARACTERS: Final = 4_000_000
 MIN_RUNS: Final = 64  # values from which an array may be written as runs
 MAX_DIMS: Final = 4
-_BOOLEAN: Final = {  # arguments that store one byte per value
-    "dense.array",
-    "blocks.map",
-    "padding.keep",
-    "keys.where",
-    "queries.where",
-}
+# Arguments that store one byte per value
+_BOOLEAN: Final = {"dense.array", "blocks.map", "padding.keep", "keys.where", "queries.where"}
 
 _UNARY: Final[dict[str, Callable[[Mask], Mask]]] = {
     "not": lambda mask: ~mask,

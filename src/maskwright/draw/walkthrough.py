@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 MAX_TOKENS: Final = 64
 MAX_WIDTH: Final = 1024
 TOLERANCE: Final = 1e-12  # of equal outputs
+NUM_ROWS, NUM_KEYS = 512, 16  # random queries of `scaling`, and keys of each
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,9 +334,7 @@ def generation(
     return tuple(rows)
 
 
-def scaling(
-    sizes: Sequence[int] = (1, 4, 16, 64, 256), *, keys: int = 16, rows: int = 512, seed: int = 0
-) -> tuple[Scaled, ...]:
+def scaling(sizes: Sequence[int] = (1, 4, 16, 64, 256), *, seed: int = 0) -> tuple[Scaled, ...]:
     """Measures how the variance of scores and the sharpness of softmax grow with the head size.
 
     >>> from maskwright.draw.walkthrough import scaling
@@ -351,7 +350,8 @@ def scaling(
         if size > MAX_WIDTH:
             raise ArgumentError(f"scaling: expected head sizes up to {MAX_WIDTH}, got {size}.")
         random = np.random.default_rng([seed, size])
-        q, k = random.standard_normal((rows, size)), random.standard_normal((rows, keys, size))
+        q = random.standard_normal((NUM_ROWS, size))
+        k = random.standard_normal((NUM_ROWS, NUM_KEYS, size))
         scores = np.einsum("rd,rkd->rk", q, k)
         divided = scores / math.sqrt(size)
         sharp, soft = (float(masked_softmax(s)[0].max(1).mean()) for s in (scores, divided))
