@@ -153,8 +153,8 @@ def test_the_text_alternative_has_every_row_of_a_small_mask() -> None:
 
 def test_a_difference_counts_cells() -> None:
     scene = difference_of(mw.causal().on(3), mw.window(back=1).on(3))
-    assert "1 visible in the first only, 0 in the second only" in scene.note
-    assert scene.title == "causal() against window(back=1)"
+    assert "visible only in the first: 1, only in the second: 0" in scene.note
+    assert scene.title == "causal() compared with window(back=1)"
     with pytest.raises(mw.FrameError, match="Bind both to the same frame"):
         difference_of(mw.causal().on(3), mw.causal().on(4))
 

@@ -184,7 +184,7 @@ class Task:
         raise NotImplementedError
 
     def report(self) -> Iterator[str]:
-        """Held-out metrics beside those of a baseline, and examples, one line each."""
+        """Held-out metrics compared with those of a baseline, and examples, one line each."""
         raise NotImplementedError
 
     def score_generation(self, reference: Any) -> tuple[str, float]:

@@ -96,7 +96,7 @@ class Language(Task):
         return next(self.predict(prompt)).strip()
 
     def report(self) -> Iterator[str]:
-        """Held-out loss beside that of a bigram model, and a sample."""
+        """Held-out loss compared with that of a bigram model, and a sample."""
         yield (
             f"held-out loss {self.evaluate():.3f} nats/character; "
             f"bigram model: {self.bigram_loss():.3f}"

@@ -128,7 +128,7 @@ class MaskedLM(Task):
         return next(self._examples(), "")
 
     def report(self) -> Iterator[str]:
-        """Held-out loss and accuracy beside those of a unigram model, and examples."""
+        """Held-out loss and accuracy compared with those of a unigram model, and examples."""
         self.model.eval()
         unigram_loss, unigram_accuracy = self.unigram_scores()
         yield (

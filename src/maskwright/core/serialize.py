@@ -55,7 +55,7 @@ _VARIADIC: Final[dict[str, Callable[[list[Mask]], Mask]]] = {
 
 
 def to_json(mask: Mask) -> str:
-    """The mask as JSON text.
+    """Writes a mask as JSON.
 
     Args:
         mask: An unbound mask.
@@ -84,7 +84,7 @@ def to_json(mask: Mask) -> str:
 
 
 def from_json(text: str) -> Mask:
-    """The mask that `to_json` wrote.
+    """Reads a mask that `to_json` wrote.
 
     Args:
         text: JSON text.

@@ -156,11 +156,9 @@ def difference_of(
         Kind.SECOND_ONLY: f"only {other}",
     }
     counts = (only(first, second).count(), only(second, first).count())
-    note = (
-        f"{sizes_of(first)}; {counts[0]:,} visible in the first only, {counts[1]:,} in the second"
-    )
-    note += f" only{omitted}"
-    title = f"{one} against {other}"
+    note = f"{sizes_of(first)}; visible only in the first: {counts[0]:,}, only in the second: {counts[1]:,}"
+    note += omitted
+    title = f"{one} compared with {other}"
     return Scene(title, grids, note, legend_of(grids, names), f"{title}: {note}.")
 
 

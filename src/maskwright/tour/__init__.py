@@ -112,12 +112,13 @@ def run_tour(chapter: int | None = None, lang: str = "en", output: Path | None =
     chapters = read_chapters(lang)
     if chapter is not None:
         if not 1 <= chapter <= len(chapters):
-            raise ArgumentError(f"tour: chapter={chapter}, expected 1 to {len(chapters)}.")
+            params = {"chapter": chapter, "count": len(chapters)}
+            raise ArgumentError(render(Reason("tour.no_chapter", params), lang))
         chapters = [chapters[chapter - 1]]
     if output is not None:  # checked before the chapters run
         directory = output.resolve().parent
         if output.is_dir() or not os.access(directory, os.W_OK):
-            raise ArgumentError(f"tour: {output} cannot be written. Pass another file.")
+            raise ArgumentError(render(Reason("tour.not_writable", {"path": output}), lang))
     start = time.perf_counter()
     tour = _Tour(lang)
     for one in chapters:

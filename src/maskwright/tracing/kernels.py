@@ -64,7 +64,7 @@ def _by_name(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
 
 
 def describe_convention(mask: Any, true_means: str) -> str:
-    """How a kernel interprets a mask argument; `true_means` is "keeps" or "drops"."""
+    """How a kernel interprets a mask argument; `true_means` is "keeps" or "masks"."""
     if hasattr(mask, "_materialize"):  # torch.nn.attention.bias
         return type(mask).__name__
     if getattr(mask, "dtype", None) == torch.bool:

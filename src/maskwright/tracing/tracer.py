@@ -244,7 +244,7 @@ class AttentionTracer:
         convention = "nested tensor" if x.is_nested else "none"
         if call.mask is not None:
             masks = masks or {"mask": call.mask}
-            convention = "bool, True drops"  # floats too are converted to bool
+            convention = "bool, True masks"  # floats too are converted to bool
         head_dim = call.embed_dim // call.num_heads
         shape = (x.size(0), call.num_heads, visible.shape[-1], head_dim)
         self._record(
@@ -304,7 +304,7 @@ class AttentionTracer:
             kernel, masks = "mha", around.masks() or masks
             if convention not in ("is_causal", "none") and not after_softmax:
                 conventions = (
-                    kernels.describe_convention(mask, "drops") for mask in masks.values()
+                    kernels.describe_convention(mask, "masks") for mask in masks.values()
                 )
                 convention = " + ".join(dict.fromkeys(conventions))
         q, k, v, o = shapes

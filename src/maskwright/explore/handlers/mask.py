@@ -164,8 +164,18 @@ def _counts(subject: BoundSubject) -> dict[str, Any]:
         "density": count / frame.cells if frame.cells else 0.0,
         "count": count,
         "empty_rows": repeats * int(bound.empty_rows().sum()),
-        "unseen_keys": repeats * int(bound.unseen_keys().sum()),
+        "unseen_keys": _count_unseen_keys(subject, repeats),
     }
+
+
+def _count_unseen_keys(subject: BoundSubject, repeats: int) -> int:
+    """Keys that no query attends to. Padding is not counted: it should be masked."""
+    unseen, frame = subject.bound.unseen_keys(), subject.bound.frame
+    if subject.tokens is None:
+        return repeats * int(unseen.sum())
+    padding = np.array([[token == schema.PAD for token in row] for row in subject.tokens], bool)
+    whole = np.broadcast_to(unseen, (frame.batch, frame.heads, frame.kv_len))
+    return int((whole & ~padding[:, None]).sum())
 
 
 def _grid(subject: BoundSubject, request: schema.MaskRequest, view: View | None) -> Grid:
