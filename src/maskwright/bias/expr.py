@@ -284,7 +284,7 @@ class Sum(Bias):
 
     @property
     def _depth(self) -> int:
-        return 1 + max((term._depth for term in self.terms), default=0)
+        return 1 + max([0, *(term._depth for term in self.terms)])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sum):
