@@ -178,10 +178,7 @@ def attention(
     [0.5, 1.0, 1.6666666269302368, 2.3333332538604736]
     """
     options = AttentionOptions(
-        *(scale, dropout_p, enable_gqa, q_start, impl, return_lse),
-        softcap=softcap,
-        bias=bias,
-        sinks=sinks,
+        scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
     )
     if isinstance(q, np.ndarray):
         out, lse = _attention_numpy((q, k, v), mask, options)
@@ -348,10 +345,7 @@ def explain_backend(
     'blocks'
     """
     options = AttentionOptions(
-        *(scale, dropout_p, enable_gqa, q_start, impl, return_lse),
-        softcap=softcap,
-        bias=bias,
-        sinks=sinks,
+        scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
     )
     k = q if k is None else k
     v = k if v is None else v
