@@ -46,6 +46,7 @@ def test_equality() -> None:
     assert mw.bias.tensor(np.float32([0.5])) == mw.bias.tensor([0.5])
     assert mw.bias.per_key([1.0, 3.0]) != b
     assert mw.bias.alibi(2) != mw.bias.alibi(2, variant="geometric")
+    assert mw.bias.alibi(12, variant="mpt") == mw.bias.alibi(12)
     assert len({mw.bias.tensor([0.0]), mw.bias.tensor([-0.0])}) == 1
 
 
@@ -123,7 +124,7 @@ def test_inference_tensors_are_checked_too() -> None:
         lambda: mw.bias.alibi(10**9),
         lambda: mw.bias.alibi([[0.5]]),
         lambda: mw.bias.alibi([]),
-        lambda: mw.bias.alibi(8, variant="mpt"),
+        lambda: mw.bias.alibi(8, variant="flash"),
         lambda: mw.bias.alibi(8, max_bias=0),
         lambda: mw.bias.alibi([0.5], max_bias=4),
         lambda: mw.bias.t5([[1.0]] * 3),

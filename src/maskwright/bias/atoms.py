@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_HEADS: Final = 2**16  # of alibi(num_heads)
 MAX_BUCKETS: Final = 2**12  # of t5
-_VARIANTS: Final = ("bloom", "geometric")
+_VARIANTS: Final = ("bloom", "mpt", "geometric")
 
 
 def alibi(slopes: Any, variant: str = "bloom", max_bias: float = 8.0) -> Alibi:
@@ -42,7 +42,7 @@ def alibi(slopes: Any, variant: str = "bloom", max_bias: float = 8.0) -> Alibi:
 
     Args:
         slopes: The number of heads, or the slopes, (heads,); a torch tensor is learnable.
-        variant: "bloom" or "geometric", for a number of heads.
+        variant: "bloom", "mpt" (the same slopes) or "geometric", for a number of heads.
         max_bias: MPT's `alibi_bias_max`, for a number of heads.
 
     Returns:
@@ -58,9 +58,10 @@ def alibi(slopes: Any, variant: str = "bloom", max_bias: float = 8.0) -> Alibi:
     alibi([0.5, 0.25])
     """
     if variant not in _VARIANTS:
-        hint = " MPT's slopes are those of 'bloom'." if variant == "mpt" else ""
         given = repr(variant) if isinstance(variant, str) else describe_type(variant)
-        raise ArgumentError(f"bias.alibi: variant is {given}. Pass 'bloom' or 'geometric'.{hint}")
+        raise ArgumentError(f"bias.alibi: variant is {given}. Pass {', '.join(_VARIANTS)}.")
+    if variant == "mpt":  # equal slopes
+        variant = "bloom"
     largest = parse_factor(max_bias, "bias.alibi: max_bias")
     if largest <= 0:
         raise ArgumentError(f"bias.alibi: max_bias={largest:g} is not positive. Pass 8.0.")
