@@ -66,7 +66,7 @@ WRITES_DICT = re.compile(
     r"\.__dict__(\[[^\]]+\]\s*(=[^=]|\+=)|\.(setdefault|update|pop|clear)\b|\s*=[^=])"
 )
 OWN_DICT = {
-    *("bias/expr.py", "core/expr.py", "core/bound.py"),
+    *("core/expr.py", "core/bound.py"),
 }
 
 
