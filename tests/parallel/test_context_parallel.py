@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from benchmarks import patterns
-from benchmarks.core import document_lengths
 from tests._helpers import parallel_attention
 from tests._helpers.attention_inputs import MASKS, T
 from tests._helpers.parallel_attention import Case, Result
@@ -133,18 +132,6 @@ def test_random_masks(pool: Pool, _part: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_no_tokens(pool: Pool, ranks: int) -> None:
     check_equal(pool, Case(mw.causal(), 0), ranks)
-
-
-@pytest.mark.parametrize("name", ["window", "documents"])
-def test_local_masks_need_little_communication(pool: Pool, name: str) -> None:
-    tokens = 16_384
-    mask = {
-        "window": mw.recipes.sliding(256),
-        "documents": mw.recipes.packed(lengths=[document_lengths(tokens, tokens // 512)]),
-    }[name]
-    case = Case(mask, tokens, heads=1, kv_heads=1, dtype="float32")
-    run(pool, case, 4)  # which exchanges the bytes of the layout
-    assert 0 < case.layout(4).comm_fraction <= 0.15
 
 
 def test_masks_that_differ_are_refused_on_all_ranks(pool: Pool) -> None:
