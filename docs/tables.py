@@ -72,11 +72,11 @@ def api() -> str:
 
 def target_overview() -> str:
     """One row per target: what it supports, and the format."""
-    rows = ["| target | supports | returns |", "|---|---|---|"]
+    rows = ["| target | supports | scores | returns |", "|---|---|---|---|"]
     for name, target in mw.capabilities().items():
-        rows.append(
-            f"| [`{name}`](#target-{name.replace('.', '')}) | {target.supports} | {target.returns} |"
-        )
+        link = f"[`{name}`](#target-{name.replace('.', '')})"
+        scores = ", ".join(f"`{score}`" for score in target.scores)
+        rows.append(f"| {link} | {target.supports} | {scores} | {target.returns} |")
     return "\n".join(rows)
 
 
@@ -86,6 +86,7 @@ def target_sections() -> str:
     for name, target in mw.capabilities().items():
         lines = [f"### Target `{name}`", "", f"Supports {target.supports}.", ""]
         lines += [f"- {title}: {getattr(target, field)}" for field, title in TARGET_FIELDS.items()]
+        lines += [f"- `{name}`: {how}" for name, how in target.scores.items()]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from maskwright import recipes
+from maskwright import bias, recipes
 from maskwright.core.atoms import (
     blocks,
     causal,
@@ -145,6 +145,7 @@ __all__ = [
     "__version__",
     "attention",
     "audit",
+    "bias",
     "blocks",
     "by_batch",
     "by_head",

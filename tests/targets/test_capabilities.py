@@ -15,7 +15,9 @@ from tests._helpers.reference_attention import random_qkv
 from tests._helpers.target_runners import keras_layer, mha_module, transformer_module
 
 PACKAGE = Path(mw.__file__).parent / "targets"
-SHARED = {"_torch", "base", "codegen", "diagnose", "lower", "predicates", "varlen"}
+SHARED = {
+    "_torch", "base", "codegen", "diagnose", "lower", "predicates", "scores", "varlen",
+}  # fmt: skip
 FILES = {name: path.partition(":")[0] for name, path in TARGETS.entries.items()}
 ALLOWED = np.array([[[[True, False, False], [False, False, False], [True, True, True]]]])
 

@@ -117,7 +117,7 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
     import torch
 
     if isinstance(x, np.ndarray):
-        x = torch.from_numpy(np.ascontiguousarray(x)).to(q.device)
+        x = torch.from_numpy(np.require(x, requirements="CW")).to(q.device)
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(
             f"attention: {name} is {describe_type(x)}. Pass a torch tensor or a numpy array."

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskwright.targets._torch import check_options, dropping_mask, factorize
+from maskwright.targets._torch import additive_mask, check_options, dropping_mask, factorize
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
-from maskwright.targets.predicates import EmptyRows, check_empty_rows, first_empty_row
+from maskwright.targets.predicates import EmptyRows, check_bytes, check_empty_rows, first_empty_row
+from maskwright.targets.scores import NO_SCORES, Scores
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -21,11 +22,18 @@ TARGET = Target(
     encoding="drop",
     accepts_additive=True,
     requires="torch",
+    scores={"bias": "in a float attn_mask, (B·H, T, S)"},
+    score_call="output, weights = attention(x, x, x, **lowered)",
 )
 
 
 def lower(
-    bound: BoundMask, *, device: object = None, dtype: object = None, empty_rows: EmptyRows = "zero"
+    bound: BoundMask,
+    *,
+    device: object = None,
+    dtype: object = None,
+    empty_rows: EmptyRows = "zero",
+    scores: Scores = NO_SCORES,
 ) -> dict[str, Any]:
     """One mask for all sequences with the padding of each, or a mask per sequence and head.
 
@@ -35,6 +43,13 @@ def lower(
     check_options(device, dtype)
     check_empty_rows(bound, empty_rows, returns_zero=True)
     avoid_nan = empty_rows == "zero" and first_empty_row(bound) is not None
+    if scores.bias is not None:
+        full = additive_mask(bound.dense(), dtype, None, device, scores.dense_bias(bound))
+        size = (bound.frame.batch, bound.frame.heads)
+        check_bytes((*size, *full.shape[2:]), full.itemsize)
+        mask = full.expand(*size, -1, -1).flatten(0, 1)
+        given: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": None}
+        return {**given, "need_weights": False} if avoid_nan else given
     lowered: dict[str, Any] = {
         name: dropping_mask(visible, dtype, device, floats=avoid_nan)
         for name, visible in zip(("attn_mask", "key_padding_mask"), factorize(bound), strict=True)

@@ -10,6 +10,7 @@ from maskwright.targets._torch import additive_mask, check_options
 from maskwright.targets.base import FORMAT_ONLY, Target, Unrepresentable
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full, is_upper_left_causal
+from maskwright.targets.scores import NO_SCORES, Scores
 from maskwright.targets.varlen import Segments, find_segments
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ TARGET = Target(
     encoding="additive",
     requires="xformers",
     tested=FORMAT_ONLY,
+    scores={"bias": "in a float tensor, (B, H, T, S)"},
+    score_call="# output = xformers.ops.memory_efficient_attention(q, k, v, attn_bias=lowered)",
 )
 
 
@@ -34,10 +37,14 @@ def lower(
     device: object = None,
     dtype: object = None,
     empty_rows: EmptyRows = "native",
+    scores: Scores = NO_SCORES,
 ) -> Any:
     """The AttentionBias that is equal to this mask, if there is one; else a float tensor."""
     check_options(device, dtype)
     check_empty_rows(bound, empty_rows, returns_zero=False)
+    if scores.bias is not None:
+        mask = additive_mask(bound.dense(), dtype, None, device, scores.dense_bias(bound))
+        return mask.expand(bound.frame.batch, bound.frame.heads, -1, -1)
     if is_full(bound):
         return None
     from xformers.ops.fmha import attn_bias
