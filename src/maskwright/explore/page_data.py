@@ -65,6 +65,9 @@ DEFAULT_STATE: Final[dict[str, Any]] = {
     "scaled": True,
     "fill": "-inf",
     "rows_too": False,
+    "softcap": None,
+    "bias": None,
+    "sink": None,
     "steps_view": "steps",
     "panel": "steps",
 }

@@ -55,6 +55,7 @@ UNSUPPORTED_MODELS: Final = {
     "falcon": _OWN_TABLE,
     "gpt_neo": _OWN_TABLE,
     "gptj": _OWN_TABLE,
+    "hy_v4": _SELECTS_KEYS,
     "mpt": _ADDITIVE_MASK,
     "xlnet": _OWN_ATTENTION,
 }

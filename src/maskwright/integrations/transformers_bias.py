@@ -17,7 +17,7 @@ from maskwright.bias.terms import DistanceTerm, dense_terms
 if TYPE_CHECKING:
     from maskwright.core.frame import Frame
 
-MIN_ROWS_TO_READ = 16  # a bias with fewer rows is passed to the engine unchanged
+MIN_ROWS_TO_READ = 8  # a bias with fewer rows is passed to the engine unchanged
 ROWS_PER_BLOCK = 256  # rows that are compared at once
 T5_GRAPH = ("UnsqueezeBackward0", "PermuteBackward0", "EmbeddingBackward0")
 
