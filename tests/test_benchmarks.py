@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import maskwright as mw  # noqa: E402
 from benchmarks import (  # noqa: E402
     attention,
+    bias,
     chart,
     compare,
     figures,
@@ -372,3 +373,16 @@ def test_kernel_is_built_only_when_older_than_sources(
     os.utime(native / "src" / "module.c", (2.1e9, 2.1e9))
     compare.build_kernel(tmp_path)
     assert len(built) == 1
+
+
+@pytest.mark.slow  # compiles FlexAttention
+@pytest.mark.parametrize("name", bias.CASES)
+def test_bias(name: str) -> None:
+    found = bias.measure(name, tokens=96, pace=ONCE)
+    assert found["ratio"] > 0
+    assert OURS in found["seconds"]
+
+
+def test_memory_of_bias_grows_with_the_tokens() -> None:
+    found = bias.measure_memory(tokens=2_048)
+    assert 0 < found["bytes"] < 2_048 * 2_048 * 4 * bias.HEADS

@@ -167,3 +167,23 @@ def test_ulysses(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
     right = parallel_attention.one_process(case, with_lse=False)
     for field in ("out", "dq", "dk", "dv"):
         np.testing.assert_allclose(getattr(found, field), getattr(right, field), 1e-11, 1e-11)
+
+
+@pytest.mark.parametrize("exchange", ["all_to_all", "ring"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("kinds", ["", "d", "g", "t", "kr", "dgtk"])
+def test_softcap_bias_and_sinks(pool: Pool, kinds: str, dtype: str, exchange: str) -> None:
+    """Sinks count once, and the gradients of shared values add up over the ranks."""
+    case = Case("holes", T, 2, 4, 2, 4, 6, dtype, "chunked", exchange)
+    rows, shared = parallel_attention.one_process_scores(case, kinds)
+    tolerance = 1e-11 if dtype == "float64" else 3e-5
+    for ranks in (1, 3):
+        layout = case.layout(ranks)
+        found = pool.run(parallel_attention.context_parallel_scores, ranks, case, kinds)
+        back = np.argsort(layout.order)
+        for n, right in enumerate(rows):
+            mine = np.concatenate([own[n] for own, _ in found], 2)[:, :, back]
+            np.testing.assert_allclose(mine, right, rtol=tolerance, atol=tolerance)
+        for n, right in enumerate(shared):
+            mine = sum(each[n] for _, each in found)
+            np.testing.assert_allclose(mine, right, rtol=tolerance, atol=tolerance)

@@ -142,16 +142,17 @@ static NOINLINE void gemm_row(const float *p, Operand v, float alpha, float *acc
 }
 
 /* Soft cap and bias of W scores. */
-static NOINLINE vec change_decode_scores(const KernelArgs *args, const float *const *bias,
-                                         int64_t key, vec x) {
+static NOINLINE void change_decode_scores(const KernelArgs *args, const float *const *bias,
+                                          int64_t key, float *s) {
     const ScoreArgs *scores = args->scores;
+    vec x = load(s);
     if (scores->softcap > 0) {
         tanh_vec(&x, 1);
         x *= (float)(scores->softcap * LOG2E);
     }
     for (int64_t i = 0; i < scores->num_terms; i++)
         x += term_values(&scores->terms[i], bias[i], key, args->kv_len) * LOG2E_F;
-    return x;
+    store(s, x);
 }
 
 /* Row n and one key block. */
@@ -165,7 +166,11 @@ static void decode_step(const KernelArgs *args, const GqaGroup *group, int64_t r
         for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key += W) {
             int64_t left = s->runs[n].stop - key;
             vec x = decode_scores(args, group, q, start + key, min_i64(left, W), s->k);
-            if (args->scores) x = change_decode_scores(args, s->bias[row_index], start + key, x);
+            if (args->scores) {
+                store(s->p + key, x);
+                change_decode_scores(args, s->bias[row_index], start + key, s->p + key);
+                x = load(s->p + key);
+            }
             if (left < W)
                 x = blend(lane_mask(((uint32_t)1 << left) - 1, 0), x, broadcast(-INFINITY));
             store(s->p + key, x);

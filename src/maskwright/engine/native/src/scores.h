@@ -143,21 +143,24 @@ INLINE void change_scores(const ScoreArgs *scores, const float *const rows[MAX_T
 
 /* grad[key(k)] += y for W keys from `key` on, in any layout; the lanes from kv_len on are left out. */
 static NOINLINE void scatter_gradient(const Term *t, float *grad, int64_t key, int64_t kv_len,
-                                      vec y) {
+                                      const float y[W]) {
     const int64_t left = min_i64(kv_len - key, W);
     const int32_t *keys = t->grad_length && t->keys ? t->keys + key : NULL;
     if (left == W && keys && consecutive(keys)) {
-        store(grad + keys[0], load(grad + keys[0]) + y);
+        store(grad + keys[0], load(grad + keys[0]) + load(y));
         return;
     }
     for (int64_t i = 0; i < left; i++) grad[keys ? keys[i] : key + i] += y[i];
 }
 
 INLINE void add_term_gradient(const Term *t, float *grad, int64_t key, int64_t kv_len, vec y) {
-    if (key + W <= kv_len && !(t->grad_length && t->keys))
+    if (key + W <= kv_len && !(t->grad_length && t->keys)) {
         store(grad + key, load(grad + key) + y);
-    else
-        scatter_gradient(t, grad, key, kv_len, y);
+        return;
+    }
+    float lanes[W];
+    store(lanes, y);
+    scatter_gradient(t, grad, key, kv_len, lanes);
 }
 
 /* -- sinks ----------------------------------------------------------------------------------- */
