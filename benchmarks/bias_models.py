@@ -1,7 +1,7 @@
 """Whole models with soft cap and position bias: prefill of a Gemma 2, and the encoder of a T5.
 
 The same weights and tokens go through transformers' own attentions and `maskwright`, in turns.
-`python -m benchmarks.bias_models` measures both and writes results/bias_models.json.
+`python -m benchmarks bias_models` measures both and writes results/bias_models.json.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def rows(found: dict[str, Any]) -> list[list[str]]:
 
 def run(given: Sequence[str] = ()) -> int:
     """Measure, print the table, keep the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bias_models", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks bias_models", description=__doc__)
     parser.add_argument("--tokens", type=int, default=TOKENS)
     found = measure(parser.parse_args(given).tokens)
     print(f"\n{machine()}\n")
@@ -132,7 +132,3 @@ def run(given: Sequence[str] = ()) -> int:
 
 def _ids(tokens: int) -> torch.Tensor:
     return torch.randint(3, 1_000, (1, tokens), generator=torch.Generator().manual_seed(0))
-
-
-if __name__ == "__main__":
-    raise SystemExit(run())

@@ -1,7 +1,7 @@
 """Contexts longer than those of training: a GPT with learned positions, ALiBi and a T5 bias.
 
 Each model is trained on sequences of 64 characters of Python's help topics, and evaluated on
-sequences of 64 to 512 characters of the held-out rest. `python -m benchmarks.extrapolation` trains
+sequences of 64 to 512 characters of the held-out rest. `python -m benchmarks extrapolation` trains
 all three, prints the table and writes results/extrapolation.json.
 """
 
@@ -87,7 +87,7 @@ def measure(steps: int = STEPS) -> dict[str, Any]:
 
 def run(given: Sequence[str] = ()) -> int:
     """Measure, print the table, keep the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.extrapolation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks extrapolation", description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS)
     found = measure(parser.parse_args(given).steps)
     print(f"\n{machine()}\n")
@@ -97,7 +97,3 @@ def run(given: Sequence[str] = ()) -> int:
     name = "extrapolation" if found["steps"] == STEPS else "extrapolation-part"
     print(f"\nwritten to {save(name, found)}")
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(run())
