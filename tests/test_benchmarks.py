@@ -210,7 +210,9 @@ def test_derived_figures() -> None:
     slow = cell(mode=BOTH, seconds={OURS: 0.4, "sdpa float mask": 0.1})
     goals = dict(figures.goals(a_result(one, slow)))
     assert goals["cells below 0.95 of the fastest baseline"] == "1 of 2"
-    assert goals["forward, relative to the fastest baseline"].startswith("2.00 × (geometric mean of 1")
+    assert goals["forward, relative to the fastest baseline"].startswith(
+        "2.00 × (geometric mean of 1"
+    )
     sparse = "forward + backward, 4,096 tokens and more, density at most 15 %"
     assert goals[sparse].startswith("0.25 ×")
     assert figures.ratio(cell(seconds={"flex": 0.2})) is None
