@@ -265,6 +265,12 @@ def _memory(used: dict[str, Any]) -> str:
     )
 
 
+def _version(found: Result) -> str:
+    """The version that was measured, which may differ from that of the other sections."""
+    machine = found.get("machine")
+    return f" Measured with maskwright {machine['maskwright']}." if machine else ""
+
+
 def _prefill(found: Result) -> str:
     rows = [
         [f'`attn_implementation="{name}"`', clock(took), times(found["seconds"]["sdpa"] / took)]
@@ -275,7 +281,7 @@ def _prefill(found: Result) -> str:
         f"Prefill of {found['tokens']:,} tokens by a Mistral model of transformers {found['transformers']} "
         f"with random weights: {config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
         f"{config['num_attention_heads']} heads, {config['num_key_value_heads']} KV heads, window "
-        f"{config['sliding_window']}, float32."
+        f"{config['sliding_window']}, float32.{_version(found)}"
     )
     return f"{note}\n\n{table(['attention', 'seconds', 'relative to sdpa'], rows)}"
 
@@ -295,7 +301,7 @@ def _training(found: Result) -> str:
     note = (
         f"Forward, loss, backward and AdamW step of `maskwright.models.GPT` ({size['layers']} layers, "
         f"n_embd {size['width']}, {size['heads']} heads), compared with the same model on SDPA, with "
-        "`is_causal` for the causal mask and a precomputed dense mask otherwise."
+        f"`is_causal` for the causal mask and a precomputed dense mask otherwise.{_version(found)}"
     )
     head = ["batch × tokens", "mask", "time per step", "tokens/s", "tokens/s with sdpa", "ratio"]
     return f"{note}\n\n{table(head, rows)}"
@@ -312,7 +318,7 @@ def _variants(found: Result) -> str:
         f"Share of a 2048³ matmul with the same number of threads, {cells[0]['tokens']:,} tokens, 8 heads, "
         f"head_dim 64, float32. {fallback}SDPA uses `is_causal` for the causal mask and a precomputed "
         "float mask otherwise. The portable baseline uses vectors of four floats, which every x86-64 CPU "
-        "supports; on ARM it was not measured."
+        f"supports; on ARM it was not measured.{_version(found)}"
     )
     return f"{note}\n\n{table(*variants_rows(cells))}"
 

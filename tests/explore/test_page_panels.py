@@ -123,9 +123,9 @@ def test_play_stops_at_the_end(visit: Visit) -> None:
 # Code ------------------------------------------------------------------------------------------
 
 POLARITY = {
-    "True keeps": "True keeps: the query attends to the key",
-    "True drops": "True drops: the key is masked",
-    "0 keeps, -inf hides": "added to the scores: 0 keeps, −∞ masks",
+    "True keeps": "True keeps the key: the query attends to it",
+    "True masks": "True masks the key",
+    "0 keeps, -inf masks": "added to the scores: 0 keeps, −∞ masks",
 }
 
 

@@ -22,7 +22,7 @@ def test_b1_padding_arguments() -> None:
 
     given = mw.lower(PADDING, "torch.mha", q_len=5)
     assert given["attn_mask"] is None
-    assert (1 - given["key_padding_mask"].int()).tolist() == keeps  # (B, T), True drops
+    assert (1 - given["key_padding_mask"].int()).tolist() == keeps  # (B, T), True masks
 
     wide = mw.lower(PADDING, "torch.bool", q_len=5, heads=2).expand(2, 2, 5, 5).int()
     assert wide[0].tolist() == [[keeps[0]] * 5] * 2

@@ -14,7 +14,7 @@ import torch
 import maskwright as mw
 from maskwright import LintReport, lint
 from maskwright.linting.codes import CODES
-from maskwright.messages import LANGUAGES, messages, reasons
+from maskwright.messages import LANGUAGES, messages
 from tests._helpers.lint_masks import (
     BOTH,
     EMPTY,
@@ -28,6 +28,7 @@ from tests._helpers.lint_masks import (
     SORTED,
     added,
 )
+from tests._helpers.message_reasons import reasons
 
 if TYPE_CHECKING:
     from collections.abc import Callable

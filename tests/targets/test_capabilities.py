@@ -56,7 +56,7 @@ def test_polarities() -> None:
     assert polarity["torch.sdpa"] == "True keeps"
     assert torch.allclose(attend(q, k, v, attn_mask=one), value)
 
-    assert polarity["torch.mha"] == "True drops"
+    assert polarity["torch.mha"] == "True masks"
     module = mha_module(1, torch.float64)
     out = module(q[:, 0], k[:, 0], v[:, 0], attn_mask=~one)[0]
     assert torch.allclose(out, value[:, 0])

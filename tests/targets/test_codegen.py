@@ -220,7 +220,7 @@ def test_term_without_effect_is_not_written() -> None:
 def test_floats_are_written_as_floats(kind: str) -> None:
     mask = mw.causal() & mw.padding(lengths=[2, 3])
     said = mw.explain_lowering(mask, "torch.sdpa", q_len=3, dtype=kind)
-    assert "0 keeps, -inf hides" in said
+    assert "0 keeps, -inf masks" in said
     assert "True keeps" not in said.splitlines()[-1]
     q = torch.randn(2, 2, 3, 4, dtype=getattr(torch, kind))
     names: dict[str, Any] = {"q": q, "k": q, "v": q}
@@ -229,7 +229,7 @@ def test_floats_are_written_as_floats(kind: str) -> None:
     assert torch.equal(names["bias"], given_form["attn_mask"])
     said = mw.explain_lowering(mask, "torch.mha", q_len=3, dtype=kind)
     assert kind == "float32" or f"dtype=torch.{kind}" in said
-    assert "True drops" not in said
+    assert "True masks" not in said
 
 
 def test_queries_of_one_text_look_at_another() -> None:

@@ -163,15 +163,15 @@ def mha_arguments() -> dict[str, tuple[dict[str, Any], Mask, str]]:
     added = torch.zeros(T, T).masked_fill(FUTURE, -INF)
     return {
         "none": ({}, mw.everything(), "none"),
-        "bool": ({"attn_mask": dropped["causal"]}, CAUSAL, "bool, True drops"),
-        "inverted": ({"attn_mask": ~dropped["causal"]}, ~CAUSAL, "bool, True drops"),
-        "window": ({"attn_mask": dropped["window"]}, mw.window(back=2), "bool, True drops"),
+        "bool": ({"attn_mask": dropped["causal"]}, CAUSAL, "bool, True masks"),
+        "inverted": ({"attn_mask": ~dropped["causal"]}, ~CAUSAL, "bool, True masks"),
+        "window": ({"attn_mask": dropped["window"]}, mw.window(back=2), "bool, True masks"),
         "float": ({"attn_mask": added}, CAUSAL, "added"),
-        "padding": ({"key_padding_mask": IS_PADDING}, PADDING, "bool, True drops"),
+        "padding": ({"key_padding_mask": IS_PADDING}, PADDING, "bool, True masks"),
         "both": (
             {"attn_mask": dropped["causal"], "key_padding_mask": IS_PADDING},
             CAUSAL & PADDING,
-            "bool, True drops",
+            "bool, True masks",
         ),
         "hint": ({"attn_mask": dropped["causal"], "is_causal": True}, CAUSAL, ""),
     }
@@ -196,7 +196,7 @@ def test_multihead_attention(name: str, batch_first: bool, grad: bool, weights: 
     assert not call.cross
     assert not call.after_softmax
     if name == "hint":
-        assert call.convention == ("bool, True drops" if weights or fast else "is_causal")
+        assert call.convention == ("bool, True masks" if weights or fast else "is_causal")
     else:
         assert call.convention == convention
     assert list(call.masks) == [key for key in given if key != "is_causal"]
@@ -238,7 +238,7 @@ def test_multi_head_attention_forward_without_module() -> None:
     [call] = trace_unchanged(attend, x)
     assert (call.layer, call.kernel, call.mask) == ("", "mha", CAUSAL)
     assert call.q_shape == (B, H, T, D)
-    assert call.convention == "bool, True drops"
+    assert call.convention == "bool, True masks"
 
 
 # ── flex_attention ────────────────────────────────────────────────────────────────────────────

@@ -52,7 +52,7 @@ def test_encoder_fast_path(nested: bool) -> None:
     for call in calls:
         assert call.kernel == "encoder fast path"
         assert call.mask == PADDING
-        assert call.convention == ("nested tensor" if nested else "bool, True drops")
+        assert call.convention == ("nested tensor" if nested else "bool, True masks")
         assert call.shapes[0] == call.shapes[-1] == (B, T, C)
         assert call.shapes[1:4] == ((B, H, T, D), (B, H, T, T), (B, H, T, D))
     calls = trace_unchanged(model, tokens(), mask=FUTURE)

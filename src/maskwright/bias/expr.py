@@ -44,7 +44,6 @@ class Bias(ABC):
     """
 
     __array_ufunc__: ClassVar[None] = None  # numpy arrays defer + - * to the bias, which raises
-    _depth = 1
     _precedence = 3  # of its text: + and - 1, * 2, calls 3
 
     # ── operators ─────────────────────────────────────────────────────────────────────────────
@@ -223,6 +222,11 @@ class Bias(ABC):
                     f"Pass {name}={count}, or values for {size}."
                 )
 
+    @property
+    def _depth(self) -> int:
+        """Nesting depth of the expression."""
+        return 1
+
     def _terms(self) -> tuple[Bias, ...]:
         """The terms of a sum; else the bias itself as the only one."""
         return (self,)
@@ -271,14 +275,16 @@ class Sum(Bias):
     _precedence = 1
 
     def __post_init__(self) -> None:
-        depth = max((term._depth for term in self.terms), default=0)
-        _check_depth(depth)
+        _check_depth(self._depth)
         if len(self.terms) > MAX_TERMS:
             raise ArgumentError(
                 f"A sum of biases has {len(self.terms)} terms, more than {MAX_TERMS}. Add fewer."
             )
-        self.__dict__["_depth"] = depth + 1
         merge_dims(self._dims)  # raises if the terms cannot be added
+
+    @property
+    def _depth(self) -> int:
+        return 1 + max([0, *(term._depth for term in self.terms)])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sum):
@@ -324,8 +330,11 @@ class Multiple(Bias):
     _precedence = 2
 
     def __post_init__(self) -> None:
-        _check_depth(self.term._depth)
-        self.__dict__["_depth"] = self.term._depth + 1
+        _check_depth(self._depth)
+
+    @property
+    def _depth(self) -> int:
+        return 1 + self.term._depth
 
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
@@ -376,7 +385,12 @@ class BoundBias:
         return self.bias.dense(self.frame)
 
     def lower(self) -> tuple[Term, ...]:
-        """The bias as a sum of terms, for a backend; see `Bias.lower`."""
+        """The bias as a sum of terms, for a backend; see `Bias.lower`.
+
+        >>> import maskwright as mw
+        >>> [type(term).__name__ for term in mw.bias.alibi(2).on(4).lower()]
+        ['DistanceTerm']
+        """
         return self.bias.lower(self.frame)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -413,7 +427,7 @@ def _in_brackets(bias: Bias, precedence: int, data: bool) -> str:
 
 
 def _check_depth(depth: int) -> None:
-    if depth >= MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise ArgumentError(f"The bias is nested deeper than {MAX_DEPTH} operators. Flatten it.")
 
 

@@ -23,6 +23,10 @@ class DistanceTerm(NamedTuple):
 
     k and q are absolute positions. Every distance that occurs in the frame has a value (clipping
     is already applied).
+
+    >>> import maskwright as mw
+    >>> mw.bias.relative([[5.0, 0.0, 7.0]]).on(1, 3).lower()
+    (DistanceTerm(values=array([[5., 5., 0.]]), zero=2),)
     """
 
     values: Any  # (heads | 1, num_distances), contiguous along the last axis
@@ -33,6 +37,10 @@ class GridTerm(NamedTuple):
     """Relative positions in a 2-D grid (Swin), where position p = y * width + x.
 
     The added score is values[h, y_k - y_q + height - 1, x_k - x_q + width - 1].
+
+    >>> import maskwright as mw
+    >>> mw.bias.grid([[0.0], [1.0], [2.0]], height=1, width=2).on(2).lower()
+    (GridTerm(values=array([[[2., 1., 0.]]]), height=1, width=2),)
     """
 
     values: Any  # (heads | 1, 2 * height - 1, 2 * width - 1)
@@ -44,6 +52,10 @@ class TensorTerm(NamedTuple):
     """Added score = values[b, h, row, k], with broadcasting.
 
     `row` is the query row (0-based) and k the key index.
+
+    >>> import maskwright as mw
+    >>> mw.bias.per_key([1.0, 2.0]).on(3, 2).lower()
+    (TensorTerm(values=array([[[[1., 2.]]]])),)
     """
 
     values: Any  # 4-D, each axis full size or 1; any strides (stride 0 on broadcast axes)

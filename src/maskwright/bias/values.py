@@ -120,7 +120,7 @@ def add(one: Any, other: Any) -> Any:
         one, other = (
             part
             if is_torch(part)
-            else torch.tensor(np.asarray(part), dtype=like.dtype, device=like.device)
+            else torch.as_tensor(np.array(part)).to(like)  # a copy: the array is read-only
             for part in (one, other)
         )
     return one + other

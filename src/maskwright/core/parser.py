@@ -75,7 +75,7 @@ Build the mask in Python.
 
 
 def parse(text: str) -> Mask:
-    """The mask that a text describes: atoms, `&`, `|`, `~`, `-`, brackets and `.T`.
+    """Parses a mask expression: atoms, `&`, `|`, `~`, `-`, brackets and `.T`.
 
     Args:
         text: A mask expression, as `repr(mask)` shows it.

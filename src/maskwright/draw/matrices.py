@@ -138,7 +138,7 @@ def matrix_grid(
     Args:
         values: The numbers, with two axes.
         title: The title of the grid.
-        hidden: True where a mask hides the number.
+        hidden: True where the number is masked.
         rows: Labels of the rows.
         columns: Labels of the columns.
         names: What a row and a column is.

@@ -55,8 +55,8 @@ def picture(
     >>> mw.picture(mw.causal().on(8), tokens="a b c d e f g h".split())[:4]
     '<svg'
     >>> print(mw.picture((mw.causal().on(3), mw.window(back=1).on(3)), form="text"))
-    causal() against window(back=1)
-    3 queries × 3 keys; 1 visible in the first only, 0 in the second only
+    causal() compared with window(back=1)
+    3 queries × 3 keys; visible only in the first: 1, only in the second: 0
     <BLANKLINE>
     query ↓  key →
              0 1 2

@@ -34,8 +34,8 @@ KIND_NAMES: Final = {
     Kind.MASKED: "masked",
     Kind.PARTIAL: "partly visible",
     Kind.VISIBLE: "visible",
-    Kind.FIRST_ONLY: "visible in the first only",
-    Kind.SECOND_ONLY: "visible in the second only",
+    Kind.FIRST_ONLY: "visible only in the first",
+    Kind.SECOND_ONLY: "visible only in the second",
     Kind.BOTH_DIFFER: "each has cells that the other masks",
 }
 

@@ -112,7 +112,7 @@ def lint(
     >>> mw.lint([[1, 0, 0], [1, 1, 0], [1, 1, 1]], causal=True, to="drop").codes
     ('inverted',)
     >>> mw.lint(mw.window(back=4), q_len=16, window=4)
-    window-off-by-one: Expected window(back=3), 4 keys back including the query, got 5 keys. \
+    window-off-by-one: Expected window(back=3), a window of 4 keys including the query, got 5 keys. \
 Count the query itself: a window of W keys is window(back=W - 1).
     """
     given = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len}

@@ -39,7 +39,7 @@ class Subject(Enum):
     VALUES = "values"  # of a mask array: numbers, dtype, device
     SHAPE = "shape"  # of a mask array
     CELLS = "cells"  # which queries attend to which keys
-    MODEL = "model"  # how a model uses its mask, or what it does beside attention
+    MODEL = "model"  # how a model uses its mask, or what it does besides attention
 
 
 @dataclass(frozen=True)

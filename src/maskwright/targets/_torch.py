@@ -71,7 +71,7 @@ def additive_mask(
 def dropping_mask(
     visible: BoolArray | None, dtype: object, device: object, *, floats: bool
 ) -> torch.Tensor | None:
-    """Returns a mask in which True drops; an additive one with `floats` or a dtype."""
+    """Returns a mask in which True masks; an additive one with `floats` or a dtype."""
     if visible is None:
         return None
     if floats or dtype is not None:

@@ -46,7 +46,7 @@ class Target:
 
     >>> import maskwright as mw
     >>> mw.capabilities()["torch.mha"].polarity
-    'True drops'
+    'True masks'
     """
 
     name: str

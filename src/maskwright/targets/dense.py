@@ -49,7 +49,7 @@ class NumpyAdditive:
     TARGET = Target(
         name="additive",
         returns="a float array",
-        polarity="0 keeps, -inf hides",
+        polarity="0 keeps, -inf masks",
         empty_rows="left to the softmax: NaN with -inf, uniform with a finite fill",
         encoding="additive",
         scores={"bias": "the value of visible cells"},

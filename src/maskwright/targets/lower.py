@@ -71,7 +71,7 @@ def lower(
     sinks: Any = None,
     **options: Any,
 ) -> Any:
-    """Converts a mask to the format of a framework: exactly this mask, or a refusal.
+    """Converts a mask to the format of a framework, exactly, or raises `Unsupported`.
 
     Args:
         mask: A mask, or for "torch.transformer" the three masks (encoder, decoder, cross).
@@ -186,7 +186,7 @@ def capabilities() -> dict[str, Target]:
 
     >>> import maskwright as mw
     >>> mw.capabilities()["torch.sdpa"].polarity, mw.capabilities()["torch.mha"].polarity
-    ('True keeps', 'True drops')
+    ('True keeps', 'True masks')
     """
     return {name: module.TARGET for name, module in TARGETS.items()}
 

@@ -146,7 +146,7 @@ def usage(bound: BoundMask, lowered: OnnxAttention) -> list[str]:
             lines.append("attn_mask = np.array(mask)  # True keeps")
         else:
             value = f'np.where(mask, 0, float("-inf")).astype("{mask.dtype}")'
-            lines.append(f"attn_mask = {value}  # added: 0 keeps, -inf hides")
+            lines.append(f"attn_mask = {value}  # added: 0 keeps, -inf masks")
     if lengths is not None:
         names += [*[""] * (6 - len(names)), "nonpad_kv_seqlen"]
         lines.append(f"nonpad_kv_seqlen = np.array({lengths.tolist()}, dtype=np.int64)")

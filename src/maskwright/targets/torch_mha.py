@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="torch.mha",
     returns="attn_mask and key_padding_mask",
-    polarity="True drops",
+    polarity="True masks",
     shape="(T, S) or (B·H, T, S), and (B, S)",
     empty_rows="NaN; zero with float masks and need_weights=False, which are used where needed",
     encoding="drop",
@@ -87,8 +87,8 @@ def _assigned(part: str, mask: Any) -> str:
     """Source of a mask argument from that of its visible cells."""
     shape = tuple(mask.shape)
     if not mask.is_floating_point():
-        return f"~{part}  # {shape}, True drops"
+        return f"~{part}  # {shape}, True masks"
     dtype = "" if str(mask.dtype) == "torch.float32" else f", dtype={mask.dtype}"
     return (
-        f'torch.zeros({shape}{dtype}).masked_fill(~({part}), float("-inf"))  # 0 keeps, -inf drops'
+        f'torch.zeros({shape}{dtype}).masked_fill(~({part}), float("-inf"))  # 0 keeps, -inf masks'
     )

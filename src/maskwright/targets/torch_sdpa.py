@@ -70,5 +70,5 @@ def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:
     if not dtype.is_floating_point:
         return [*lines, f"{call}, attn_mask=mask)  # True keeps"]
     zeros = f"torch.zeros(mask.shape, dtype={dtype})"
-    bias = f'bias = {zeros}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf hides'
+    bias = f'bias = {zeros}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf masks'
     return [*lines, bias, f"{call}, attn_mask=bias)"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="xformers",
     returns="an AttentionBias, None, or a float tensor",
-    polarity="0 keeps, -inf hides",
+    polarity="0 keeps, -inf masks",
     shape="an AttentionBias where one is equal, else (B, H, T, S)",
     alignment="that of the AttentionBias, which is compared with the frame's",
     empty_rows="as the kernel does",
@@ -87,7 +87,7 @@ def usage(bound: BoundMask, lowered: Any) -> list[str]:
     make = f"torch.zeros({tuple(lowered.shape)}, dtype={lowered.dtype})"
     return [
         *mask_code(bound, "torch"),
-        f'attn_bias = {make}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf hides',
+        f'attn_bias = {make}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf masks',
         end,
     ]
 

@@ -7,25 +7,11 @@ be meant as a mask.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from maskwright.recognition.encoding import MAX_MASK_VALUE
-
-# Positional parameters of torch's functions, up to the last one that is read here.
-SDPA_PARAMETERS: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-MHA_FAST_PATH_PARAMETERS: Final = (
-    *("query", "key", "value", "embed_dim", "num_head"),
-    *("qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
-    *("mask", "need_weights", "average_attn_weights", "mask_type"),
-)
-ENCODER_FAST_PATH_PARAMETERS: Final = (
-    *("src", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
-    *("use_gelu", "norm_first", "eps", "norm_weight_1", "norm_bias_1"),
-    *("norm_weight_2", "norm_bias_2", "ffn_weight_1", "ffn_bias_1", "ffn_weight_2", "ffn_bias_2"),
-    *("mask", "mask_type"),
-)
 
 
 class SdpaArgs(NamedTuple):
@@ -49,11 +35,9 @@ class FastPathArgs(NamedTuple):
     mask_type: int | None  # 0 for (queries, keys), 1 for (batch, keys), 2 for four axes
 
 
-def bind_sdpa(
-    args: tuple[Any, ...], kwargs: dict[str, Any], parameters: tuple[str, ...] = SDPA_PARAMETERS
-) -> SdpaArgs:
+def bind_sdpa(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SdpaArgs:
     """Arguments of scaled_dot_product_attention, or of one of its fused operators."""
-    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    given = _by_name(operator, args, kwargs)
     return SdpaArgs(
         given["query"],
         given["key"],
@@ -64,19 +48,23 @@ def bind_sdpa(
     )
 
 
-def bind_fast_path(
-    parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> FastPathArgs:
+def bind_fast_path(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FastPathArgs:
     """Arguments of torch._native_multi_head_attention or torch._transformer_encoder_layer_fwd."""
-    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    given = _by_name(operator, args, kwargs)
     x, heads = (given["src"], "num_heads") if "src" in given else (given["query"], "num_head")
     return FastPathArgs(
         x, given["embed_dim"], given[heads], given.get("mask"), given.get("mask_type")
     )
 
 
+def _by_name(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an ATen operator, by the names in its schema."""
+    names = (argument.name for argument in operator._schema.arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
 def describe_convention(mask: Any, true_means: str) -> str:
-    """How a kernel interprets a mask argument; `true_means` is "keeps" or "drops"."""
+    """How a kernel interprets a mask argument; `true_means` is "keeps" or "masks"."""
     if hasattr(mask, "_materialize"):  # torch.nn.attention.bias
         return type(mask).__name__
     if getattr(mask, "dtype", None) == torch.bool:

@@ -36,13 +36,21 @@ def test_padding_of_tokens_is_masked() -> None:
     assert found["planes"] == [2, 1]
     assert (found["count"], found["cells"]) == (11, 18)
     assert found["density"] == 11 / 18
-    assert (found["empty_rows"], found["unseen_keys"]) == (0, 1)
+    assert (found["empty_rows"], found["unseen_keys"]) == (0, 0)
     assert kinds(found["grid"]) == [[2, 0, 0], [2, 2, 0], [2, 2, 0]]
     assert found["grid"]["rows"] == found["grid"]["columns"] == WORDS[0]
     assert "query 2 attends to keys 0 to 1" in found["description"]
     bare = post("mask", subject=on("causal()", tokens=WORDS, padding=False))
     assert bare["said"] == "causal()"
     assert kinds(bare["grid"])[2] == [2, 2, 2]
+
+
+def test_only_real_tokens_are_counted_as_unseen() -> None:
+    subject = on("causal() - keys([0, 2])", tokens=WORDS)
+    found = post("mask", subject=subject)
+    assert found["unseen_keys"] == 1 + 2  # key 2 of the first sequence is padding
+    bare = post("mask", subject={**subject, "padding": False})
+    assert bare["unseen_keys"] == 1 + 2
 
 
 def test_counts_are_of_all_sequences_and_heads() -> None:

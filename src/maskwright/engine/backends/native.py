@@ -59,7 +59,7 @@ def unsupported(params: AttentionParams) -> str | None:
         return f"supports head_dim 1 to {MAX_HEAD_DIM}, and q and v have {dim} and {v_dim}"
     if loaded().library is None:
         return f"is not available: {loaded().reason}"
-    return unsupported_scores(params)
+    return unsupported_scores(params) if params.terms else None
 
 
 def forward(
