@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -196,14 +197,16 @@ CASES: dict[str, tuple[Callable[[int], Case], float]] = {
     f"window of {WINDOW} + soft cap + sinks / best peer": (window_softcap_sinks, 8.0),
     "T5 table, forward and backward / SDPA with float mask": (t5_training, 5.0),
 }
-"""Each row's computations, and the ratio that it is meant to reach."""
+"""The implementations of each row, and the goal of its ratio."""
 
 
 def measure(name: str, tokens: int = TOKENS, pace: Pace | None = None) -> dict[str, Any]:
-    """The best seconds of each, once they are seen to compute the same."""
+    """Compares the outputs of all implementations, and returns the best time of each."""
     make, goal = CASES[name]
-    case = make(tokens)
-    outputs, failed = race(case.runners, pace or Pace(least=5, behind=20.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.compile
+        case = make(tokens)
+        outputs, failed = race(case.runners, pace or Pace(least=5, behind=20.0))
     if failed:
         raise RuntimeError(f"bias: {failed}")
     for other in case.same:
