@@ -35,6 +35,7 @@ EXTRAS: Final = {  # import name -> the extra of pyproject.toml that installs it
     "tokenizers": "apps",
     "torch": "torch",
     "transformers": "transformers",
+    "triton": "triton",
     "typer": "cli",
     "uvicorn": "explore",
     "wcwidth": "draw",

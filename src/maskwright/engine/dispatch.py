@@ -21,6 +21,7 @@ DESCRIPTIONS = {
     "blocks": "blocks of query rows on PyTorch operators",
     "sdpa": "torch.nn.functional.scaled_dot_product_attention",
     "flex": "compiled FlexAttention",
+    "triton": "Triton kernel that reads the key intervals of each row",
     "reference": "dense attention in float64",
 }
 

@@ -1,0 +1,73 @@
+"""Triton kernels that read the spans: forward, backward and decode, for CUDA and ROCm.
+
+They were interpreted and compiled for sm_80, sm_90, sm_100 and gfx942, and not yet run on GPU
+hardware by us. Triton is imported on first use.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from maskwright._optional_deps import require
+
+if TYPE_CHECKING:
+    import torch
+
+    from maskwright.engine.params import AttentionParams, Saved
+
+DTYPES: Final = ("float16", "bfloat16", "float32")
+MAX_HEAD_DIM: Final = 256
+EVIDENCE: Final = (
+    "interpreted and compiled for sm_80, sm_90, sm_100, gfx942; not yet run on hardware by us"
+)
+
+
+def unsupported(params: AttentionParams) -> str | None:
+    """The reason why the Triton kernels cannot compute this call, or None."""
+    if params.device == "mps":
+        return "has no kernels for MPS: Triton compiles for CUDA and ROCm"
+    if params.device == "cpu" and not _is_interpreted():
+        return (
+            "runs on CUDA and ROCm, and the tensors are on cpu (TRITON_INTERPRET=1 in the "
+            "environment runs the kernels in Triton's interpreter, for tests)"
+        )
+    if params.device not in ("cuda", "cpu"):
+        return f"runs on CUDA and ROCm, and the tensors are on {params.device}"
+    if params.dtype not in DTYPES:
+        return f"supports {', '.join(DTYPES)}, and the tensors are {params.dtype}"
+    dim, v_dim = params.shape.head_dim, params.shape.v_head_dim
+    if max(dim, v_dim) > MAX_HEAD_DIM:
+        return f"supports a head_dim of at most {MAX_HEAD_DIM}, and q and v have {dim} and {v_dim}"
+    return None
+
+
+def _is_interpreted() -> bool:
+    """Whether Triton's interpreter is enabled, without importing Triton."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+
+
+def forward(
+    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output in the dtype of q, and the logsumexp in float32."""
+    found: tuple[torch.Tensor, torch.Tensor] = _launch().run_forward(params, (q, k, v))
+    return found
+
+
+def backward(
+    params: AttentionParams,
+    saved: Saved,
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of q, k and v in their dtypes."""
+    found = _launch().run_backward(params, saved, grad_out, grad_lse)
+    return found.q, found.k, found.v
+
+
+def _launch() -> Any:
+    """The module that imports Triton."""
+    with require('impl="triton"'):
+        from maskwright.engine.backends.triton import launch
+    return launch

@@ -1,0 +1,81 @@
+"""Tile sizes, warps and pipeline stages of the kernels, by head_dim, dtype and device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from triton import knobs
+
+
+class Config(NamedTuple):
+    """The tile of one kernel and the resources of one program."""
+
+    block_m: int  # query rows
+    block_n: int  # keys
+    num_warps: int
+    num_stages: int
+
+
+class Configs(NamedTuple):
+    """The configurations of all kernels for one head_dim and dtype."""
+
+    forward: Config
+    decode: Config
+    dkdv: Config
+    dq: Config
+
+
+MAX_HEAD_DIM = 256
+MAX_DECODE_ROWS = 64  # query rows times GQA group that the decode kernel takes
+INTERPRETED = Configs(
+    Config(32, 32, 1, 1), Config(16, 32, 1, 1), Config(32, 32, 1, 1), Config(32, 32, 1, 1)
+)
+
+
+def is_interpreted() -> bool:
+    """Whether Triton's interpreter runs the kernels, on CPU tensors (TRITON_INTERPRET=1)."""
+    return bool(knobs.runtime.interpret)
+
+
+def select_configs(head_dim: int, v_head_dim: int, itemsize: int, backend: str) -> Configs:
+    """The configurations for a head_dim and an item size in bytes.
+
+    Args:
+        head_dim: Head dimension of q and k.
+        v_head_dim: Head dimension of v.
+        itemsize: Bytes per element: 2 or 4.
+        backend: "cuda", "hip", or "cpu" for the interpreter.
+
+    Returns:
+        One configuration per kernel. They were chosen so that the compiler spills no registers at
+        head_dim 64 and 128; see docs/gpu.md.
+    """
+    if backend == "cpu":
+        return INTERPRETED
+    dim = max(head_dim, v_head_dim)
+    stages = 2 if backend == "cuda" else 1
+    if itemsize == 4:
+        side = 32 if dim <= 64 else 16
+        return Configs(
+            Config(64 if dim <= 128 else 32, side, 4, stages),
+            Config(16, side, 4, stages),
+            Config(32, side, 4, 1),
+            Config(32, side, 4, 1),
+        )
+    if dim <= 64:
+        return Configs(
+            Config(128, 64, 4, stages),
+            Config(16, 64, 4, stages),
+            Config(64, 64, 4, stages),
+            Config(64, 64, 4, stages),
+        )
+    if dim <= 128:
+        return Configs(
+            Config(128, 64, 8, stages),
+            Config(16, 64, 4, stages),
+            Config(64, 64, 8, stages),
+            Config(64, 64, 8, stages),
+        )
+    return Configs(
+        Config(64, 32, 8, stages), Config(16, 32, 4, stages), Config(32, 32, 8, 1), Config(32, 32, 8, 1)
+    )  # fmt: skip
