@@ -26,7 +26,9 @@ class Configs(NamedTuple):
 
 
 MAX_HEAD_DIM = 256
-MAX_DECODE_ROWS = 64  # query rows times GQA group that the decode kernel takes
+MAX_DECODE_QUERIES = 8  # of a call that the decode kernel computes,
+MAX_DECODE_ROWS = 64  # and those times the GQA group
+MAX_SPLITS = 64  # programs that share the keys of one KV head
 INTERPRETED = Configs(
     Config(32, 32, 1, 1), Config(16, 32, 1, 1), Config(32, 32, 1, 1), Config(32, 32, 1, 1)
 )

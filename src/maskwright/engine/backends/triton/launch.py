@@ -9,10 +9,19 @@ import torch
 import triton
 
 from maskwright.engine.backends.triton.backward import delta_kernel, dkdv_kernel, dq_kernel
-from maskwright.engine.backends.triton.config import Config, is_interpreted, select_configs
+from maskwright.engine.backends.triton.config import (
+    MAX_DECODE_QUERIES,
+    MAX_DECODE_ROWS,
+    MAX_SPLITS,
+    Config,
+    is_interpreted,
+    select_configs,
+)
+from maskwright.engine.backends.triton.decode import decode_kernel, merge_kernel
 from maskwright.engine.backends.triton.forward import forward_kernel
 from maskwright.engine.backends.triton.work_list import (
     WorkList,
+    decode_work,
     key_work,
     num_programs,
     row_work,
@@ -110,6 +119,8 @@ def run_forward(
     lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device=q.device)
     if 0 in params.shape:
         return out.zero_(), lse.fill_(-math.inf)
+    if q_len * heads // kv_heads <= MAX_DECODE_ROWS and q_len <= MAX_DECODE_QUERIES:
+        return _run_decode(params, (q, k, v, out, lse), terms)
     config = select_configs(head_dim, v_head_dim, q.element_size(), backend_of(q)).forward
     work = row_work(params.mask, config.block_m, config.block_n, q.device)
     items = item_args(work, batch, heads)
@@ -126,6 +137,52 @@ def run_forward(
         forward_kernel[(num_programs(items[0], q.device),)](
             *args, **_constants(params, config, work, terms, exact)
         )
+    return out, lse
+
+
+def _run_decode(
+    params: AttentionParams, tensors: tuple[torch.Tensor, ...], terms: ScoreTerms
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The forward pass of few query rows: split over the keys, then merged."""
+    q, k, v, out, lse = tensors
+    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = params.shape
+    group = heads // kv_heads
+    config = select_configs(head_dim, v_head_dim, q.element_size(), backend_of(q)).decode
+    free = num_programs(MAX_SPLITS * batch * kv_heads, q.device) // (batch * kv_heads)
+    num_splits = max(1, min(free, MAX_SPLITS, triton.cdiv(kv_len, config.block_n)))
+    work = decode_work(params.mask, kv_heads, group, config.block_n, num_splits, q.device)
+    shape = (batch, heads, q_len, num_splits)
+    split_out = torch.empty((*shape, v_head_dim), dtype=torch.float32, device=q.device)
+    split_lse = torch.empty(shape, dtype=torch.float32, device=q.device)
+    planes, mask_heads = work.planes
+    varies = params.mask.shape[1] > 1
+    block_dv = block_dim(v_head_dim)
+    for exact in (False, True):
+        decode_kernel[(batch * kv_heads * num_splits,)](
+            *(q, k, v, split_out, split_lse, *q.stride(), *k.stride(), *v.stride()),
+            *work.tensors,
+            *(num_splits, planes, mask_heads, group * q_len if varies else q_len, kv_heads),
+            *(heads, group, q_len, kv_len, *score_args(params, terms), *dropout_args(params)),
+            HEAD_DIM=head_dim,
+            V_DIM=v_head_dim,
+            BLOCK_D=block_dim(head_dim),
+            BLOCK_DV=block_dv,
+            BLOCK_M=block_dim(group * q_len),
+            BLOCK_N=config.block_n,
+            DROPOUT=params.dropout_p > 0,
+            SOFTCAP=terms.softcap is not None,
+            EXACT=exact,
+            INTERPRET=is_interpreted(),
+            num_warps=config.num_warps,
+            num_stages=1 if exact else config.num_stages,
+        )
+    merge_kernel[(batch * heads * q_len,)](
+        *(split_out, split_lse, out, lse, terms.sinks, *out.stride()[:3]),
+        *(heads, q_len, num_splits),
+        V_DIM=v_head_dim,
+        BLOCK_DV=block_dv,
+        INTERPRET=is_interpreted(),
+    )
     return out, lse
 
 
