@@ -17,6 +17,7 @@ from maskwright.engine.backends.triton.tile import (
     add_exact_product,
     all_finite,
     dot,
+    exponential,
     kept_cells,
     load_rows,
     round_to,
@@ -48,14 +49,17 @@ def delta_kernel(
 @triton.jit
 def _softmax_gradients(
     products, grads, visible, norm, delta, rows, cols, batch, head, scoring, dropout,
-    PARTIAL: tl.constexpr, DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr,
+    PARTIAL: tl.constexpr, DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr,
+    BASE2: tl.constexpr,
 ):  # fmt: skip
     """The softmax weights with dropout and dS before the factor scale, from q · k and dO · v.
 
     `norm`, `delta`, `rows` and `cols` broadcast in the orientation of the tile.
     """
-    scores, curve = score_tile(products, rows, cols, batch, head, scoring, SOFTCAP)
-    p = tl.exp2(scores - norm)
+    scores, curve = score_tile(products, rows, cols, batch, head, scoring, SOFTCAP, BASE2)
+    p = exponential(scores - norm, BASE2)
+    if EXACT:  # a score of -inf has weight 0 also in a row whose logsumexp is not finite
+        p = tl.where(scores == float("-inf"), 0.0, p)
     if PARTIAL:
         p = tl.where(visible, p, 0.0)
     dropped = p
@@ -78,7 +82,7 @@ def _dq_runs(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
-    PARTIAL: tl.constexpr,
+    BASE2: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Adds the runs of tiles of one kind to dQ."""
     acc, flags, cursor = state
@@ -107,7 +111,7 @@ def _dq_runs(
                 )
             _, ds = _softmax_gradients(
                 products, grads, visible, norm[:, None], delta[:, None], rows[:, None],
-                cols[None, :], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP,
+                cols[None, :], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, EXACT, BASE2,
             )  # fmt: skip
             if EXACT and PARTIAL:
                 acc, flags = add_exact_product(ds, k, visible, acc, flags, INTERPRET)
@@ -133,6 +137,7 @@ def dq_kernel(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    BASE2: tl.constexpr,
 ):  # fmt: skip
     """Computes dQ of the items of one program; with `EXACT` of those that are not finite."""
     scoring = (
@@ -176,7 +181,7 @@ def dq_kernel(
             state = _dq_runs(
                 state, query, keys, spans, full, scoring, dropout, kv_len,
                 HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, False,
+                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, False,
             )  # fmt: skip
             partial = (
                 tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
@@ -185,7 +190,7 @@ def dq_kernel(
             state = _dq_runs(
                 state, query, keys, spans, partial, scoring, dropout, kv_len,
                 HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, True,
+                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, True,
             )  # fmt: skip
             acc, flags, _ = state
             if EXACT:
@@ -202,7 +207,7 @@ def _dkdv_runs(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
-    PARTIAL: tl.constexpr,
+    BASE2: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Adds the runs of tiles of one kind to dK and dV; the tiles are (keys, queries)."""
     dk, dv, dk_flags, dv_flags, cursor = state
@@ -233,7 +238,7 @@ def _dkdv_runs(
                 )
             p, ds = _softmax_gradients(
                 products, grads, visible, norm[None, :], delta[None, :], rows[None, :],
-                cols[:, None], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP,
+                cols[:, None], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, EXACT, BASE2,
             )  # fmt: skip
             if EXACT:
                 inside = tl.full([BLOCK_N, BLOCK_M], 1, tl.int1)
@@ -261,6 +266,7 @@ def dkdv_kernel(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    BASE2: tl.constexpr,
 ):  # fmt: skip
     """Computes dK and dV of the items of one program; with `EXACT` of those that are not finite.
 
@@ -318,7 +324,7 @@ def dkdv_kernel(
                 state = _dkdv_runs(
                     state, key, queries, spans, full, scoring, dropout, q_len,
                     HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                    ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, False,
+                    ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, False,
                 )  # fmt: skip
                 partial = (
                     tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
@@ -327,7 +333,7 @@ def dkdv_kernel(
                 state = _dkdv_runs(
                     state, key, queries, spans, partial, scoring, dropout, q_len,
                     HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                    ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, True,
+                    ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, True,
                 )  # fmt: skip
                 dk, dv, dk_flags, dv_flags, _ = state
             if EXACT:

@@ -12,12 +12,14 @@ import triton.language as tl
 from maskwright.engine.backends.triton.forward import FREE
 from maskwright.engine.backends.triton.tile import (
     LN2,
-    LOG2E,
     add_exact_product,
     all_finite,
     dot,
+    exponential,
+    in_base,
     kept_cells,
     load_rows,
+    logarithm,
     round_to,
     score_tile,
     visible_cells,
@@ -37,8 +39,9 @@ def decode_kernel(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    BASE2: tl.constexpr,
 ):  # fmt: skip
-    """Output and base-2 logsumexp of one split of one KV head.
+    """Output and logsumexp, in the base of the scores, of one split of one KV head.
 
     Row i of the tile is query i % q_len of head i // q_len of the group. `span_rows` is the number
     of rows of a plane of the mask: those of the group, or q_len where all heads share them.
@@ -86,7 +89,14 @@ def decode_kernel(
             zero = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
             products = dot(q, k.T, zero, INTERPRET)
             scores, _ = score_tile(
-                products, rows[:, None], cols[None, :], batch, head[:, None], scoring, SOFTCAP
+                products,
+                rows[:, None],
+                cols[None, :],
+                batch,
+                head[:, None],
+                scoring,
+                SOFTCAP,
+                BASE2,
             )
             visible = tl.full([BLOCK_M, BLOCK_N], 1, tl.int1)
             if entry % 2 == 0:
@@ -96,8 +106,8 @@ def decode_kernel(
             scores = tl.where(visible, scores, float("-inf"))
             new = tl.maximum(maximum, tl.max(scores, 1))
             shift = tl.where(new == float("-inf"), 0.0, new)
-            alpha = tl.exp2(maximum - shift)
-            p = tl.exp2(scores - shift[:, None])
+            alpha = exponential(maximum - shift, BASE2)
+            p = exponential(scores - shift[:, None], BASE2)
             total = total * alpha + tl.sum(p, 1)
             if DROPOUT:
                 kept = kept_cells(
@@ -112,12 +122,12 @@ def decode_kernel(
             else:
                 acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
             maximum = new
-        empty = maximum == float("-inf")
+        empty = total == 0  # the total of a row with NaN is NaN
         out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, total)[:, None])
         if EXACT:
             out = tl.where(empty[:, None], 0.0, with_flags(out, flags))
         tl.store(out_at, out, mask=out_mask)
-        lse = maximum + tl.log2(tl.where(empty, 1.0, total))
+        lse = maximum + logarithm(tl.where(empty, 1.0, total), BASE2)
         lse = tl.where(maximum == float("inf"), float("inf"), lse)
         tl.store(Split_lse + place, lse, mask=real)
 
@@ -125,7 +135,7 @@ def decode_kernel(
 @triton.jit(do_not_specialize=["heads", "q_len", "num_splits"])
 def merge_kernel(
     Split_out, Split_lse, Out, Lse, Sinks, o_sb, o_sh, o_sm, heads, q_len, num_splits,
-    V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr, INTERPRET: tl.constexpr,
+    V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr, INTERPRET: tl.constexpr, BASE2: tl.constexpr,
 ):  # fmt: skip
     """Output and logsumexp of one row from those of its splits."""
     row = tl.program_id(0).to(tl.int64)  # of (batch, head, query)
@@ -140,21 +150,23 @@ def merge_kernel(
     for split in range(num_splits):
         place = row * num_splits + split
         lse = tl.load(Split_lse + place)
-        weight = tl.exp2(lse - shift)
+        weight = exponential(lse - shift, BASE2)
         part = tl.load(Split_out + place * V_DIM + dims, mask=dims < V_DIM, other=0.0)
         # A split without visible keys adds nothing, also where another one is not finite.
         acc += tl.where(lse == float("-inf"), 0.0, weight * part)
         total += tl.where(lse == float("-inf"), 0.0, weight)
     norm = total
     if Sinks is not None:
-        sink = tl.load(Sinks + head).to(tl.float32) * LOG2E
+        sink = in_base(tl.load(Sinks + head), BASE2)
         both = tl.maximum(shift, sink)
-        norm = total * tl.exp2(shift - both) + tl.exp2(sink - both)
-        acc = acc * tl.exp2(shift - both)
-    empty = maximum == float("-inf")
+        norm = total * exponential(shift - both, BASE2) + exponential(sink - both, BASE2)
+        acc = acc * exponential(shift - both, BASE2)
+    empty = total == 0  # the total of a row with NaN is NaN
     out = tl.where(empty, 0.0, acc / tl.where(empty, 1.0, norm))
     out_at = Out + batch * o_sb + head * o_sh + query * o_sm + dims
     tl.store(out_at, round_to(out, Out.dtype.element_ty, INTERPRET), mask=dims < V_DIM)
-    lse = (shift + tl.log2(tl.where(empty, 1.0, total))) * LN2
+    lse = shift + logarithm(tl.where(empty, 1.0, total), BASE2)
+    if BASE2:
+        lse = lse * LN2
     lse = tl.where(maximum == float("inf"), float("inf"), lse)
     tl.store(Lse + row, tl.where(empty, float("-inf"), lse))

@@ -7,12 +7,14 @@ import triton.language as tl
 
 from maskwright.engine.backends.triton.tile import (
     LN2,
-    LOG2E,
     add_exact_product,
     all_finite,
     dot,
+    exponential,
+    in_base,
     kept_cells,
     load_rows,
+    logarithm,
     round_to,
     score_tile,
     store_rows,
@@ -39,7 +41,7 @@ def _visit_runs(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
-    PARTIAL: tl.constexpr,
+    BASE2: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Updates accumulator, sum and maximum by the runs of tiles of one kind."""
     acc, total, maximum, flags, cursor = state
@@ -58,7 +60,7 @@ def _visit_runs(
             k = load_rows(K, tile * BLOCK_N, kv_len, k_strides, BLOCK_N, HEAD_DIM, BLOCK_D, PARTIAL)
             products = dot(q, k.T, tl.zeros([BLOCK_M, BLOCK_N], tl.float32), INTERPRET)
             scores, _ = score_tile(
-                products, rows[:, None], cols[None, :], batch, head, scoring, SOFTCAP
+                products, rows[:, None], cols[None, :], batch, head, scoring, SOFTCAP, BASE2
             )
             if PARTIAL:
                 if ONE_INTERVAL:
@@ -72,8 +74,8 @@ def _visit_runs(
             # A row without a visible key so far has the maximum -inf, and is shifted by 0.
             new = tl.maximum(maximum, tl.max(scores, 1))
             shift = tl.where(new == float("-inf"), 0.0, new)
-            alpha = tl.exp2(maximum - shift)
-            p = tl.exp2(scores - shift[:, None])
+            alpha = exponential(maximum - shift, BASE2)
+            p = exponential(scores - shift[:, None], BASE2)
             total = total * alpha + tl.sum(p, 1)
             if DROPOUT:
                 kept = kept_cells(
@@ -114,6 +116,7 @@ def forward_kernel(
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    BASE2: tl.constexpr,
 ):  # fmt: skip
     """Output and logsumexp of the items of one program.
 
@@ -162,7 +165,7 @@ def forward_kernel(
             state = _visit_runs(
                 state, query, keys, spans, full, scoring, dropout, kv_len,
                 HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, False,
+                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, False,
             )  # fmt: skip
             partial = (
                 tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
@@ -171,22 +174,26 @@ def forward_kernel(
             state = _visit_runs(
                 state, query, keys, spans, partial, scoring, dropout, kv_len,
                 HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, True,
+                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, True,
             )  # fmt: skip
             acc, total, maximum, flags, _ = state
-            empty = maximum == float("-inf")
+            empty = total == 0  # the total of a row with NaN is NaN
             norm = total
             if Sinks is not None:  # one more logit in the denominator, without a value
-                sink = tl.load(Sinks + head).to(tl.float32) * LOG2E
+                sink = in_base(tl.load(Sinks + head), BASE2)
                 shift = tl.maximum(maximum, sink)
                 shift = tl.where(empty, 0.0, shift)
-                norm = total * tl.exp2(maximum - shift) + tl.exp2(sink - shift)
-                acc = acc * tl.exp2(maximum - shift)[:, None]
+                norm = total * exponential(maximum - shift, BASE2) + exponential(
+                    sink - shift, BASE2
+                )
+                acc = acc * exponential(maximum - shift, BASE2)[:, None]
             out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, norm)[:, None])
             if EXACT:
                 out = tl.where(empty[:, None], 0.0, with_flags(out, flags))
             store_rows(out, out_at, top, q_len, (o_sm, 1), BLOCK_M, V_DIM, BLOCK_DV, INTERPRET)
-            lse = (maximum + tl.log2(tl.where(empty, 1.0, total))) * LN2
+            lse = maximum + logarithm(tl.where(empty, 1.0, total), BASE2)
+            if BASE2:
+                lse = lse * LN2
             lse = tl.where(maximum == float("inf"), float("inf"), lse)
             lse_at = Lse + (batch * heads + head).to(tl.int64) * q_len + rows
             tl.store(lse_at, lse, mask=real)

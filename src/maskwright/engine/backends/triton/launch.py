@@ -61,7 +61,8 @@ NO_TERMS = ScoreTerms()
 def score_args(params: AttentionParams, terms: ScoreTerms) -> tuple[Any, ...]:
     """The arguments of `score_tile`."""
     cap = terms.softcap
-    factor = params.scale * LOG2E if cap is None else params.scale / cap
+    unit = LOG2E if is_base2(params) else 1.0
+    factor = params.scale * unit if cap is None else params.scale / cap
     frame = params.mask.frame
     distance: tuple[Any, ...] = (None, 0, 0, 0)
     if terms.distance is not None:
@@ -75,7 +76,7 @@ def score_args(params: AttentionParams, terms: ScoreTerms) -> tuple[Any, ...]:
     if terms.grid is not None:
         values, height, width = terms.grid
         grid = (values, _head_stride(values), height, width, frame.q_start - frame.k_start)
-    return factor, (cap or 0.0) * LOG2E, *distance, *bias, *grid
+    return factor, (cap or 0.0) * unit, *distance, *bias, *grid
 
 
 def _head_stride(values: torch.Tensor) -> int:
@@ -89,6 +90,11 @@ def dropout_args(params: AttentionParams) -> tuple[int, int, int, float]:
     words = (params.seed, params.seed >> 32, dropout_threshold(params.dropout_p))
     low, high, threshold = ((word & 0xFFFFFFFF ^ 2**31) - 2**31 for word in words)
     return low, high, threshold, 1 / (1 - params.dropout_p)
+
+
+def is_base2(params: AttentionParams) -> bool:
+    """Whether scores are kept in base 2: in half precision, where the rounding does not matter."""
+    return params.dtype != "float32"
 
 
 def block_dim(dim: int) -> int:
@@ -173,6 +179,7 @@ def _run_decode(
             SOFTCAP=terms.softcap is not None,
             EXACT=exact,
             INTERPRET=is_interpreted(),
+            BASE2=is_base2(params),
             num_warps=config.num_warps,
             num_stages=1 if exact else config.num_stages,
         )
@@ -182,6 +189,7 @@ def _run_decode(
         V_DIM=v_head_dim,
         BLOCK_DV=block_dv,
         INTERPRET=is_interpreted(),
+        BASE2=is_base2(params),
     )
     return out, lse
 
@@ -203,6 +211,7 @@ def _constants(
         "SOFTCAP": terms.softcap is not None,
         "EXACT": exact,
         "INTERPRET": is_interpreted(),
+        "BASE2": is_base2(params),
         "num_warps": config.num_warps,
         "num_stages": 1 if exact else config.num_stages,
     }
@@ -267,7 +276,7 @@ def _row_terms(
     grad_lse: torch.Tensor | None,
     terms: ScoreTerms,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The base-2 logsumexp with sinks, delta, each (batch, heads, q_len), and dsinks."""
+    """The logsumexp with sinks in the base of the scores, delta, each (batch, heads, q_len), and dsinks."""
     batch, heads, _, q_len, _, _, v_head_dim = params.shape
     out, lse = saved.out, saved.lse.to(torch.float32)
     delta = torch.empty((batch, heads, q_len), dtype=torch.float32, device=out.device)
@@ -290,7 +299,8 @@ def _row_terms(
         factor = (total - lse).exp() if terms.sinks is not None else 1.0
         delta = (delta - grad_lse.to(torch.float32) * factor).masked_fill(empty, 0.0)
     # A weight of a row without visible keys is exp2(score - inf) = 0.
-    norm = (total * LOG2E).masked_fill(empty, math.inf).masked_fill(lse == math.inf, math.nan)
+    unit = LOG2E if is_base2(params) else 1.0
+    norm = (total * unit).masked_fill(empty, math.inf).masked_fill(lse == math.inf, math.nan)
     return norm.contiguous(), delta.contiguous(), dsinks
 
 

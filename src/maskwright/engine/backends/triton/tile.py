@@ -1,8 +1,9 @@
 """Functions of one tile that all Triton kernels share: scores, mask test, dropout and products.
 
 A tile has `rows` along axis 0 and `cols` along axis 1. Both are indices that broadcast to its shape:
-queries and keys, or keys and queries in the kernel of dK and dV. Scores are in base 2: they are
-multiplied by log2(e), so that exp2 and log2 apply.
+queries and keys, or keys and queries in the kernel of dK and dV. With `BASE2`, for half precision,
+scores are multiplied by log2(e) at once, so that exp2 applies. In float32 they are multiplied after
+the maximum is subtracted, where that rounds less.
 
 The interpreter of Triton stores bfloat16 as uint16: a product of such operands is wrong, and a
 conversion truncates. With `INTERPRET` operands are rounded here and multiplied in float32.
@@ -85,19 +86,39 @@ def dot(a, b, acc, INTERPRET: tl.constexpr):
 
 
 @triton.jit
+def in_base(x, BASE2: tl.constexpr):
+    """A score or a logsumexp in the base of the scores, in float32."""
+    return x.to(tl.float32) * LOG2E if BASE2 else x.to(tl.float32)
+
+
+@triton.jit
+def exponential(x, BASE2: tl.constexpr):
+    """The exponential of a difference of scores."""
+    return tl.exp2(x) if BASE2 else tl.exp2(x * LOG2E)
+
+
+@triton.jit
+def logarithm(x, BASE2: tl.constexpr):
+    """The logarithm in the base of the scores."""
+    return tl.log2(x) if BASE2 else tl.log2(x) * LN2
+
+
+@triton.jit
 def tanh(x):
     """The hyperbolic tangent, with a series where the quotient would cancel."""
     square = x * x
     series = square * (62.0 / 2835.0) - 17.0 / 315.0
     series = square * (square * (square * series + 2.0 / 15.0) - 1.0 / 3.0) + 1.0
-    power = tl.exp2(-2.0 * LOG2E * tl.abs(x))
+    power = tl.exp2(tl.abs(x) * -2.8853900817779268)  # 2 log2(e)
     large = (1.0 - power) / (1.0 + power)
     return tl.where(tl.abs(x) < 0.25, x * series, tl.where(x < 0, -large, large))
 
 
 @triton.jit
-def score_tile(products, rows, cols, batch, head, scoring, SOFTCAP: tl.constexpr):
-    """Scores in base 2 from the products q · k, with soft cap and biases, and the soft cap's tanh.
+def score_tile(
+    products, rows, cols, batch, head, scoring, SOFTCAP: tl.constexpr, BASE2: tl.constexpr
+):
+    """Scores from the products q · k, with soft cap and biases, and the soft cap's tanh.
 
     `rows` and `cols` are the queries and the keys, in the orientation of the tile.
     """
@@ -114,7 +135,7 @@ def score_tile(products, rows, cols, batch, head, scoring, SOFTCAP: tl.constexpr
         index = cols - rows + distance_zero
         inside = (index >= 0) & (index < num_distances)
         values = tl.load(distance + head * distance_sh + index, mask=inside, other=0.0)
-        scores += values.to(tl.float32) * LOG2E
+        scores += in_base(values, BASE2)
     if grid is not None:
         queries = rows + grid_shift
         down = cols // grid_width - queries // grid_width + grid_height - 1
@@ -123,12 +144,12 @@ def score_tile(products, rows, cols, batch, head, scoring, SOFTCAP: tl.constexpr
         inside = (rows < q_len) & (cols < kv_len) & (index >= 0)
         inside = inside & (index < (2 * grid_height - 1) * (2 * grid_width - 1))
         values = tl.load(grid + head * grid_sh + index, mask=inside, other=0.0)
-        scores += values.to(tl.float32) * LOG2E
+        scores += in_base(values, BASE2)
     if bias is not None:
         at = bias + batch.to(tl.int64) * bias_sb + head.to(tl.int64) * bias_sh
         at = at + rows.to(tl.int64) * bias_sm + cols.to(tl.int64) * bias_sn
         values = tl.load(at, mask=(rows < q_len) & (cols < kv_len), other=0.0)
-        scores += values.to(tl.float32) * LOG2E
+        scores += in_base(values, BASE2)
     return scores, curve
 
 

@@ -1,0 +1,12 @@
+"""The tests `test_interpreted_*` run in a process with TRITON_INTERPRET=1, which `test_sample` starts.
+
+`make test-triton` runs all of them. Triton reads the variable when it is imported, and with it
+torch.compile would interpret its own kernels, so the other tests run without it.
+"""
+
+from __future__ import annotations
+
+import os
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+collect_ignore_glob = [] if INTERPRETED else ["test_interpreted_*.py"]
