@@ -171,7 +171,12 @@ class ExportedModel(nn.Module):
         src_mask = everything()  # stands for the mask of the source
 
         def attend(q: Any, k: Any, v: Any, mask: Any, options: AttentionOptions) -> torch.Tensor:
-            del options  # the models use the defaults
+            if options.softcap is not None or options.bias is not None or options.sinks is not None:
+                raise Unsupported(
+                    "export_onnx: the model passes softcap, bias or sinks to attention, which this "
+                    "export does not support.",
+                    target="onnx",
+                )
             scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5  # (B, H, T, S)
             cells = keep[0][:, None, None] if mask is src_mask else visible
             return masked_softmax(scores, cells)[0] @ v  # (B, H, T, head_dim)

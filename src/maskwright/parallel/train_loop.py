@@ -141,8 +141,10 @@ class CPShard:
             elif isinstance(mask, BoundMask):
                 q_start, mask = q_start or mask.frame.q_start, mask.mask
             # Queries and keys have the positions of the layout; a q_start of 0 is that of all rows.
-            for name, value in (("dropout_p", options.dropout_p), ("q_start", q_start)):
-                if value:
+            unsupported = {"dropout_p": options.dropout_p or None, "q_start": q_start or None}
+            unsupported |= {name: getattr(options, name) for name in ("softcap", "bias", "sinks")}
+            for name, value in unsupported.items():
+                if value is not None:
                     raise Unsupported(
                         f"context_parallel_attention does not support {name}={value}. Remove it.",
                         target="context_parallel_attention",

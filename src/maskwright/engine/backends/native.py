@@ -26,6 +26,7 @@ from maskwright.engine.native import (
     raise_error,
     thread_count,
 )
+from maskwright.engine.scores import NO_SCORE_TENSORS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.spans import Spans
     from maskwright.core.validate import IntArray
-    from maskwright.engine.params import AttentionParams, Saved
+    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
 
 SEED_BITS = 2**64 - 1
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
@@ -49,13 +50,19 @@ def unsupported(params: AttentionParams) -> str | None:
     dim, v_dim = params.shape.head_dim, params.shape.v_head_dim
     if not (1 <= dim <= MAX_HEAD_DIM and 1 <= v_dim <= MAX_HEAD_DIM):
         return f"supports head_dim 1 to {MAX_HEAD_DIM}, and q and v have {dim} and {v_dim}"
+    if params.changes_scores:
+        return "does not support softcap, bias or sinks"
     if loaded().library is None:
         return f"is not available: {loaded().reason}"
     return None
 
 
 def forward(
-    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    params: AttentionParams,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes attention of tensors.
 
@@ -64,6 +71,7 @@ def forward(
         q: Queries (batch, heads, q_len, head_dim), any strides.
         k: Keys (batch, kv_heads, kv_len, head_dim).
         v: Values (batch, kv_heads, kv_len, v_head_dim).
+        scores: Values of the bias terms, and sinks.
 
     Returns:
         The output (batch, heads, q_len, v_head_dim) in the dtype of q, laid out in memory as
@@ -222,7 +230,11 @@ def _dense_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def forward_numpy(
-    params: AttentionParams, q: npt.NDArray[Any], k: npt.NDArray[Any], v: npt.NDArray[Any]
+    params: AttentionParams,
+    q: npt.NDArray[Any],
+    k: npt.NDArray[Any],
+    v: npt.NDArray[Any],
+    scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
     """Computes attention of float32 or float16 arrays, without PyTorch.
 
@@ -231,6 +243,7 @@ def forward_numpy(
         q: Queries (batch, heads, q_len, head_dim), any strides.
         k: Keys (batch, kv_heads, kv_len, head_dim).
         v: Values (batch, kv_heads, kv_len, v_head_dim).
+        scores: Values of the bias terms, and sinks.
 
     Returns:
         The output (batch, heads, q_len, v_head_dim) in the dtype of q, and the logsumexp
