@@ -95,8 +95,8 @@ def test_repeated_runs_are_equal() -> None:
 SIZES = [(0, 5), (5, 0), (1, 1), (1, 40), (40, 1), (33, 65)]
 
 
-@pytest.mark.parametrize("q_len, kv_len", SIZES)
-@pytest.mark.parametrize("batch, heads", [(1, 1), (2, 2), (0, 1), (3, 1)])
+@pytest.mark.parametrize(("q_len", "kv_len"), SIZES)
+@pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 2), (0, 1), (3, 1)])
 def test_sizes(q_len: int, kv_len: int, batch: int, heads: int) -> None:
     bound = mw.causal().on(q_len, kv_len, batch, heads, q_start=0)
     shape = AttentionShape(batch, heads, heads, q_len, kv_len, 8, 8)
@@ -109,12 +109,13 @@ def test_sizes(q_len: int, kv_len: int, batch: int, heads: int) -> None:
     out, lse = run_forward(params, tensors)
     grads = run_backward(params, Saved(*tensors, out, lse), call.grad_out)
     truth = exact(call)
-    for found, right in zip((out, lse, *grads[:3]), (truth.out, truth.lse, *truth.grads)):
+    exact_results = (truth.out, truth.lse, *truth.grads)
+    for found, right in zip((out, lse, *grads[:3]), exact_results, strict=True):
         assert found.shape == right.shape
         assert error(found, right) <= 1e-5
 
 
-@pytest.mark.parametrize("dim, v_dim", [(1, 1), (16, 256), (80, 16), (129, 64), (256, 256)])
+@pytest.mark.parametrize(("dim", "v_dim"), [(1, 1), (16, 256), (80, 16), (129, 64), (256, 256)])
 def test_head_dims(dim: int, v_dim: int) -> None:
     call = make_call(Case("causal", "float32", "plain"))
     made = torch.Generator().manual_seed(2)

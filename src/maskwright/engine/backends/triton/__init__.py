@@ -10,11 +10,12 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright._optional_deps import require
+from maskwright.engine.scores import NO_SCORE_TENSORS
 
 if TYPE_CHECKING:
     import torch
 
-    from maskwright.engine.params import AttentionParams, Saved
+    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
 
 DTYPES: Final = ("float16", "bfloat16", "float32")
 MAX_HEAD_DIM: Final = 256
@@ -39,6 +40,13 @@ def unsupported(params: AttentionParams) -> str | None:
     dim, v_dim = params.shape.head_dim, params.shape.v_head_dim
     if max(dim, v_dim) > MAX_HEAD_DIM:
         return f"supports a head_dim of at most {MAX_HEAD_DIM}, and q and v have {dim} and {v_dim}"
+    if params.requires_grad and any(term.requires_grad for term in params.terms):
+        return "has no gradient of the values of a bias, and the bias requires one"
+    kinds = [term.kind for term in params.terms]
+    if len(set(kinds)) < len(kinds):
+        return f"supports one bias term of each kind, and the bias has {', '.join(kinds)}"
+    if params.positions is not None and set(kinds) & {"distance", "grid"}:
+        return "reads the positions of a bias from the mask, and the call has its own"
     return None
 
 
@@ -48,10 +56,16 @@ def _is_interpreted() -> bool:
 
 
 def forward(
-    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    params: AttentionParams,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output in the dtype of q, and the logsumexp in float32."""
-    found: tuple[torch.Tensor, torch.Tensor] = _launch().run_forward(params, (q, k, v))
+    """Output in the dtype of q, and the logsumexp in float32, without sinks."""
+    launch = _launch()
+    terms = launch.score_terms(params, scores)
+    found: tuple[torch.Tensor, torch.Tensor] = launch.run_forward(params, (q, k, v), terms)
     return found
 
 
@@ -60,10 +74,13 @@ def backward(
     saved: Saved,
     grad_out: torch.Tensor,
     grad_lse: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and v in their dtypes."""
-    found = _launch().run_backward(params, saved, grad_out, grad_lse)
-    return found.q, found.k, found.v
+) -> tuple[torch.Tensor, ...]:
+    """Gradients of q, k and v, empty ones of the values of each bias term, and of the sinks."""
+    launch = _launch()
+    terms = launch.score_terms(params, saved.scores)
+    found = launch.run_backward(params, saved, grad_out, grad_lse, terms)
+    values = [x.new_zeros(0) for x in saved.scores.values]
+    return found.q, found.k, found.v, *values, *([] if found.sinks is None else [found.sinks])
 
 
 def _launch() -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import triton
 
-from maskwright.engine.backends.triton.backward import delta_kernel, dkdv_kernel, dq_kernel
+from maskwright.engine.backends.triton.backward_kernels import delta_kernel, dkdv_kernel, dq_kernel
 from maskwright.engine.backends.triton.config import (
     MAX_DECODE_QUERIES,
     MAX_DECODE_ROWS,
@@ -17,8 +17,8 @@ from maskwright.engine.backends.triton.config import (
     is_interpreted,
     select_configs,
 )
-from maskwright.engine.backends.triton.decode import decode_kernel, merge_kernel
-from maskwright.engine.backends.triton.forward import forward_kernel
+from maskwright.engine.backends.triton.decode_kernels import decode_kernel, merge_kernel
+from maskwright.engine.backends.triton.forward_kernels import forward_kernel
 from maskwright.engine.backends.triton.work_list import (
     WorkList,
     decode_work,
@@ -29,7 +29,7 @@ from maskwright.engine.backends.triton.work_list import (
 from maskwright.engine.dropout import dropout_threshold
 
 if TYPE_CHECKING:
-    from maskwright.engine.params import AttentionParams, Saved
+    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
 
 LOG2E = math.log2(math.e)
 NO_DROPOUT = (0, 0, 0, 1.0)
@@ -56,6 +56,21 @@ class ScoreTerms(NamedTuple):
 
 
 NO_TERMS = ScoreTerms()
+
+
+def score_terms(params: AttentionParams, scores: ScoreTensors) -> ScoreTerms:
+    """Soft cap, bias and sinks of a call, with at most one bias term of each kind."""
+    sinks = None if scores.sinks is None else scores.sinks.contiguous()
+    terms = ScoreTerms(params.softcap, sinks=sinks)
+    for index, values in zip(params.terms, scores.values, strict=True):
+        if index.kind == "distance":
+            terms = terms._replace(distance=(values.contiguous(), index.zero))
+        elif index.kind == "grid":
+            terms = terms._replace(grid=(values.contiguous(), index.height, index.width))
+        else:
+            sizes = (params.shape.batch, params.shape.heads, params.shape.q_len)
+            terms = terms._replace(bias=values.expand(*sizes, params.shape.kv_len))
+    return terms
 
 
 def score_args(params: AttentionParams, terms: ScoreTerms) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskwright.engine.backends.triton.forward import FREE, read_item
+from maskwright.engine.backends.triton.forward_kernels import FREE, read_item
 from maskwright.engine.backends.triton.tile import (
     add_exact_product,
     all_finite,
@@ -113,11 +113,11 @@ def _dq_runs(
                 products, grads, visible, norm[:, None], delta[:, None], rows[:, None],
                 cols[None, :], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, EXACT, BASE2,
             )  # fmt: skip
-            if EXACT and PARTIAL:
-                acc, flags = add_exact_product(ds, k, visible, acc, flags, INTERPRET)
-            elif EXACT:
-                every = tl.full([BLOCK_M, BLOCK_N], 1, tl.int1)
-                acc, flags = add_exact_product(ds, k, every, acc, flags, INTERPRET)
+            if EXACT:  # a row whose scores are all -inf is as fully masked
+                inside = (norm != float("inf"))[:, None] & (cols < kv_len)[None, :]
+                if PARTIAL:
+                    inside = inside & visible
+                acc, flags = add_exact_product(ds, k, inside, acc, flags, INTERPRET)
             else:
                 acc = dot(round_to(ds, k.dtype, INTERPRET), k, acc, INTERPRET)
     return acc, flags, cursor
@@ -241,9 +241,10 @@ def _dkdv_runs(
                 cols[:, None], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, EXACT, BASE2,
             )  # fmt: skip
             if EXACT:
-                inside = tl.full([BLOCK_N, BLOCK_M], 1, tl.int1)
+                inside = (norm != float("inf"))[None, :] & (rows < q_len)[None, :]
+                inside = inside & (cols >= 0)[:, None]
                 if PARTIAL:
-                    inside = visible
+                    inside = inside & visible
                 dv, dv_flags = add_exact_product(p, grad, inside, dv, dv_flags, INTERPRET)
                 dk, dk_flags = add_exact_product(ds, q, inside, dk, dk_flags, INTERPRET)
             else:

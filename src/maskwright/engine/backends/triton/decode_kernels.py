@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskwright.engine.backends.triton.forward import FREE
+from maskwright.engine.backends.triton.forward_kernels import FREE
 from maskwright.engine.backends.triton.tile import (
     LN2,
     add_exact_product,
