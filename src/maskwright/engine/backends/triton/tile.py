@@ -93,8 +93,15 @@ def in_base(x, BASE2: tl.constexpr):
 
 @triton.jit
 def exponential(x, BASE2: tl.constexpr):
-    """The exponential of a difference of scores."""
-    return tl.exp2(x) if BASE2 else tl.exp2(x * LOG2E)
+    """The exponential of a difference of scores, which is at most 0."""
+    if BASE2:
+        found = tl.exp2(x)
+    else:  # x = n ln(2) + r: rounding x log2(e) would cost accuracy in proportion to x
+        x = tl.where(x < -200.0, -200.0, x)  # whose exponential is 0
+        n = tl.floor(x * LOG2E + 0.5)
+        r = (x - n * 0.693359375) + n * 2.12194440e-4
+        found = tl.exp2(r * LOG2E) * tl.exp2(n)
+    return found
 
 
 @triton.jit
