@@ -2,6 +2,7 @@
 
 `python -m benchmarks compare --base COMMIT` compares attention in the working tree with an earlier
 commit, `python -m benchmarks compare_core --base-tree DIR` the core with an earlier checkout.
+`python -m benchmarks gpu` compiles the Triton kernels for four GPUs, without having one.
 `python -m benchmarks report` measures nothing: it writes docs/performance.md and its picture.
 """
 
@@ -12,7 +13,7 @@ from importlib import import_module
 from itertools import takewhile
 
 MEASURED = ("core", "targets", "attention", "variants", "prefill", "training", "explore")
-ON_REQUEST = ("compare", "compare_core", "report")  # run only where they are named
+ON_REQUEST = ("compare", "compare_core", "gpu", "report")  # run only where they are named
 WITH_OPTIONS = ("attention", "variants", "prefill", "training", "compare", "compare_core")
 
 

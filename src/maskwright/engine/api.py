@@ -149,7 +149,7 @@ def attention(
         enable_gqa: Allow fewer KV heads than query heads: grouped-query attention.
         q_start: Position of the first query. By default the last query is aligned with the last
             key, as with a KV cache; 0 is the alignment of SDPA's `is_causal`.
-        impl: The backend: "native", "blocks", "sdpa", "flex", "reference", or "auto" to select
+        impl: The backend: "native", "blocks", "sdpa", "flex", "triton", "reference", or "auto" to select
             one. A backend that is named is used or refused, never replaced.
         return_lse: Return the logsumexp of each row, too: that of the scores of its visible keys
             after soft cap and bias, without the sink, so that partial results can be merged.

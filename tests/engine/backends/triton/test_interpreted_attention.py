@@ -108,3 +108,12 @@ def test_refusals_name_the_value(sizes: dict[str, Any], problem: str) -> None:
 def test_explain_backend_names_triton() -> None:
     given = tensors(dtype=FLOAT)
     assert mw.explain_backend(*given, mw.causal(), impl="triton").backend == "triton"
+
+
+def test_verification_in_the_interpreter() -> None:
+    from maskwright.engine import gpu_choice, gpu_verify
+
+    found = gpu_verify.verify("cpu", 64, ("float32", "bfloat16"), ("sinks", "no row"))
+    assert len(found.checks) == 4
+    assert all(check.passed for check in found.checks), str(found)
+    assert not gpu_choice.choice_path().exists() or gpu_choice.device_key() is None

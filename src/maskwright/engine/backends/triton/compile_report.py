@@ -51,6 +51,7 @@ class CompiledKernel(NamedTuple):
     target: str
     head_dim: int
     dtype: str
+    one_interval: bool  # whether the variant for masks with one interval per row
     config: Config
     registers: int
     spills: int  # bytes per thread for NVIDIA, registers for AMD
@@ -60,7 +61,14 @@ class CompiledKernel(NamedTuple):
 
 
 def compile_kernel(
-    name: str, target: str, head_dim: int, dtype: str = "float16", config: Config | None = None
+    name: str,
+    target: str,
+    head_dim: int,
+    dtype: str = "float16",
+    config: Config | None = None,
+    *,
+    one_interval: bool = True,
+    exact: bool = False,
 ) -> CompiledKernel:
     """Compile one kernel in its default configuration.
 
@@ -70,6 +78,8 @@ def compile_kernel(
         head_dim: Head dimension of q, k and v.
         dtype: Name of the dtype.
         config: A configuration in place of the default one.
+        one_interval: Whether no row of the mask has more than one interval.
+        exact: Compile the variant that repairs blocks with NaN or infinity.
 
     Returns:
         The figures of the compiled kernel.
@@ -78,7 +88,7 @@ def compile_kernel(
     if config is None:
         config = getattr(select_configs(head_dim, head_dim, ITEM_SIZES[dtype], gpu.backend), name)
     made = triton.compile(
-        _source(KERNELS[name], dtype, head_dim, config),
+        _source(KERNELS[name], dtype, head_dim, config, (one_interval, exact)),
         target=gpu,
         options={
             "num_warps": config.num_warps,
@@ -88,10 +98,12 @@ def compile_kernel(
     )
     read = _read_cubin if gpu.backend == "cuda" else _read_amd
     figures = read(made)
-    return CompiledKernel(name, target, head_dim, dtype, config, *figures)
+    return CompiledKernel(name, target, head_dim, dtype, one_interval, config, *figures)
 
 
-def _source(kernel: Any, dtype: str, head_dim: int, config: Config) -> ASTSource:
+def _source(
+    kernel: Any, dtype: str, head_dim: int, config: Config, variant: tuple[bool, bool]
+) -> ASTSource:
     constants = {
         "HEAD_DIM": head_dim,
         "V_DIM": head_dim,
@@ -99,10 +111,10 @@ def _source(kernel: Any, dtype: str, head_dim: int, config: Config) -> ASTSource
         "BLOCK_DV": head_dim,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
-        "ONE_INTERVAL": True,
+        "ONE_INTERVAL": variant[0],
         "DROPOUT": False,
         "SOFTCAP": False,
-        "EXACT": False,
+        "EXACT": variant[1],
         "INTERPRET": False,
         "BASE2": dtype != "float32",
     }

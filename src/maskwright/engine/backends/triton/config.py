@@ -55,29 +55,22 @@ def select_configs(head_dim: int, v_head_dim: int, itemsize: int, backend: str) 
     if backend == "cpu":
         return INTERPRETED
     dim = max(head_dim, v_head_dim)
-    stages = 2 if backend == "cuda" else 1
     if itemsize == 4:
         side = 32 if dim <= 64 else 16
         return Configs(
-            Config(64 if dim <= 128 else 32, side, 4, stages),
-            Config(16, side, 4, stages),
+            Config(64 if dim <= 64 else 32, side, 4, 1),
+            Config(16, side, 4, 1),
             Config(32, side, 4, 1),
             Config(32, side, 4, 1),
         )
     if dim <= 64:
         return Configs(
-            Config(128, 64, 4, stages),
-            Config(16, 64, 4, stages),
-            Config(64, 64, 4, stages),
-            Config(64, 64, 4, stages),
+            Config(128, 64, 8, 2), Config(16, 64, 4, 2), Config(32, 64, 8, 1), Config(64, 32, 4, 1)
         )
     if dim <= 128:
         return Configs(
-            Config(128, 64, 8, stages),
-            Config(16, 64, 4, stages),
-            Config(64, 64, 8, stages),
-            Config(64, 64, 8, stages),
+            Config(128, 32, 8, 2), Config(16, 64, 4, 2), Config(32, 32, 4, 1), Config(32, 32, 4, 1)
         )
     return Configs(
-        Config(64, 32, 8, stages), Config(16, 32, 4, stages), Config(32, 32, 8, 1), Config(32, 32, 8, 1)
-    )  # fmt: skip
+        Config(64, 32, 8, 1), Config(16, 32, 4, 1), Config(16, 32, 8, 1), Config(32, 32, 8, 1)
+    )
