@@ -154,8 +154,8 @@ def dq_kernel(
         dq_at = DQ + batch.to(tl.int64) * dq_sb + head.to(tl.int64) * dq_sh
         pending = True
         if EXACT:
-            dq = load_rows(dq_at, top, q_len, (dq_sm, dq_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
-            pending = all_finite(dq.to(tl.float32)) == 0
+            stored = load_rows(dq_at, top, q_len, (dq_sm, dq_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
+            pending = all_finite(stored.to(tl.float32)) == 0
         if pending:
             q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
             q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
@@ -292,9 +292,13 @@ def dkdv_kernel(
         dv_at = DV + batch.to(tl.int64) * dv_sb + kv_head.to(tl.int64) * dv_sh
         pending = True
         if EXACT:
-            dk = load_rows(dk_at, left, kv_len, (dk_sn, dk_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
-            dv = load_rows(dv_at, left, kv_len, (dv_sn, dv_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
-            finite = all_finite(dk.to(tl.float32)) & all_finite(dv.to(tl.float32))
+            stored_dk = load_rows(
+                dk_at, left, kv_len, (dk_sn, dk_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True
+            )
+            stored_dv = load_rows(
+                dv_at, left, kv_len, (dv_sn, dv_sd), BLOCK_N, V_DIM, BLOCK_DV, True
+            )
+            finite = all_finite(stored_dk.to(tl.float32)) & all_finite(stored_dv.to(tl.float32))
             pending = finite == 0
         if pending:
             k_at = K + batch.to(tl.int64) * k_sb + kv_head.to(tl.int64) * k_sh

@@ -117,8 +117,9 @@ def decode_kernel(
                 p = tl.where(kept, p * keep_factor, 0.0)
             v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
             acc = acc * alpha[:, None]
-            if EXACT:
-                acc, flags = add_exact_product(p, v, visible, acc, flags, INTERPRET)
+            if EXACT:  # from the scores: the compiler cannot move `visible` between layouts
+                inside = (scores > float("-inf")) | (scores != scores)
+                acc, flags = add_exact_product(p, v, inside, acc, flags, INTERPRET)
             else:
                 acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
             maximum = new

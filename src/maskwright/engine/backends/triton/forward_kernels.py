@@ -137,8 +137,8 @@ def forward_kernel(
         out_at = Out + batch.to(tl.int64) * o_sb + head.to(tl.int64) * o_sh
         pending = True
         if EXACT:
-            out = load_rows(out_at, top, q_len, (o_sm, 1), BLOCK_M, V_DIM, BLOCK_DV, True)
-            pending = all_finite(out.to(tl.float32)) == 0
+            stored = load_rows(out_at, top, q_len, (o_sm, 1), BLOCK_M, V_DIM, BLOCK_DV, True)
+            pending = all_finite(stored.to(tl.float32)) == 0
         if pending:
             q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
             q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
