@@ -21,9 +21,8 @@ OPTION: Final = "--mask-audit-report"
 FORMS: Final = (".html", ".json")
 OUTPUT: Final = "mask_audits"  # key in the workeroutput of pytest-xdist
 
-Kept = list[
-    Any
-]  # name, ok, verdict, the report as HTML or JSON: plain data that can be sent between processes
+# Name, ok, verdict, the report as HTML or JSON: plain data that can be sent between processes
+Kept = list[Any]
 KEPT: Final = pytest.StashKey[list[Kept]]()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.engine.reference import reference
-from tests._helpers.attention_inputs import error, largest_summand, tensors, tolerance
+from tests._helpers.attention_inputs import HAS_KERNEL, error, largest_summand, tensors, tolerance
 from tests._helpers.score_terms import (
     ScoreOptions,
     TermBias,
@@ -157,6 +157,7 @@ def test_gradients_are_finite_differences(data: st.DataObject) -> None:
 
 
 IMPL_DTYPES = [("blocks", torch.float32), ("reference", torch.float64)]
+IMPL_DTYPES += [("native", torch.float32)] if HAS_KERNEL else []
 
 
 def call(impl: str, dtype: torch.dtype, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -240,7 +241,7 @@ def test_only_requested_terms_get_a_gradient(impl: str, dtype: torch.dtype) -> N
     assert found.triu(1).any().item() is False
 
 
-@pytest.mark.parametrize("impl", ["blocks"])
+@pytest.mark.parametrize("impl", ["native", "blocks"] if HAS_KERNEL else ["blocks"])
 def test_grid_of_swin(impl: str) -> None:
     """The values of a grid are those of the relative position index of Swin Transformer."""
     height, width, heads = 4, 3, 2

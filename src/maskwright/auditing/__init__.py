@@ -60,7 +60,7 @@ def audit(
     probes: Sequence[str] | None = None,
     seed: int = 0,
 ) -> AuditReport:
-    """Test, as a black box, whether a model respects its attention mask.
+    """Tests, as a black box, whether a model respects its attention mask.
 
     The audit changes inputs on which an output must not depend, and inputs on which it must. It
     changes, adds, removes and moves padding, and runs sequences alone and in a batch, in steps with

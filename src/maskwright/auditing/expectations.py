@@ -188,7 +188,7 @@ def _read_mask(name: Any, expects: Any) -> Mask:
 
 
 def terms_of(mask: Mask) -> tuple[Mask, ...]:
-    """The terms of a conjunction; a mask that is none is its own only term."""
+    """The terms of a conjunction; for any other mask, the mask itself."""
     return mask.terms if isinstance(mask, And) else (mask,)
 
 

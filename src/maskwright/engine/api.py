@@ -116,10 +116,11 @@ def attention(
 ) -> Any:
     """Exact attention of q over k and v under a mask.
 
-    No tensor of shape (q_len, kv_len) is built. A masked cell has no influence on outputs or
-    gradients, even if it holds NaN or infinity. A fully masked row, and a row whose visible scores
-    are all -inf, returns zeros with gradient 0 and a logsumexp of -inf; a visible score of +inf
-    gives NaN and a logsumexp of +inf.
+    No tensor of shape (q_len, kv_len) is built, except by `impl="sdpa"` under masks other than causal,
+    and by `impl="reference"`. A masked cell has no influence on outputs or gradients, even if it
+    holds NaN or infinity; with `impl="sdpa"`, "flex" and "triton" its values must be finite. A fully
+    masked row, and a row whose visible scores are all -inf, returns zeros with gradient 0 and a
+    logsumexp of -inf; a visible score of +inf gives NaN and a logsumexp of +inf.
 
     The order of operations is that of ONNX's Attention and of Gemma 2:
 
@@ -177,10 +178,7 @@ def attention(
     [0.5, 1.0, 1.6666666269302368, 2.3333332538604736]
     """
     options = AttentionOptions(
-        *(scale, dropout_p, enable_gqa, q_start, impl, return_lse),
-        softcap=softcap,
-        bias=bias,
-        sinks=sinks,
+        scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
     )
     if isinstance(q, np.ndarray):
         out, lse = _attention_numpy((q, k, v), mask, options)
@@ -347,10 +345,7 @@ def explain_backend(
     'blocks'
     """
     options = AttentionOptions(
-        *(scale, dropout_p, enable_gqa, q_start, impl, return_lse),
-        softcap=softcap,
-        bias=bias,
-        sinks=sinks,
+        scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
     )
     k = q if k is None else k
     v = k if v is None else v

@@ -30,7 +30,7 @@ from maskwright.engine.params import (
     ScoreTensors,
     TermIndex,
 )
-from maskwright.engine.scores import read_scores
+from maskwright.engine.scores import NO_SCORE_TENSORS, read_scores
 from maskwright.engine.validate import EVERYTHING, bind, check_storage, default_scale
 from maskwright.errors import ArgumentError, Unsupported
 
@@ -76,8 +76,11 @@ def make_params(
     """The parameters of an eager call, and its other tensors; the seed of dropout is drawn later."""
     q, k, v = tensors
     bound = bind(mask, (shape.batch, shape.heads, shape.q_len, shape.kv_len), options.q_start)
-    frame = replace(bound.frame, batch=shape.batch, heads=shape.heads)
-    terms, scores = read_scores(options, frame, q)
+    terms: tuple[TermIndex, ...] = ()
+    scores = NO_SCORE_TENSORS
+    if options.bias is not None or options.sinks is not None:
+        frame = replace(bound.frame, batch=shape.batch, heads=shape.heads)
+        terms, scores = read_scores(options, frame, q)
     params = AttentionParams(
         bound,
         shape,
@@ -98,7 +101,9 @@ def make_params(
 
 def _any_grad(scores: ScoreTensors) -> bool:
     """Whether a bias term or the sinks require a gradient."""
-    return any(x.requires_grad for x in (*scores.values, scores.sinks) if x is not None)
+    return scores is not NO_SCORE_TENSORS and any(
+        x.requires_grad for x in (*scores.values, scores.sinks) if x is not None
+    )
 
 
 def attend_tensors(
@@ -148,6 +153,8 @@ def _flat(scores: ScoreTensors) -> tuple[torch.Tensor, ...]:
 
 def _unflat(params: AttentionParams, tensors: Any) -> ScoreTensors:
     """The inverse of `_flat`."""
+    if not tensors:
+        return NO_SCORE_TENSORS
     if not params.has_sinks:
         return ScoreTensors(tuple(tensors))
     *values, sinks = tensors
@@ -176,10 +183,11 @@ def _forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if seed is not None:
         params = replace(params, seed=int(seed))
-    if any(x._is_zerotensor() for x in tensors):
-        tensors = tuple(_materialized(x) for x in tensors)
-    check_storage(*tensors)
     q, k, v, *others = tensors
+    if q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor() or others:
+        tensors = tuple(_materialized(x) for x in tensors)
+        q, k, v, *others = tensors
+    check_storage(*tensors)
     return backend.forward(params, q, k, v, _unflat(params, others))  # type: ignore[no-any-return]
 
 

@@ -147,7 +147,8 @@ def _check(name: str, mask: Mask, dtype: str, device: str, length: int) -> Check
     def run(impl: str, tensors: Any) -> tuple[Any, ...]:
         q, k, v = tensors
         out = attention(q, k, v, mask, enable_gqa=True, impl=impl)
-        return (out, *torch.autograd.grad(out, tensors, grad.to(out.dtype), materialize_grads=True))
+        grads = torch.autograd.grad(out, tensors, grad.to(out.dtype), materialize_grads=True)
+        return (out.detach(), *grads)
 
     exact = run("reference", [x.detach().double().requires_grad_() for x in given])
     ours = run("triton", given)

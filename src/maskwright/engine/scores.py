@@ -117,7 +117,9 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
     import torch
 
     if isinstance(x, np.ndarray):
-        x = torch.from_numpy(np.ascontiguousarray(x)).to(q.device)
+        if not torch.compiler.is_compiling():
+            x = np.require(x, requirements=["C", "W"])  # torch warns about read-only arrays
+        x = torch.as_tensor(x).to(q.device)
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(
             f"attention: {name} is {describe_type(x)}. Pass a torch tensor or a numpy array."
@@ -276,8 +278,8 @@ def sink_factor(lse: Any, sinks: Any) -> Any:
     return torch.sigmoid(finite - sinks.to(lse.dtype).unsqueeze(-1))
 
 
-def sink_gradient(lse: Any, sinks: Any, grad_out: Any, out: Any) -> Any:
-    """The gradient of the sinks, (heads,), from the output and its gradient in the dtype of lse."""
+def sink_row_gradient(lse: Any, sinks: Any, grad_out: Any, out: Any) -> Any:
+    """The gradient of the sinks by row, (batch, heads, rows), in the dtype of lse."""
     weight = 1 - sink_factor(lse, sinks)
     delta = (grad_out * out).sum(-1)
-    return -(weight * delta).masked_fill(lse == -math.inf, 0.0).sum((0, 2))
+    return -(weight * delta).masked_fill(lse == -math.inf, 0.0)

@@ -1,8 +1,8 @@
 """ONNX export of the models, with the mask inside the graph.
 
 The model is traced by `torch.onnx.export`. The mask becomes comparisons of positions, so the file
-works for every batch size and length, and nobody who runs it has to build a mask. Padding is an
-input. A mask with data of one length, such as `tree`, needs a fixed length.
+works for every batch size and length, and the caller does not build a mask. Padding is an input. A
+mask with data of one length, such as `tree`, needs a fixed length.
 """
 
 from __future__ import annotations

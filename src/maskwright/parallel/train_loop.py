@@ -141,10 +141,8 @@ class CPShard:
             elif isinstance(mask, BoundMask):
                 q_start, mask = q_start or mask.frame.q_start, mask.mask
             # Queries and keys have the positions of the layout; a q_start of 0 is that of all rows.
-            unsupported = {"dropout_p": options.dropout_p or None, "q_start": q_start or None}
-            unsupported |= {name: getattr(options, name) for name in ("softcap", "bias", "sinks")}
-            for name, value in unsupported.items():
-                if value is not None:
+            for name, value in (("dropout_p", options.dropout_p), ("q_start", q_start)):
+                if value:
                     raise Unsupported(
                         f"context_parallel_attention does not support {name}={value}. Remove it.",
                         target="context_parallel_attention",
@@ -153,6 +151,9 @@ class CPShard:
                 *(q, k, v, mask, self.group),
                 layout=self.layout,
                 scale=options.scale,
+                softcap=options.softcap,
+                bias=options.bias,
+                sinks=options.sinks,
                 enable_gqa=options.enable_gqa,
                 impl=options.impl,
                 return_lse=options.return_lse,

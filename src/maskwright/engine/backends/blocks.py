@@ -20,7 +20,7 @@ import torch
 from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans
 from maskwright.engine.dropout import dropout_keep
-from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor, sink_gradient
+from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor, sink_row_gradient
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def backward(
     sinks: list[torch.Tensor] = []
     if scores.sinks is not None:
         weighted = (lse.to(dtype), scores.sinks, grad_out.to(dtype), out.to(dtype))
-        sinks = [sink_gradient(*weighted).to(scores.sinks.dtype)]
+        sinks = [sink_row_gradient(*weighted).sum((0, 2)).to(scores.sinks.dtype)]
         grad_out = grad_out.to(dtype) * sink_factor(lse.to(dtype), scores.sinks).unsqueeze(-1)
     for block in _blocks(params, q, k, v, scores):
         rows = block.rows

@@ -14,8 +14,6 @@ import triton.language as tl
 
 from maskwright.engine.backends.triton.forward_kernels import FREE, read_item
 from maskwright.engine.backends.triton.tile import (
-    add_exact_product,
-    all_finite,
     dot,
     exponential,
     kept_cells,
@@ -24,7 +22,6 @@ from maskwright.engine.backends.triton.tile import (
     score_tile,
     store_rows,
     visible_cells,
-    with_flags,
 )
 
 
@@ -49,7 +46,7 @@ def delta_kernel(
 @triton.jit
 def _softmax_gradients(
     products, grads, visible, norm, delta, rows, cols, batch, head, scoring, dropout,
-    PARTIAL: tl.constexpr, DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr,
+    PARTIAL: tl.constexpr, DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr,
     BASE2: tl.constexpr,
 ):  # fmt: skip
     """The softmax weights with dropout and dS before the factor scale, from q · k and dO · v.
@@ -58,8 +55,6 @@ def _softmax_gradients(
     """
     scores, curve = score_tile(products, rows, cols, batch, head, scoring, SOFTCAP, BASE2)
     p = exponential(scores - norm, BASE2)
-    if EXACT:  # a score of -inf has weight 0 also in a row whose logsumexp is not finite
-        p = tl.where(scores == float("-inf"), 0.0, p)
     if PARTIAL:
         p = tl.where(visible, p, 0.0)
     dropped = p
@@ -81,11 +76,11 @@ def _dq_runs(
     state, query, keys, spans, where, scoring, dropout, kv_len,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
-    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Adds the runs of tiles of one kind to dQ."""
-    acc, flags, cursor = state
+    acc, cursor = state
     q, grad, norm, delta, rows, batch, head = query
     K, k_strides, V, v_strides = keys
     first, last, Starts, Stops = spans
@@ -111,16 +106,10 @@ def _dq_runs(
                 )
             _, ds = _softmax_gradients(
                 products, grads, visible, norm[:, None], delta[:, None], rows[:, None],
-                cols[None, :], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, EXACT, BASE2,
+                cols[None, :], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, BASE2,
             )  # fmt: skip
-            if EXACT:  # a row whose scores are all -inf is as fully masked
-                inside = (norm != float("inf"))[:, None] & (cols < kv_len)[None, :]
-                if PARTIAL:
-                    inside = inside & visible
-                acc, flags = add_exact_product(ds, k, inside, acc, flags, INTERPRET)
-            else:
-                acc = dot(round_to(ds, k.dtype, INTERPRET), k, acc, INTERPRET)
-    return acc, flags, cursor
+            acc = dot(round_to(ds, k.dtype, INTERPRET), k, acc, INTERPRET)
+    return acc, cursor
 
 
 @triton.jit(do_not_specialize=FREE)
@@ -136,10 +125,10 @@ def dq_kernel(
     scale, seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
-    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr,
 ):  # fmt: skip
-    """Computes dQ of the items of one program; with `EXACT` of those that are not finite."""
+    """Computes dQ of the items of one program."""
     scoring = (
         factor, cap, Distance, distance_sh, distance_zero, num_distances,
         Bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len,
@@ -152,53 +141,45 @@ def dq_kernel(
         rows = top + tl.arange(0, BLOCK_M)
         real = rows < q_len
         dq_at = DQ + batch.to(tl.int64) * dq_sb + head.to(tl.int64) * dq_sh
-        pending = True
-        if EXACT:
-            stored = load_rows(dq_at, top, q_len, (dq_sm, dq_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
-            pending = all_finite(stored.to(tl.float32)) == 0
-        if pending:
-            q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
-            q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
-            g_at = Grad + batch.to(tl.int64) * g_sb + head.to(tl.int64) * g_sh
-            grad = load_rows(g_at, top, q_len, (g_sm, g_sd), BLOCK_M, V_DIM, BLOCK_DV, True)
-            row_at = (batch * heads + head).to(tl.int64) * q_len + rows
-            norm = tl.load(Norm + row_at, mask=real, other=0.0)
-            delta = tl.load(Delta + row_at, mask=real, other=0.0)
-            k_at = K + batch.to(tl.int64) * k_sb + (head // group).to(tl.int64) * k_sh
-            v_at = V + batch.to(tl.int64) * v_sb + (head // group).to(tl.int64) * v_sh
-            keys = (k_at, (k_sn, k_sd), v_at, (v_sn, v_sd))
-            first = tl.load(Offsets + plane * q_len + rows, mask=real, other=0)
-            last = tl.load(Offsets + plane * q_len + rows + 1, mask=real, other=0)
-            query = (q, grad, norm, delta, rows, batch, head)
-            spans = (first, last, Starts, Stops)
-            flags = tl.zeros([BLOCK_M, BLOCK_D if EXACT else 1], tl.int32)
-            state = (tl.zeros([BLOCK_M, BLOCK_D], tl.float32), flags, first)
-            index = plane * num_blocks + block
-            full = (
-                tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
-                Full_starts, Full_stops,
-            )  # fmt: skip
-            state = _dq_runs(
-                state, query, keys, spans, full, scoring, dropout, kv_len,
-                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, False,
-            )  # fmt: skip
-            partial = (
-                tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
-                Part_starts, Part_stops,
-            )  # fmt: skip
-            state = _dq_runs(
-                state, query, keys, spans, partial, scoring, dropout, kv_len,
-                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, True,
-            )  # fmt: skip
-            acc, flags, _ = state
-            if EXACT:
-                acc = with_flags(acc, flags)
-            store_rows(
-                acc * scale, dq_at, top, q_len, (dq_sm, dq_sd), BLOCK_M, HEAD_DIM, BLOCK_D,
-                INTERPRET,
-            )  # fmt: skip
+        q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
+        q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
+        g_at = Grad + batch.to(tl.int64) * g_sb + head.to(tl.int64) * g_sh
+        grad = load_rows(g_at, top, q_len, (g_sm, g_sd), BLOCK_M, V_DIM, BLOCK_DV, True)
+        row_at = (batch * heads + head).to(tl.int64) * q_len + rows
+        norm = tl.load(Norm + row_at, mask=real, other=0.0)
+        delta = tl.load(Delta + row_at, mask=real, other=0.0)
+        k_at = K + batch.to(tl.int64) * k_sb + (head // group).to(tl.int64) * k_sh
+        v_at = V + batch.to(tl.int64) * v_sb + (head // group).to(tl.int64) * v_sh
+        keys = (k_at, (k_sn, k_sd), v_at, (v_sn, v_sd))
+        first = tl.load(Offsets + plane * q_len + rows, mask=real, other=0)
+        last = tl.load(Offsets + plane * q_len + rows + 1, mask=real, other=0)
+        query = (q, grad, norm, delta, rows, batch, head)
+        spans = (first, last, Starts, Stops)
+        state = (tl.zeros([BLOCK_M, BLOCK_D], tl.float32), first)
+        index = plane * num_blocks + block
+        full = (
+            tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
+            Full_starts, Full_stops,
+        )  # fmt: skip
+        state = _dq_runs(
+            state, query, keys, spans, full, scoring, dropout, kv_len,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+            ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, False,
+        )  # fmt: skip
+        partial = (
+            tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
+            Part_starts, Part_stops,
+        )  # fmt: skip
+        state = _dq_runs(
+            state, query, keys, spans, partial, scoring, dropout, kv_len,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+            ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, True,
+        )  # fmt: skip
+        acc, _ = state
+        store_rows(
+            acc * scale, dq_at, top, q_len, (dq_sm, dq_sd), BLOCK_M, HEAD_DIM, BLOCK_D,
+            INTERPRET,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -206,11 +187,11 @@ def _dkdv_runs(
     state, key, queries, spans, where, scoring, dropout, q_len,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
-    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Adds the runs of tiles of one kind to dK and dV; the tiles are (keys, queries)."""
-    dk, dv, dk_flags, dv_flags, cursor = state
+    dk, dv, cursor = state
     k, v, cols, batch, head = key
     Q, q_strides, Grad, g_strides, Norm, Delta = queries
     first, last, Starts, Stops = spans
@@ -238,19 +219,11 @@ def _dkdv_runs(
                 )
             p, ds = _softmax_gradients(
                 products, grads, visible, norm[None, :], delta[None, :], rows[None, :],
-                cols[:, None], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, EXACT, BASE2,
+                cols[:, None], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, BASE2,
             )  # fmt: skip
-            if EXACT:
-                inside = (norm != float("inf"))[None, :] & (rows < q_len)[None, :]
-                inside = inside & (cols >= 0)[:, None]
-                if PARTIAL:
-                    inside = inside & visible
-                dv, dv_flags = add_exact_product(p, grad, inside, dv, dv_flags, INTERPRET)
-                dk, dk_flags = add_exact_product(ds, q, inside, dk, dk_flags, INTERPRET)
-            else:
-                dv = dot(round_to(p, grad.dtype, INTERPRET), grad, dv, INTERPRET)
-                dk = dot(round_to(ds, q.dtype, INTERPRET), q, dk, INTERPRET)
-    return dk, dv, dk_flags, dv_flags, cursor
+            dv = dot(round_to(p, grad.dtype, INTERPRET), grad, dv, INTERPRET)
+            dk = dot(round_to(ds, q.dtype, INTERPRET), q, dk, INTERPRET)
+    return dk, dv, cursor
 
 
 @triton.jit(do_not_specialize=[*FREE, "head_planes"])
@@ -266,10 +239,10 @@ def dkdv_kernel(
     scale, seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
-    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr,
 ):  # fmt: skip
-    """Computes dK and dV of the items of one program; with `EXACT` of those that are not finite.
+    """Computes dK and dV of the items of one program.
 
     `mask_heads` counts KV heads where the mask varies over heads, else it is 1, and `head_planes` is
     the number of the mask's planes for each: the GQA group or 1. The query heads of a KV head are
@@ -290,61 +263,46 @@ def dkdv_kernel(
         real = cols < kv_len
         dk_at = DK + batch.to(tl.int64) * dk_sb + kv_head.to(tl.int64) * dk_sh
         dv_at = DV + batch.to(tl.int64) * dv_sb + kv_head.to(tl.int64) * dv_sh
-        pending = True
-        if EXACT:
-            stored_dk = load_rows(
-                dk_at, left, kv_len, (dk_sn, dk_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True
-            )
-            stored_dv = load_rows(
-                dv_at, left, kv_len, (dv_sn, dv_sd), BLOCK_N, V_DIM, BLOCK_DV, True
-            )
-            finite = all_finite(stored_dk.to(tl.float32)) & all_finite(stored_dv.to(tl.float32))
-            pending = finite == 0
-        if pending:
-            k_at = K + batch.to(tl.int64) * k_sb + kv_head.to(tl.int64) * k_sh
-            k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
-            v_at = V + batch.to(tl.int64) * v_sb + kv_head.to(tl.int64) * v_sh
-            v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
-            dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-            dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-            dk_flags = tl.zeros([BLOCK_N, BLOCK_D if EXACT else 1], tl.int32)
-            dv_flags = tl.zeros([BLOCK_N, BLOCK_DV if EXACT else 1], tl.int32)
-            for member in range(group):
-                head = kv_head * group + member
-                own = plane * head_planes + member % head_planes  # the plane of this query head
-                q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
-                g_at = Grad + batch.to(tl.int64) * g_sb + head.to(tl.int64) * g_sh
-                row_at = (batch * heads + head).to(tl.int64) * q_len
-                queries = (q_at, (q_sm, q_sd), g_at, (g_sm, g_sd), Norm + row_at, Delta + row_at)
-                first = tl.load(Offsets + own * kv_len + cols, mask=real, other=0)
-                last = tl.load(Offsets + own * kv_len + cols + 1, mask=real, other=0)
-                key = (k, v, cols, batch, head)
-                spans = (first, last, Starts, Stops)
-                index = own * num_blocks + block
-                full = (
-                    tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
-                    Full_starts, Full_stops,
-                )  # fmt: skip
-                state = (dk, dv, dk_flags, dv_flags, first)
-                state = _dkdv_runs(
-                    state, key, queries, spans, full, scoring, dropout, q_len,
-                    HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                    ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, False,
-                )  # fmt: skip
-                partial = (
-                    tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
-                    Part_starts, Part_stops,
-                )  # fmt: skip
-                state = _dkdv_runs(
-                    state, key, queries, spans, partial, scoring, dropout, q_len,
-                    HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                    ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, True,
-                )  # fmt: skip
-                dk, dv, dk_flags, dv_flags, _ = state
-            if EXACT:
-                dk, dv = with_flags(dk, dk_flags), with_flags(dv, dv_flags)
-            store_rows(
-                dk * scale, dk_at, left, kv_len, (dk_sn, dk_sd), BLOCK_N, HEAD_DIM, BLOCK_D,
-                INTERPRET,
+        k_at = K + batch.to(tl.int64) * k_sb + kv_head.to(tl.int64) * k_sh
+        k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
+        v_at = V + batch.to(tl.int64) * v_sb + kv_head.to(tl.int64) * v_sh
+        v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
+        dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+        for member in range(group):
+            head = kv_head * group + member
+            own = plane * head_planes + member % head_planes  # the plane of this query head
+            q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
+            g_at = Grad + batch.to(tl.int64) * g_sb + head.to(tl.int64) * g_sh
+            row_at = (batch * heads + head).to(tl.int64) * q_len
+            queries = (q_at, (q_sm, q_sd), g_at, (g_sm, g_sd), Norm + row_at, Delta + row_at)
+            first = tl.load(Offsets + own * kv_len + cols, mask=real, other=0)
+            last = tl.load(Offsets + own * kv_len + cols + 1, mask=real, other=0)
+            key = (k, v, cols, batch, head)
+            spans = (first, last, Starts, Stops)
+            index = own * num_blocks + block
+            full = (
+                tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
+                Full_starts, Full_stops,
             )  # fmt: skip
-            store_rows(dv, dv_at, left, kv_len, (dv_sn, dv_sd), BLOCK_N, V_DIM, BLOCK_DV, INTERPRET)
+            state = (dk, dv, first)
+            state = _dkdv_runs(
+                state, key, queries, spans, full, scoring, dropout, q_len,
+                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+                ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, False,
+            )  # fmt: skip
+            partial = (
+                tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
+                Part_starts, Part_stops,
+            )  # fmt: skip
+            state = _dkdv_runs(
+                state, key, queries, spans, partial, scoring, dropout, q_len,
+                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+                ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, True,
+            )  # fmt: skip
+            dk, dv, _ = state
+        store_rows(
+            dk * scale, dk_at, left, kv_len, (dk_sn, dk_sd), BLOCK_N, HEAD_DIM, BLOCK_D,
+            INTERPRET,
+        )  # fmt: skip
+        store_rows(dv, dv_at, left, kv_len, (dv_sn, dv_sd), BLOCK_N, V_DIM, BLOCK_DV, INTERPRET)

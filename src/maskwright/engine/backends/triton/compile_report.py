@@ -68,7 +68,6 @@ def compile_kernel(
     config: Config | None = None,
     *,
     one_interval: bool = True,
-    exact: bool = False,
 ) -> CompiledKernel:
     """Compile one kernel in its default configuration.
 
@@ -79,7 +78,6 @@ def compile_kernel(
         dtype: Name of the dtype.
         config: A configuration in place of the default one.
         one_interval: Whether no row of the mask has more than one interval.
-        exact: Compile the variant that repairs blocks with NaN or infinity.
 
     Returns:
         The figures of the compiled kernel.
@@ -88,11 +86,11 @@ def compile_kernel(
     if config is None:
         config = getattr(select_configs(head_dim, head_dim, ITEM_SIZES[dtype], gpu.backend), name)
     made = triton.compile(
-        _source(KERNELS[name], dtype, head_dim, config, (one_interval, exact)),
+        _source(KERNELS[name], dtype, head_dim, config, one_interval),
         target=gpu,
         options={
             "num_warps": config.num_warps,
-            "num_stages": 1 if exact else config.num_stages,  # as the launches do
+            "num_stages": config.num_stages,
             "enable_fp_fusion": True,
         },
     )
@@ -102,7 +100,7 @@ def compile_kernel(
 
 
 def _source(
-    kernel: Any, dtype: str, head_dim: int, config: Config, variant: tuple[bool, bool]
+    kernel: Any, dtype: str, head_dim: int, config: Config, one_interval: bool
 ) -> ASTSource:
     constants = {
         "HEAD_DIM": head_dim,
@@ -111,10 +109,9 @@ def _source(
         "BLOCK_DV": head_dim,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
-        "ONE_INTERVAL": variant[0],
+        "ONE_INTERVAL": one_interval,
         "DROPOUT": False,
         "SOFTCAP": False,
-        "EXACT": variant[1],
         "INTERPRET": False,
         "BASE2": dtype != "float32",
     }

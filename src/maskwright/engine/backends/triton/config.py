@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from triton import knobs
-
 
 class Config(NamedTuple):
     """The tile of one kernel and the resources of one program."""
@@ -36,6 +34,8 @@ INTERPRETED = Configs(
 
 def is_interpreted() -> bool:
     """Whether Triton's interpreter runs the kernels, on CPU tensors (TRITON_INTERPRET=1)."""
+    from triton import knobs
+
     return bool(knobs.runtime.interpret)
 
 

@@ -12,8 +12,6 @@ import triton.language as tl
 from maskwright.engine.backends.triton.forward_kernels import FREE
 from maskwright.engine.backends.triton.tile import (
     LN2,
-    add_exact_product,
-    all_finite,
     dot,
     exponential,
     in_base,
@@ -23,7 +21,6 @@ from maskwright.engine.backends.triton.tile import (
     round_to,
     score_tile,
     visible_cells,
-    with_flags,
 )
 
 
@@ -38,7 +35,7 @@ def decode_kernel(
     seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr,
 ):  # fmt: skip
     """Output and logsumexp, in the base of the scores, of one split of one KV head.
@@ -63,74 +60,63 @@ def decode_kernel(
     place = ((batch * heads + head).to(tl.int64) * q_len + rows) * num_splits + split
     out_at = Split_out + place[:, None] * V_DIM + v_dims[None, :]
     out_mask = real[:, None] & (v_dims < V_DIM)[None, :]
-    pending = True
-    if EXACT:
-        pending = all_finite(tl.load(out_at, mask=out_mask, other=0.0)) == 0
-    if pending:
-        q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64)[:, None] * q_sh
-        q_at = q_at + rows.to(tl.int64)[:, None] * q_sm + dims[None, :] * q_sd
-        q = tl.load(q_at, mask=real[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
-        k_at = K + batch.to(tl.int64) * k_sb + kv_head.to(tl.int64) * k_sh
-        v_at = V + batch.to(tl.int64) * v_sb + kv_head.to(tl.int64) * v_sh
-        plane = (batch % mask_batch) * mask_heads + kv_head % mask_heads
-        span = Offsets + plane * span_rows + index % span_rows
-        cursor = tl.load(span, mask=real, other=0)
-        last = tl.load(span + 1, mask=real, other=0)
-        acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-        flags = tl.zeros([BLOCK_M, BLOCK_DV if EXACT else 1], tl.int32)
-        total = tl.zeros([BLOCK_M], tl.float32)
-        maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        share = Splits + plane * (num_splits + 1) + split
-        for n in range(tl.load(share), tl.load(share + 1)):
-            entry = tl.load(Tiles + n)
-            left = entry // 2 * BLOCK_N
-            cols = left + tl.arange(0, BLOCK_N)
-            k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
-            zero = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            products = dot(q, k.T, zero, INTERPRET)
-            scores, _ = score_tile(
-                products,
-                rows[:, None],
-                cols[None, :],
-                batch,
-                head[:, None],
-                scoring,
-                SOFTCAP,
-                BASE2,
+    q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64)[:, None] * q_sh
+    q_at = q_at + rows.to(tl.int64)[:, None] * q_sm + dims[None, :] * q_sd
+    q = tl.load(q_at, mask=real[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
+    k_at = K + batch.to(tl.int64) * k_sb + kv_head.to(tl.int64) * k_sh
+    v_at = V + batch.to(tl.int64) * v_sb + kv_head.to(tl.int64) * v_sh
+    plane = (batch % mask_batch) * mask_heads + kv_head % mask_heads
+    span = Offsets + plane * span_rows + index % span_rows
+    cursor = tl.load(span, mask=real, other=0)
+    last = tl.load(span + 1, mask=real, other=0)
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    share = Splits + plane * (num_splits + 1) + split
+    for n in range(tl.load(share), tl.load(share + 1)):
+        entry = tl.load(Tiles + n)
+        left = entry // 2 * BLOCK_N
+        cols = left + tl.arange(0, BLOCK_N)
+        k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
+        zero = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        products = dot(q, k.T, zero, INTERPRET)
+        scores, _ = score_tile(
+            products,
+            rows[:, None],
+            cols[None, :],
+            batch,
+            head[:, None],
+            scoring,
+            SOFTCAP,
+            BASE2,
+        )
+        visible = tl.full([BLOCK_M, BLOCK_N], 1, tl.int1)
+        if entry % 2 == 0:
+            visible, cursor = visible_cells(
+                cols[None, :], left + BLOCK_N, cursor, last, Starts, Stops, BLOCK_M, BLOCK_N
             )
-            visible = tl.full([BLOCK_M, BLOCK_N], 1, tl.int1)
-            if entry % 2 == 0:
-                visible, cursor = visible_cells(
-                    cols[None, :], left + BLOCK_N, cursor, last, Starts, Stops, BLOCK_M, BLOCK_N
-                )
-            scores = tl.where(visible, scores, float("-inf"))
-            new = tl.maximum(maximum, tl.max(scores, 1))
-            shift = tl.where(new == float("-inf"), 0.0, new)
-            alpha = exponential(maximum - shift, BASE2)
-            p = exponential(scores - shift[:, None], BASE2)
-            total = total * alpha + tl.sum(p, 1)
-            if DROPOUT:
-                kept = kept_cells(
-                    rows[:, None], cols[None, :], batch, head[:, None],
-                    seed_low, seed_high, threshold,
-                )  # fmt: skip
-                p = tl.where(kept, p * keep_factor, 0.0)
-            v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
-            acc = acc * alpha[:, None]
-            if EXACT:  # from the scores: the compiler cannot move `visible` between layouts
-                inside = (scores > float("-inf")) | (scores != scores)
-                acc, flags = add_exact_product(p, v, inside, acc, flags, INTERPRET)
-            else:
-                acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
-            maximum = new
-        empty = total == 0  # the total of a row with NaN is NaN
-        out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, total)[:, None])
-        if EXACT:
-            out = tl.where(empty[:, None], 0.0, with_flags(out, flags))
-        tl.store(out_at, out, mask=out_mask)
-        lse = maximum + logarithm(tl.where(empty, 1.0, total), BASE2)
-        lse = tl.where(maximum == float("inf"), float("inf"), lse)
-        tl.store(Split_lse + place, lse, mask=real)
+        scores = tl.where(visible, scores, float("-inf"))
+        new = tl.maximum(maximum, tl.max(scores, 1))
+        shift = tl.where(new == float("-inf"), 0.0, new)
+        alpha = exponential(maximum - shift, BASE2)
+        p = exponential(scores - shift[:, None], BASE2)
+        total = total * alpha + tl.sum(p, 1)
+        if DROPOUT:
+            kept = kept_cells(
+                rows[:, None], cols[None, :], batch, head[:, None],
+                seed_low, seed_high, threshold,
+            )  # fmt: skip
+            p = tl.where(kept, p * keep_factor, 0.0)
+        v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
+        acc = acc * alpha[:, None]
+        acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
+        maximum = new
+    empty = total == 0  # the total of a row with NaN is NaN
+    out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, total)[:, None])
+    tl.store(out_at, out, mask=out_mask)
+    lse = maximum + logarithm(tl.where(empty, 1.0, total), BASE2)
+    lse = tl.where(maximum == float("inf"), float("inf"), lse)
+    tl.store(Split_lse + place, lse, mask=real)
 
 
 @triton.jit(do_not_specialize=["heads", "q_len", "num_splits"])

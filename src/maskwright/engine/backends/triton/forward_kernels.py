@@ -7,8 +7,6 @@ import triton.language as tl
 
 from maskwright.engine.backends.triton.tile import (
     LN2,
-    add_exact_product,
-    all_finite,
     dot,
     exponential,
     in_base,
@@ -19,7 +17,6 @@ from maskwright.engine.backends.triton.tile import (
     score_tile,
     store_rows,
     visible_cells,
-    with_flags,
 )
 
 
@@ -40,11 +37,11 @@ def _visit_runs(
     state, query, keys, spans, where, scoring, dropout, kv_len,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
-    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Updates accumulator, sum and maximum by the runs of tiles of one kind."""
-    acc, total, maximum, flags, cursor = state
+    acc, total, maximum, cursor = state
     q, rows, batch, head = query
     K, k_strides, V, v_strides = keys
     first, last, Starts, Stops = spans
@@ -84,15 +81,9 @@ def _visit_runs(
                 p = tl.where(kept, p * keep_factor, 0.0)
             v = load_rows(V, tile * BLOCK_N, kv_len, v_strides, BLOCK_N, V_DIM, BLOCK_DV, PARTIAL)
             acc = acc * alpha[:, None]
-            if EXACT:
-                inside = scores == scores
-                if PARTIAL:
-                    inside = visible
-                acc, flags = add_exact_product(p, v, inside, acc, flags, INTERPRET)
-            else:
-                acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
+            acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
             maximum = new
-    return acc, total, maximum, flags, cursor
+    return acc, total, maximum, cursor
 
 
 # Lengths, counts and seeds do not become constants, so that new ones compile nothing.
@@ -115,14 +106,10 @@ def forward_kernel(
     Sinks, seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
-    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, INTERPRET: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr,
 ):  # fmt: skip
-    """Output and logsumexp of the items of one program.
-
-    With `EXACT` only the blocks whose output is not finite are computed again, so that NaN and
-    infinity in masked cells have no influence.
-    """
+    """Output and logsumexp of the items of one program."""
     scoring = (
         factor, cap, Distance, distance_sh, distance_zero, num_distances,
         Bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len,
@@ -135,65 +122,54 @@ def forward_kernel(
         rows = top + tl.arange(0, BLOCK_M)
         real = rows < q_len
         out_at = Out + batch.to(tl.int64) * o_sb + head.to(tl.int64) * o_sh
-        pending = True
-        if EXACT:
-            stored = load_rows(out_at, top, q_len, (o_sm, 1), BLOCK_M, V_DIM, BLOCK_DV, True)
-            pending = all_finite(stored.to(tl.float32)) == 0
-        if pending:
-            q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
-            q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
-            k_at = K + batch.to(tl.int64) * k_sb + (head // group).to(tl.int64) * k_sh
-            v_at = V + batch.to(tl.int64) * v_sb + (head // group).to(tl.int64) * v_sh
-            keys = (k_at, (k_sn, k_sd), v_at, (v_sn, v_sd))
-            first = tl.load(Offsets + plane * q_len + rows, mask=real, other=0)
-            last = tl.load(Offsets + plane * q_len + rows + 1, mask=real, other=0)
-            query = (q, rows, batch, head)
-            spans = (first, last, Starts, Stops)
-            flags = tl.zeros([BLOCK_M, BLOCK_DV if EXACT else 1], tl.int32)
-            state = (
-                tl.zeros([BLOCK_M, BLOCK_DV], tl.float32),
-                tl.zeros([BLOCK_M], tl.float32),
-                tl.full([BLOCK_M], float("-inf"), tl.float32),
-                flags,
-                first,
-            )
-            index = plane * num_blocks + block
-            full = (
-                tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
-                Full_starts, Full_stops,
-            )  # fmt: skip
-            state = _visit_runs(
-                state, query, keys, spans, full, scoring, dropout, kv_len,
-                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, False,
-            )  # fmt: skip
-            partial = (
-                tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
-                Part_starts, Part_stops,
-            )  # fmt: skip
-            state = _visit_runs(
-                state, query, keys, spans, partial, scoring, dropout, kv_len,
-                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
-                ONE_INTERVAL, DROPOUT, SOFTCAP, EXACT, INTERPRET, BASE2, True,
-            )  # fmt: skip
-            acc, total, maximum, flags, _ = state
-            empty = total == 0  # the total of a row with NaN is NaN
-            norm = total
-            if Sinks is not None:  # one more logit in the denominator, without a value
-                sink = in_base(tl.load(Sinks + head), BASE2)
-                shift = tl.maximum(maximum, sink)
-                shift = tl.where(empty, 0.0, shift)
-                norm = total * exponential(maximum - shift, BASE2) + exponential(
-                    sink - shift, BASE2
-                )
-                acc = acc * exponential(maximum - shift, BASE2)[:, None]
-            out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, norm)[:, None])
-            if EXACT:
-                out = tl.where(empty[:, None], 0.0, with_flags(out, flags))
-            store_rows(out, out_at, top, q_len, (o_sm, 1), BLOCK_M, V_DIM, BLOCK_DV, INTERPRET)
-            lse = maximum + logarithm(tl.where(empty, 1.0, total), BASE2)
-            if BASE2:
-                lse = lse * LN2
-            lse = tl.where(maximum == float("inf"), float("inf"), lse)
-            lse_at = Lse + (batch * heads + head).to(tl.int64) * q_len + rows
-            tl.store(lse_at, lse, mask=real)
+        q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
+        q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
+        k_at = K + batch.to(tl.int64) * k_sb + (head // group).to(tl.int64) * k_sh
+        v_at = V + batch.to(tl.int64) * v_sb + (head // group).to(tl.int64) * v_sh
+        keys = (k_at, (k_sn, k_sd), v_at, (v_sn, v_sd))
+        first = tl.load(Offsets + plane * q_len + rows, mask=real, other=0)
+        last = tl.load(Offsets + plane * q_len + rows + 1, mask=real, other=0)
+        query = (q, rows, batch, head)
+        spans = (first, last, Starts, Stops)
+        state = (
+            tl.zeros([BLOCK_M, BLOCK_DV], tl.float32),
+            tl.zeros([BLOCK_M], tl.float32),
+            tl.full([BLOCK_M], float("-inf"), tl.float32),
+            first,
+        )
+        index = plane * num_blocks + block
+        full = (
+            tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
+            Full_starts, Full_stops,
+        )  # fmt: skip
+        state = _visit_runs(
+            state, query, keys, spans, full, scoring, dropout, kv_len,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+            ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, False,
+        )  # fmt: skip
+        partial = (
+            tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
+            Part_starts, Part_stops,
+        )  # fmt: skip
+        state = _visit_runs(
+            state, query, keys, spans, partial, scoring, dropout, kv_len,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+            ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, True,
+        )  # fmt: skip
+        acc, total, maximum, _ = state
+        empty = total == 0  # the total of a row with NaN is NaN
+        norm = total
+        if Sinks is not None:  # one more logit in the denominator, without a value
+            sink = in_base(tl.load(Sinks + head), BASE2)
+            shift = tl.maximum(maximum, sink)
+            shift = tl.where(empty, 0.0, shift)
+            norm = total * exponential(maximum - shift, BASE2) + exponential(sink - shift, BASE2)
+            acc = acc * exponential(maximum - shift, BASE2)[:, None]
+        out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, norm)[:, None])
+        store_rows(out, out_at, top, q_len, (o_sm, 1), BLOCK_M, V_DIM, BLOCK_DV, INTERPRET)
+        lse = maximum + logarithm(tl.where(empty, 1.0, total), BASE2)
+        if BASE2:
+            lse = lse * LN2
+        lse = tl.where(maximum == float("inf"), float("inf"), lse)
+        lse_at = Lse + (batch * heads + head).to(tl.int64) * q_len + rows
+        tl.store(lse_at, lse, mask=real)

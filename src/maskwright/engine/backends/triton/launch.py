@@ -78,11 +78,10 @@ def score_args(params: AttentionParams, terms: ScoreTerms) -> tuple[Any, ...]:
     cap = terms.softcap
     unit = LOG2E if is_base2(params) else 1.0
     factor = params.scale * unit if cap is None else params.scale / cap
-    frame = params.mask.frame
     distance: tuple[Any, ...] = (None, 0, 0, 0)
     if terms.distance is not None:
         values, zero = terms.distance
-        shift = zero + frame.k_start - frame.q_start
+        shift = zero - params.mask.frame.q_start
         distance = (values, _head_stride(values), shift, values.shape[1])
     bias: tuple[Any, ...] = (None, 0, 0, 0, 0)
     if terms.bias is not None:
@@ -90,7 +89,7 @@ def score_args(params: AttentionParams, terms: ScoreTerms) -> tuple[Any, ...]:
     grid: tuple[Any, ...] = (None, 0, 0, 0, 0)
     if terms.grid is not None:
         values, height, width = terms.grid
-        grid = (values, _head_stride(values), height, width, frame.q_start - frame.k_start)
+        grid = (values, _head_stride(values), height, width, params.mask.frame.q_start)
     return factor, (cap or 0.0) * unit, *distance, *bias, *grid
 
 
@@ -154,10 +153,9 @@ def run_forward(
         terms.sinks,
         *dropout_args(params),
     )
-    for exact in (False, True):
-        forward_kernel[(num_programs(items[0], q.device),)](
-            *args, **_constants(params, config, work, terms, exact)
-        )
+    forward_kernel[(num_programs(items[0], q.device),)](
+        *args, **_constants(params, config, work, terms)
+    )
     return out, lse
 
 
@@ -178,26 +176,24 @@ def _run_decode(
     planes, mask_heads = work.planes
     varies = params.mask.shape[1] > 1
     block_dv = block_dim(v_head_dim)
-    for exact in (False, True):
-        decode_kernel[(batch * kv_heads * num_splits,)](
-            *(q, k, v, split_out, split_lse, *q.stride(), *k.stride(), *v.stride()),
-            *work.tensors,
-            *(num_splits, planes, mask_heads, group * q_len if varies else q_len, kv_heads),
-            *(heads, group, q_len, kv_len, *score_args(params, terms), *dropout_args(params)),
-            HEAD_DIM=head_dim,
-            V_DIM=v_head_dim,
-            BLOCK_D=block_dim(head_dim),
-            BLOCK_DV=block_dv,
-            BLOCK_M=block_dim(group * q_len),
-            BLOCK_N=config.block_n,
-            DROPOUT=params.dropout_p > 0,
-            SOFTCAP=terms.softcap is not None,
-            EXACT=exact,
-            INTERPRET=is_interpreted(),
-            BASE2=is_base2(params),
-            num_warps=config.num_warps,
-            num_stages=1 if exact else config.num_stages,
-        )
+    decode_kernel[(batch * kv_heads * num_splits,)](
+        *(q, k, v, split_out, split_lse, *q.stride(), *k.stride(), *v.stride()),
+        *work.tensors,
+        *(num_splits, planes, mask_heads, group * q_len if varies else q_len, kv_heads),
+        *(heads, group, q_len, kv_len, *score_args(params, terms), *dropout_args(params)),
+        HEAD_DIM=head_dim,
+        V_DIM=v_head_dim,
+        BLOCK_D=block_dim(head_dim),
+        BLOCK_DV=block_dv,
+        BLOCK_M=block_dim(group * q_len),
+        BLOCK_N=config.block_n,
+        DROPOUT=params.dropout_p > 0,
+        SOFTCAP=terms.softcap is not None,
+        INTERPRET=is_interpreted(),
+        BASE2=is_base2(params),
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )
     merge_kernel[(batch * heads * q_len,)](
         *(split_out, split_lse, out, lse, terms.sinks, *out.stride()[:3]),
         *(heads, q_len, num_splits),
@@ -210,7 +206,7 @@ def _run_decode(
 
 
 def _constants(
-    params: AttentionParams, config: Config, work: WorkList, terms: ScoreTerms, exact: bool
+    params: AttentionParams, config: Config, work: WorkList, terms: ScoreTerms
 ) -> dict[str, Any]:
     """The compile-time arguments of a kernel over a work list."""
     head_dim, v_head_dim = params.shape.head_dim, params.shape.v_head_dim
@@ -224,11 +220,10 @@ def _constants(
         "ONE_INTERVAL": work.has_one_interval,
         "DROPOUT": params.dropout_p > 0,
         "SOFTCAP": terms.softcap is not None,
-        "EXACT": exact,
         "INTERPRET": is_interpreted(),
         "BASE2": is_base2(params),
         "num_warps": config.num_warps,
-        "num_stages": 1 if exact else config.num_stages,
+        "num_stages": config.num_stages,
     }
 
 
@@ -270,17 +265,16 @@ def run_backward(
     key_items = item_args(
         key_list._replace(planes=(key_list.planes[0], kv_heads if varies else 1)), batch, kv_heads
     )
-    for exact in (False, True):
-        dq_kernel[(num_programs(row_items[0], q.device),)](
-            *(*tensors, dq, *strides, *dq.stride(), *row_list.tensors, *row_items, *shared),
-            *scoring,
-            **_constants(params, rows, row_list, terms, exact),
-        )
-        dkdv_kernel[(num_programs(key_items[0], q.device),)](
-            *(*tensors, dk, dv, *strides, *dk.stride(), *dv.stride(), *key_list.tensors),
-            *(*key_items, group if varies else 1, *shared, *scoring),
-            **_constants(params, keys, key_list, terms, exact),
-        )
+    dq_kernel[(num_programs(row_items[0], q.device),)](
+        *(*tensors, dq, *strides, *dq.stride(), *row_list.tensors, *row_items, *shared),
+        *scoring,
+        **_constants(params, rows, row_list, terms),
+    )
+    dkdv_kernel[(num_programs(key_items[0], q.device),)](
+        *(*tensors, dk, dv, *strides, *dk.stride(), *dv.stride(), *key_list.tensors),
+        *(*key_items, group if varies else 1, *shared, *scoring),
+        **_constants(params, keys, key_list, terms),
+    )
     return Gradients(dq, dk, dv, dsinks)
 
 

@@ -19,11 +19,6 @@ LN2 = tl.constexpr(0.6931471805599453)
 NEVER = tl.constexpr(2147483647)  # start of the interval after the last one of a row
 DROPOUT_ROUNDS = tl.constexpr(7)
 
-# What the sum of an exact product is, besides finite; see `add_exact_product`.
-PLUS_INF = tl.constexpr(1)
-MINUS_INF = tl.constexpr(2)
-NAN = tl.constexpr(4)
-
 
 @triton.jit
 def load_rows(
@@ -201,45 +196,3 @@ def kept_cells(rows, cols, batch, head, seed_low, seed_high, threshold):
     word = cols % 64 // 16
     chosen = tl.where(word < 2, tl.where(word == 0, w0, w1), tl.where(word == 2, w2, w3))
     return chosen >= threshold.to(tl.uint32, bitcast=True)
-
-
-@triton.jit
-def add_exact_product(a, b, visible, acc, flags, INTERPRET: tl.constexpr):
-    """Adds a @ b over the visible cells of `a` only, also where `b` is NaN or infinite.
-
-    `acc` sums the finite products. `flags` collects which infinities and NaN the sum has.
-    """
-    a = tl.where(visible, a, 0.0).to(tl.float32)
-    b = b.to(tl.float32)
-    a_finite = tl.abs(a) < float("inf")
-    b_finite = tl.abs(b) < float("inf")
-    acc = dot(tl.where(a_finite, a, 0.0), tl.where(b_finite, b, 0.0), acc, INTERPRET)
-    # Up to 128 products of each kind are counted in one float32: 1, 2**8 and 2**16 are their units.
-    zero = tl.zeros_like(acc)
-    high, low = (b == float("inf")).to(tl.float32), (b == float("-inf")).to(tl.float32)
-    counts = dot((a > 0).to(tl.float32), high + 256.0 * low, zero, INTERPRET)
-    counts = dot((a < 0).to(tl.float32), 256.0 * high + low, counts, INTERPRET)
-    undefined = (visible & (a == 0)).to(tl.float32)
-    counts = dot(undefined, 65536.0 * (high + low), counts, INTERPRET)
-    counts = dot(visible.to(tl.float32), 65536.0 * (b != b).to(tl.float32), counts, INTERPRET)
-    found = counts.to(tl.int32)
-    flags = flags | tl.where((found & 255) > 0, PLUS_INF, 0)
-    flags = flags | tl.where(((found >> 8) & 255) > 0, MINUS_INF, 0)
-    flags = flags | tl.where((found >> 16) > 0, NAN, 0)
-    # An infinite or undefined factor `a` makes the whole row undefined.
-    row = tl.max(tl.where(visible & (a_finite == 0), NAN, 0), 1)
-    return acc, flags | row[:, None]
-
-
-@triton.jit
-def with_flags(x, flags):
-    """The sums of exact products, with their infinities and NaN."""
-    x = tl.where(flags == PLUS_INF, float("inf"), x)
-    x = tl.where(flags == MINUS_INF, float("-inf"), x)
-    return tl.where((flags >= NAN) | (flags == PLUS_INF + MINUS_INF), float("nan"), x)
-
-
-@triton.jit
-def all_finite(x):
-    """Whether every entry of a tile is finite."""
-    return tl.max(tl.max((tl.abs(x) < float("inf")).to(tl.int32) ^ 1, 1), 0) == 0
