@@ -1,7 +1,7 @@
 """Triton kernels that read the spans: forward, backward and decode, for CUDA and ROCm.
 
-They were run in Triton's interpreter and compiled for sm_80, sm_90, sm_100 and gfx942. They were not
-run on GPU hardware. Triton is imported on first use.
+They were run in Triton's interpreter and compiled in float16 for sm_80, sm_90, sm_100 and gfx942.
+They were not run on GPU hardware. Triton is imported on first use.
 
 NaN and infinity in masked cells are not isolated: a tile is multiplied as a whole, so within the
 visited tiles they reach other rows. Tiles without a visible cell are not read.
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 DTYPES: Final = ("float16", "bfloat16", "float32")
 MAX_HEAD_DIM: Final = 256
-EVIDENCE: Final = (
-    "run in Triton's interpreter; compiled for sm_80, sm_90, sm_100 and gfx942; "
-    "not run on GPU hardware"
-)
 
 
 def unsupported(params: AttentionParams) -> str | None:

@@ -49,8 +49,8 @@ def select_configs(head_dim: int, v_head_dim: int, itemsize: int, backend: str) 
         backend: "cuda", "hip", or "cpu" for the interpreter.
 
     Returns:
-        One configuration per kernel. They were chosen so that the compiler spills no registers at
-        head_dim 64 and 128; see docs/gpu.md.
+        One configuration per kernel. Those of float16 were chosen so that the compiler spills no
+        registers at head_dim 64 and 128; see docs/gpu.md.
     """
     if backend == "cpu":
         return INTERPRETED
