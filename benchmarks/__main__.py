@@ -2,6 +2,7 @@
 
 `python -m benchmarks compare --base COMMIT` compares attention in the working tree with an earlier
 commit, `python -m benchmarks compare_core --base-tree DIR` the core with an earlier checkout.
+`python -m benchmarks extrapolation` evaluates models on longer contexts than those of training.
 `python -m benchmarks gpu` compiles the Triton kernels for four GPUs, without having one.
 `python -m benchmarks report` measures nothing: it writes docs/performance.md and its picture.
 """
@@ -12,9 +13,11 @@ import sys
 from importlib import import_module
 from itertools import takewhile
 
-MEASURED = ("core", "targets", "attention", "bias", "variants", "prefill", "training", "explore")
-ON_REQUEST = ("compare", "compare_core", "gpu", "report")  # run only where they are named
-WITH_OPTIONS = ("attention", "bias", "variants", "prefill", "training", "compare", "compare_core")
+MODELS = ("prefill", "bias_models", "training")
+MEASURED = ("core", "targets", "attention", "bias", "variants", *MODELS, "explore")
+COMPARED = ("compare", "compare_core")
+ON_REQUEST = (*COMPARED, "extrapolation", "gpu", "report")  # run only where they are named
+WITH_OPTIONS = ("attention", "bias", "variants", *MODELS, "extrapolation", *COMPARED)
 
 
 def main(given: list[str]) -> int:

@@ -16,8 +16,10 @@ import maskwright as mw  # noqa: E402
 from benchmarks import (  # noqa: E402
     attention,
     bias,
+    bias_models,
     chart,
     compare,
+    extrapolation,
     figures,
     measure,
     prefill,
@@ -388,3 +390,18 @@ def test_bias(name: str) -> None:
 def test_memory_of_bias_grows_with_the_tokens() -> None:
     found = bias.measure_memory(tokens=2_048)
     assert 0 < found["bytes"] < 2_048 * 2_048 * 4 * bias.HEADS
+
+
+def test_models_with_bias_agree() -> None:
+    found = bias_models.measure(tokens=80, pace=ONCE)
+    assert found["models"].keys() == bias_models.MODELS.keys()
+    assert len(bias_models.rows(found)) == 5
+    for model in found["models"].values():
+        assert max(model["gaps"].values()) < 1e-4
+
+
+def test_extrapolation_trains_and_evaluates_all_positions() -> None:
+    found = extrapolation.measure(steps=2)
+    assert found["nats"].keys() == set(extrapolation.POSITIONS)
+    for losses in found["nats"].values():
+        assert all(0 < loss < 10 for loss in losses.values())

@@ -87,15 +87,20 @@ def test_broken_link_stops_build(tmp_path: Path) -> None:
 REFERENCE = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
 
 
-@pytest.mark.parametrize("name", [n for n in mw.__all__ if n not in ("__version__", "recipes")])
+MODULES = ("recipes", "bias")
+
+
+@pytest.mark.parametrize("name", [n for n in mw.__all__ if n not in ("__version__", *MODULES)])
 def test_every_public_name_is_in_reference_once(name: str) -> None:
     module = "maskwright.errors" if hasattr(mw.errors, name) else "maskwright"
     assert REFERENCE.splitlines().count(f"::: {module}.{name}") == 1
 
 
-@pytest.mark.parametrize("name", mw.recipes.__all__)
-def test_every_recipe_is_in_reference_once(name: str) -> None:
-    assert REFERENCE.splitlines().count(f"::: maskwright.recipes.{name}") == 1
+@pytest.mark.parametrize(
+    "name", [f"{module}.{name}" for module in MODULES for name in getattr(mw, module).__all__]
+)
+def test_every_recipe_and_bias_is_in_reference_once(name: str) -> None:
+    assert REFERENCE.splitlines().count(f"::: maskwright.{name}") == 1
 
 
 def test_prompts_in_docstrings_become_code() -> None:

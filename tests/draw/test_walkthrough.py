@@ -96,3 +96,48 @@ def test_printing_shows_all_steps() -> None:
     text = str(mw.walkthrough("我 喜欢", mw.causal()))
     for title in ("Token embeddings", "Masked scores", "Output", "(T, C) = (2, 3)", "喜欢"):
         assert title in text
+
+
+def test_softcap_bias_and_sink_are_steps() -> None:
+    bias = mw.bias.alibi([0.5, 0.25])
+    walk = mw.walkthrough("a b c", mw.causal(), softcap=2.0, bias=bias, sink=0.5, head=1)
+    names = [step.name for step in walk.steps]
+    assert names[4:] == [
+        "scores", "scaled", "capped", "bias", "biased", "masked", "weights", "sink", "output",
+    ]  # fmt: skip
+    np.testing.assert_allclose(walk["capped"].values, 2 * np.tanh(walk["scaled"].values / 2))
+    np.testing.assert_allclose(walk["bias"].values, bias.on(3).dense()[0, 1])
+    np.testing.assert_allclose(walk["biased"].values, walk["capped"].values + walk["bias"].values)
+    assert walk["sink"].shape == (3, 1)
+    for step in walk.steps:
+        for text in (step.title, step.says):
+            assert not text["en"].startswith("walkthrough.")
+            assert any("\u4e00" <= letter <= "\u9fff" for letter in text["zh"])
+    assert len(walk.scene().grids) == len(names)
+    assert "Weight of the sink" in str(walk)
+
+
+def test_sink_of_a_fully_masked_row_leaves_zeros() -> None:
+    walk = mw.walkthrough("a b", ~mw.queries([0]), sink=0.0)
+    assert walk["weights"].values[0].tolist() == [0.0, 0.0]
+    assert not walk["output"].values[0].any()
+
+
+def test_generation_with_softcap_bias_and_sink_equals_one_pass() -> None:
+    terms = {"softcap": 1.5, "bias": mw.bias.alibi([0.5]), "sink": 0.2}
+    assert all(row.equal for row in generation("how are you", mw.causal(), **terms))
+    assert not all(row.equal for row in generation("how are you", mw.everything(), **terms))
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"softcap": 0}, {"softcap": -1.0}, {"softcap": True}, {"sink": float("nan")},
+        {"sink": "0"}, {"bias": [[1.0]]}, {"bias": mw.bias.per_key([1.0, 2.0])},
+        {"bias": mw.bias.alibi([0.5, 0.25]), "head": 2},
+    ],
+)  # fmt: skip
+def test_invalid_terms_raise(terms: dict[str, object]) -> None:
+    mask = mw.causal().on(3, heads=3)
+    with pytest.raises((mw.ArgumentError, mw.FrameError)):
+        mw.walkthrough("a b c", mask, **terms)

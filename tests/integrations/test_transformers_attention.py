@@ -116,12 +116,14 @@ def both_masks(q_len: int, kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("max_scores", [2**25, 50])  # one block of rows, and several
-def test_softcap(max_scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plain", [False, True])  # by the engine, and from dense scores
+def test_softcap(plain: bool, max_scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integration, "MAX_SCORES", max_scores)
     qkv, layer = heads(5, 9, kv_heads=2), Layer(2)
     added, mask = both_masks(5, 9)
     theirs, _ = gemma2_eager(layer, *qkv, added, scaling=0.5, softcap=0.7)
-    ours, _ = attention_forward(layer, *qkv, mask, scaling=0.5, softcap=0.7)
+    given = added if plain else mask
+    ours, _ = attention_forward(layer, *qkv, given, scaling=0.5, softcap=0.7)
     agree(theirs, ours, *qkv)
 
 

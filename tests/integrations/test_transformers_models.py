@@ -128,8 +128,11 @@ def without_dropout(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@each(GENERATES)
+@pytest.mark.parametrize(
+    ("tiny", "cache"),
+    [(tiny, cache) for tiny in GENERATES for cache in tiny.caches],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 def test_greedy_generation(tiny: Tiny, cache: str) -> None:
     """Window models keep but the last keys in both caches, for the window is the shorter."""
     model = tiny.build()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,15 +11,22 @@ from maskwright.models.gpt import GPT, BabyGPT, GPTConfig
 TINY = GPTConfig(vocab_size=31, block_size=24, n_layer=2, n_head=3, n_embd=24)
 
 
-def make_model(mask: mw.Mask | None = None) -> GPT:
+POSITIONS = ("learned", "alibi", "t5")
+
+
+def make_model(mask: mw.Mask | None = None, position: str = "learned") -> GPT:
     torch.manual_seed(0)
-    return GPT(TINY, mask).double().eval()
+    model = GPT(replace(TINY, position=position), mask).double().eval()
+    if position == "t5":  # larger than at first, so that it shows
+        torch.nn.init.normal_(model.relative_position_bias.weight)
+    return model
 
 
 def make_ids(batch: int = 2, tokens: int = 12) -> torch.Tensor:
     return torch.randint(31, (batch, tokens), generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize(
     ("mask", "pieces"),
     [
@@ -27,8 +36,10 @@ def make_ids(batch: int = 2, tokens: int = 12) -> torch.Tensor:
     ],
     ids=repr,
 )
-def test_steps_with_kv_caches_equal_one_pass(mask: mw.Mask | None, pieces: list[int]) -> None:
-    model, ids = make_model(mask), make_ids()
+def test_steps_with_kv_caches_equal_one_pass(
+    mask: mw.Mask | None, pieces: list[int], position: str
+) -> None:
+    model, ids = make_model(mask, position), make_ids()
     caches = model.new_kv_caches()
     parts = [model(part, kv_caches=caches) for part in ids.split(pieces, dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), model(ids))
@@ -73,8 +84,9 @@ def test_lm_head_is_tied_to_the_token_embedding() -> None:
     assert model.lm_head.weight is model.token_embedding.weight
 
 
-def test_greedy_generation_equals_one_pass() -> None:
-    model, prompt = make_model(), make_ids(2, 5)
+@pytest.mark.parametrize("position", POSITIONS)
+def test_greedy_generation_equals_one_pass(position: str) -> None:
+    model, prompt = make_model(position=position), make_ids(2, 5)
     ids = model.generate(prompt, 10, temperature=0)
     assert torch.equal(ids[:, :5], prompt)
     assert torch.equal(ids[:, 5:], model(ids[:, :-1]).argmax(-1)[:, 4:])
@@ -83,6 +95,63 @@ def test_greedy_generation_equals_one_pass() -> None:
 @pytest.mark.parametrize("kind", [GPT, BabyGPT])
 def test_generation_continues_beyond_block_size(kind: type[GPT | BabyGPT]) -> None:
     assert kind(TINY).generate(make_ids(1, 20), 30, seed=0).shape == (1, 50)
+
+
+@pytest.mark.parametrize("position", ["alibi", "t5"])
+def test_block_size_is_no_limit_without_position_embeddings(position: str) -> None:
+    model, prompt = make_model(position=position), make_ids(1, 30)
+    ids = model.generate(prompt, 40, temperature=0)
+    assert ids.shape == (1, 70)
+    assert torch.equal(ids[:, 30:], model(ids[:, :-1]).argmax(-1)[:, 29:])
+
+
+def test_alibi_equals_attention_with_its_bias() -> None:
+    """A dense computation of the first layer, with the slopes 2^-2, 2^-4 … of 3 heads."""
+    model, ids = make_model(position="alibi"), make_ids(1, 7)
+    assert not any("position" in name for name in model.state_dict())
+    block = model.blocks[0]
+    x = block.ln_1(model.token_embedding(ids))
+    q, k, v = (
+        proj(x).unflatten(-1, (3, -1)).transpose(1, 2)
+        for proj in (block.attn.q_proj, block.attn.k_proj, block.attn.v_proj)
+    )
+    distance = (torch.arange(7)[:, None] - torch.arange(7)).double()
+    slopes = torch.tensor([2**-4, 2**-8, 2**-2]).double()  # Bloom's for 3 heads
+    scores = q @ k.mT / 8**0.5 - slopes[:, None, None] * distance
+    scores = scores.masked_fill(distance < 0, -torch.inf)
+    expected = block.attn.out_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+    actual = block.attn(
+        block.ln_1(model.token_embedding(ids)), model.mask, bias=model.position_bias()
+    )
+    torch.testing.assert_close(actual, expected)
+
+
+def test_t5_table_is_shared_and_learned() -> None:
+    model, ids = make_model(position="t5"), make_ids()
+    model(ids).square().mean().backward()
+    grad = model.relative_position_bias.weight.grad
+    assert grad is not None
+    assert grad.shape == (32, 3)
+    used = grad.abs().sum(1) > 0
+    assert used[:12].all()  # distances 0 to 11
+    assert not used[12:].any()
+
+
+@pytest.mark.parametrize("position", ["alibi", "t5"])
+def test_left_padding_needs_no_positions(position: str) -> None:
+    model, ids = make_model(position=position), make_ids(1, 6)
+    padded = torch.cat([torch.zeros(1, 4, dtype=torch.long), ids], dim=1)
+    padding = mw.padding(keep=[[0] * 4 + [1] * 6])
+    torch.testing.assert_close(model(padded, padding)[:, 4:], model(ids))
+    with pytest.raises(mw.ArgumentError, match="positions"):
+        model(ids, positions=torch.arange(6))
+
+
+def test_unknown_position_raises() -> None:
+    with pytest.raises(mw.ArgumentError, match="position"):
+        GPT(replace(TINY, position="rotary"))
+    with pytest.raises(mw.ArgumentError, match="position"):
+        BabyGPT(replace(TINY, position="alibi"))
 
 
 def test_generation_is_reproducible_by_its_seed() -> None:

@@ -211,3 +211,5 @@ def test_models_that_gpt2_cannot_represent_raise() -> None:
         to_gpt2_encoder_decoder(Seq2Seq(Seq2SeqConfig(9, 9), mask=window))
     with pytest.raises(mw.ArgumentError, match="use_pointer=False"):
         to_gpt2_encoder_decoder(Seq2Seq(Seq2SeqConfig(9, 9, use_pointer=True)))
+    with pytest.raises(mw.ArgumentError, match='position="alibi"'):
+        to_gpt2(GPT(GPTConfig(9, position="alibi")))

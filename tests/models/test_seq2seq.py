@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,7 +38,16 @@ def make_tgt(tokens: int = 5) -> torch.Tensor:
     return torch.randint(3, 6, (3, tokens), generator=torch.Generator().manual_seed(3))
 
 
-both_models = pytest.mark.parametrize("make", [make_model, make_pointer_model])
+def make_t5_model() -> Seq2Seq:
+    torch.manual_seed(0)
+    model = Seq2Seq(replace(TINY, position="t5")).double().eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.mul_(40.0 if "position" in name else 4.0)
+    return model
+
+
+all_models = pytest.mark.parametrize("make", [make_model, make_pointer_model, make_t5_model])
 
 
 def test_masks_of_encoder_decoder_and_cross_attention() -> None:
@@ -66,7 +76,7 @@ def test_audit_finds_no_leak(make: Any) -> None:
     mw.audit(model, inputs, expects=expects, probes=("leak", "reach", "gradient")).assert_ok()
 
 
-@both_models
+@all_models
 def test_steps_with_kv_caches_equal_one_pass(make: Any) -> None:
     model, (src, padding), tgt = make(), make_src(), make_tgt(6)
     memory, caches = model.encode(src, padding), model.new_kv_caches()
@@ -77,7 +87,7 @@ def test_steps_with_kv_caches_equal_one_pass(make: Any) -> None:
     torch.testing.assert_close(torch.cat(steps, dim=1), model(src, tgt, padding))
 
 
-@both_models
+@all_models
 def test_greedy_generation_equals_one_pass(make: Any) -> None:
     model, (src, padding) = make(), make_src()
     found = model.generate(src, 8, src_padding=padding)
@@ -89,6 +99,22 @@ def test_greedy_generation_equals_one_pass(make: Any) -> None:
         assert set(row[stop:]) <= {TINY.pad_token_id}
     one_beam = model.beam_search(src, 8, src_padding=padding, num_beams=1)
     assert torch.equal(one_beam, found)
+
+
+def test_t5_style_model_has_a_bias_per_stack_and_no_position_embeddings() -> None:
+    model, (src, padding), tgt = make_t5_model(), make_src(), make_tgt()
+    names = [name for name in model.state_dict() if "position" in name]
+    assert names == [f"{part}.relative_position_bias.weight" for part in ("encoder", "decoder")]
+    model(src, tgt, padding).square().mean().backward()
+    used = [
+        getattr(model, part).relative_position_bias.weight.grad.abs().sum(1) > 0
+        for part in ("encoder", "decoder")
+    ]
+    assert used[0][:7].all()  # distances 0 to -6
+    assert used[0][17:23].all()  # 1 to 6: the encoder is bidirectional
+    assert used[1].tolist() == [True] * 5 + [False] * 27
+    longer = torch.randint(3, 21, (1, 40))  # more than block_size
+    assert model(longer, make_tgt(30)[:1]).shape == (1, 30, 6)
 
 
 def test_sampling_is_reproducible_by_its_seed() -> None:
@@ -130,7 +156,7 @@ def test_a_wide_beam_search_finds_the_best_target(seed: int, penalty: float) -> 
     assert tuple(found) == max(scores, key=scores.__getitem__)
 
 
-@both_models
+@all_models
 def test_beam_search_of_a_batch_equals_its_rows(make: Any) -> None:
     model, (src, padding) = make(), make_src()
     together = model.beam_search(src, 8, src_padding=padding, num_beams=3)

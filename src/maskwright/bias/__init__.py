@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from maskwright.bias.atoms import alibi, grid, per_key, relative, t5, tensor
 from maskwright.bias.expr import Bias, BoundBias
-from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm, Term
+from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.bias.text import from_json, parse, to_json
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "DistanceTerm",
     "GridTerm",
     "TensorTerm",
-    "Term",
     "alibi",
     "from_json",
     "grid",

@@ -1,6 +1,7 @@
 """Attention step by step: X → Q, K, V → scores → scaled → masked → softmax → output.
 
-For a few tokens and one head, in float64, with all numbers.
+For a few tokens and one head, in float64, with all numbers. A soft cap, a bias and a sink are steps
+of their own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from maskwright.bias.expr import Bias, brief
 from maskwright.core.ascii import title_of
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
@@ -44,7 +46,8 @@ class Step:
     """A step of attention: its numbers, with labels.
 
     Args:
-        name: One of x, q, k, v, scores, scaled, masked, weights and output.
+        name: One of x, q, k, v, scores, scaled, capped, bias, biased, masked, weights, sink and
+            output.
         formula: How it is computed.
         axes: The letters of its shape: T tokens, C embedding size, hs head size.
         values: The numbers.
@@ -225,6 +228,9 @@ def walkthrough(
     head_size: int = 2,
     seed: int = 0,
     scaled: bool = True,
+    softcap: float | None = None,
+    bias: Any = None,
+    sink: float | None = None,
     fill: float = -math.inf,
     rows_too: bool = False,
     batch: int = 0,
@@ -244,10 +250,13 @@ def walkthrough(
         head_size: Head size of random inputs.
         seed: Random seed.
         scaled: Whether scores are divided by √head_size.
+        softcap: Bound of the scores: they become softcap · tanh(scores / softcap).
+        bias: Added to the scores: a bias of `mw.bias`, or a matrix (tokens, tokens).
+        sink: Logit of the attention sink, which takes part in the softmax of every row.
         fill: The value of masked scores.
         rows_too: Whether to mask also the rows of tokens that no query attends to.
-        batch: The batch row of the mask.
-        head: The head of the mask.
+        batch: The batch row of the mask and the bias.
+        head: The head of the mask and the bias.
 
     Returns:
         All steps with their matrices.
@@ -257,8 +266,16 @@ def walkthrough(
     >>> walk = mw.walkthrough("I like it", mw.causal(), scores=scores)
     >>> walk["weights"].values.round(4).tolist()
     [[1.0, 0.0, 0.0], [0.4256, 0.5744, 0.0], [0.2186, 0.4864, 0.295]]
+
+    A sink takes a part of every row:
+
+    >>> walk = mw.walkthrough("I like it", mw.causal(), scores=scores, sink=0.8)
+    >>> walk["weights"].values.round(4).tolist()[0], walk["sink"].values.round(4).tolist()[0]
+    ([0.5, 0.0, 0.0], [0.5])
     """
     names = _read_tokens(tokens)
+    cap = _read_softcap(softcap)
+    logit = None if sink is None else _finite(sink, "sink")
     if isinstance(fill, bool) or not isinstance(fill, (int, float)):
         raise ArgumentError(
             f"walkthrough: fill: expected a number such as -1e9, got {type(fill).__name__}."
@@ -268,7 +285,13 @@ def walkthrough(
             f"walkthrough: tokens: expected at most {MAX_TOKENS}, got {len(names)}."
         )
     bound = _bind(mask, len(names))
-    visible: BoolArray = bound.coverage(batch=batch, head=head) > 0
+    # A mask that is the same for all heads applies to each head of the bias.
+    planes = bias.planes if isinstance(bias, Bias) else (1, 1)
+    at = [
+        0 if size == 1 and 0 <= index < count else index
+        for size, index, count in zip(bound.shape[:2], (batch, head), planes, strict=True)
+    ]
+    visible: BoolArray = bound.coverage(batch=at[0], head=at[1]) > 0
     if rows_too:
         visible = visible & visible.any(0, keepdims=True).T
     steps: list[Step] = []
@@ -286,13 +309,52 @@ def walkthrough(
             add("scaled", f"Q Kᵀ / √{q.shape[1]}", steps[-1].values / factor)
     else:
         add("scores", "Q Kᵀ", _array(scores, "scores", (len(names), len(names))))
+    if cap is not None:
+        number = format_number(cap)
+        formula = f"{number} · tanh(scores / {number})"
+        add("capped", formula, soft_cap(steps[-1].values, cap))
+    if bias is not None:
+        before, (added, text) = steps[-1].values, _read_bias(bias, len(names), batch, head)
+        add("bias", text, added)
+        add("biased", "scores + bias", before + added)
     masked = np.where(visible, steps[-1].values, fill)
     add("masked", f"masked → {format_number(fill)}", masked, ~visible)
-    weights, _ = masked_softmax(masked)
-    add("weights", "softmax of each row", weights, ~visible)
+    weights, sink_weights = softmax_with_sink(masked, logit)
+    note = "" if logit is None else f", with a sink of {format_number(logit)}"
+    add("weights", f"softmax of each row{note}", weights, ~visible)
+    if logit is not None:
+        formula = "1 - sum of the weights"
+        steps.append(Step("sink", formula, ("T", "1"), sink_weights[:, None], names, ("sink",)))
     if scores is None:
         steps.append(Step("output", "weights · V", ("T", "hs"), weights @ v, names))
     return Walkthrough(names, bound, tuple(steps))
+
+
+def soft_cap(scores: Array, cap: float) -> Array:
+    """The scores within ± cap.
+
+    >>> import numpy as np
+    >>> from maskwright.draw.walkthrough import soft_cap
+    >>> soft_cap(np.array([0.0, 1.0, 100.0]), 2.0).round(3).tolist()
+    [0.0, 0.924, 2.0]
+    """
+    capped: Array = cap * np.tanh(scores / cap)
+    return capped
+
+
+def softmax_with_sink(scores: Array, sink: float | None) -> tuple[Array, Array]:
+    """Softmax weights along the last axis, and the weight of the sink in each row.
+
+    >>> import numpy as np
+    >>> from maskwright.draw.walkthrough import softmax_with_sink
+    >>> softmax_with_sink(np.zeros((1, 3)), 0.0)
+    (array([[0.25, 0.25, 0.25]]), array([0.25]))
+    """
+    if sink is None:
+        return masked_softmax(scores)[0], np.zeros(scores.shape[:-1])
+    logits = np.full((*scores.shape[:-1], 1), sink)
+    weights = masked_softmax(np.concatenate([scores, logits], axis=-1))[0]
+    return weights[..., :-1], weights[..., -1]
 
 
 def weights_scene(walks: Mapping[str, Walkthrough], digits: int = 2) -> Scene:
@@ -337,8 +399,12 @@ def generation(
         score = q[at] @ k[: at + 1].T
         if given.get("scaled", True):
             score = score / math.sqrt(max(q.shape[1], 1))
+        if given.get("softcap") is not None:
+            score = soft_cap(score, given["softcap"])
+        if given.get("bias") is not None:
+            score = score + whole["bias"].values[at, : at + 1]
         score = np.where(hidden[at, : at + 1], given.get("fill", -math.inf), score)
-        alone = masked_softmax(score)[0] @ v[: at + 1]
+        alone = softmax_with_sink(score, given.get("sink"))[0] @ v[: at + 1]
         output = whole["output"].values[at]
         same = bool(np.abs(alone - output).max(initial=0.0) <= TOLERANCE)
         rows.append(Row(at, token, whole["weights"].values[at], output, alone, same))
@@ -407,6 +473,42 @@ def _projected(
         Step("x", "X", ("T", "C"), x, names),
         *(Step(n, f"X W{n.upper()}", ("T", "hs"), x @ w, names) for n, w in projections),
     ]
+
+
+def _finite(value: Any, name: str) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ArgumentError(f"walkthrough: {name}: expected a finite number, got {value!r}.")
+    return float(value)
+
+
+def _read_softcap(value: Any) -> float | None:
+    if value is None:
+        return None
+    cap = _finite(value, "softcap")
+    if cap <= 0:
+        raise ArgumentError(
+            f"walkthrough: softcap: expected a positive number or None, got {value!r}."
+        )
+    return cap
+
+
+def _read_bias(bias: Any, count: int, batch: int, head: int) -> tuple[Array, str]:
+    """The added scores (tokens, tokens) of one batch row and head, and how they are written."""
+    if not isinstance(bias, Bias):
+        return _array(bias, "bias", (count, count)), "bias"
+    bound = bias.on(count)
+    planes = []
+    for axis, index in enumerate((batch, head)):
+        size = bound.shape[axis]
+        if size > 1 and index >= size:
+            name = ("batch", "head")[axis]
+            raise FrameError(
+                f"walkthrough: {name}={index}, but the bias has {size} along this axis. "
+                f"Pass {name}=0 to {size - 1}."
+            )
+        planes.append(index if size > 1 else 0)
+    return np.asarray(bound, np.float64)[planes[0], planes[1]], brief(bias)
 
 
 def _array(given: Any, name: str, shape: tuple[int | None, int | None]) -> Array:

@@ -174,8 +174,8 @@ def attention(
 
     A sink of 0 has the weight of one more key with score 0:
 
-    >>> mw.attention(q, k, v, mw.window(back=1), sinks=torch.zeros(1)).flatten().tolist()
-    [0.5, 1.0, 1.6666666269302368, 2.3333332538604736]
+    >>> mw.attention(q, k, v, mw.window(back=1), sinks=torch.zeros(1)).flatten()
+    tensor([0.5000, 1.0000, 1.6667, 2.3333])
     """
     options = AttentionOptions(
         scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks

@@ -150,6 +150,9 @@ class StepsRequest(GenerateRequest, frozen=True):
     scaled: bool = True
     fill: Annotated[float, Meta(ge=-1e38, le=1e38)] | Literal["-inf"] = "-inf"
     rows_too: bool = False
+    softcap: Annotated[float, Meta(gt=0, le=MAX_VALUE)] | None = None
+    bias: Text | None = None
+    sink: Value | None = None
 
     @property
     def mask_value(self) -> float:

@@ -7,12 +7,12 @@
 
 transformers describes a mask by a function of (batch, head, query, key). `transformers_masks` converts
 it to an expression, `transformers_tensor` passes that through the model, and this module computes
-attention under it. Other inputs of a layer are computed exactly as well:
+attention under it. The engine also computes what a layer adds to its scores: `softcap` (Gemma 2),
+sinks (`s_aux`, gpt-oss) and `position_bias` (T5, one value per distance). Two cases need the mask as
+a tensor, and are computed by SDPA, or from dense scores if there is a soft cap or a sink:
 
-    softcap (Gemma 2)            from dense scores, in blocks of rows, as "eager"
-    sinks (gpt-oss)              by the engine; the sink logit is added to its logsumexp
-    bias (T5, float masks)       by SDPA
-    under torch.compile          by SDPA, with the mask as a bool tensor
+    float masks of the caller that are no masks: with values other than 0 and the lowest
+    graphs of torch.compile and torch.jit.trace
 
 Models that do not use the attention interface of transformers cannot run on another attention:
 `UNSUPPORTED_MODELS` lists some with the reason. They raise an error or ignore the setting.
@@ -33,6 +33,7 @@ from maskwright.core.atoms import causal, dense
 from maskwright.engine.api import attention
 from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import MissingError, Unsupported
+from maskwright.integrations.transformers_bias import PositionBias, read_position_bias
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -56,6 +57,7 @@ UNSUPPORTED_MODELS: Final = {
     **dict.fromkeys(("deberta-v2", "xlnet"), _OWN_ATTENTION),
     **dict.fromkeys(("falcon", "gpt_neo", "gptj"), _OWN_TABLE),
     "deepseek_v32": _SELECTS_KEYS,
+    "hy_v4": _SELECTS_KEYS,
 }
 
 # Arguments of the attention interface that are not supported.
@@ -193,11 +195,14 @@ def attention_forward(
 
 
 def _run(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
-    """Selects the fastest implementation that supports the inputs of the layer."""
-    needs_tensor = layer.bias is not None or mask_input.tensor is not None or _is_traced()
-    if layer.softcap is not None or (layer.sinks is not None and needs_tensor):
+    """Computes a layer by the engine, or with a mask tensor where it cannot take the inputs."""
+    if mask_input.tensor is None and not _is_traced():
+        bias = _engine_bias(layer)
+        if bias.is_finite:
+            return _run_engine(layer, mask_input, bias.bias)
+    if layer.softcap is not None or layer.sinks is not None:
         return _run_eager(layer, mask_input)
-    return _run_sdpa(layer, mask_input) if needs_tensor else _run_engine(layer, mask_input)
+    return _run_sdpa(layer, mask_input)
 
 
 def _check_unsupported(kwargs: dict[str, Any]) -> None:
@@ -303,28 +308,30 @@ def _read_cells(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | No
 # ── implementations ───────────────────────────────────────────────────────────────────────────
 
 
-def _run_engine(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
-    """`maskwright.attention`; with sinks, the output is rescaled by the logsumexp."""
+def _engine_bias(layer: LayerInputs) -> PositionBias:
+    return PositionBias(None) if layer.bias is None else read_position_bias(layer.bias)
+
+
+def _run_engine(layer: LayerInputs, mask_input: MaskInput, bias: Any) -> torch.Tensor:
+    """`maskwright.attention`, with soft cap, bias and sinks."""
     q, k, v = layer.query, layer.key, layer.value
-    out = attention(
+    out: torch.Tensor = attention(
         q,
         k,
         v,
         mask_input.mask,
         scale=layer.scale,
+        softcap=layer.softcap,
+        bias=bias,
+        sinks=layer.sinks,
         dropout_p=layer.dropout,
         enable_gqa=bool(q.shape[1] != k.shape[1]),
-        return_lse=layer.sinks is not None,
     )
-    if layer.sinks is None:
-        return out
-    out, lse = out
-    share = torch.sigmoid(lse - layer.sinks.view(1, -1, 1).to(lse.dtype))
-    return (out * share.unsqueeze(-1)).to(q.dtype)
+    return out
 
 
 def _run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
-    """SDPA with a bool or additive mask tensor, for a bias and for traced code."""
+    """SDPA with a bool or additive mask tensor."""
     q, k, v = layer.query, layer.key, layer.value
     mask = _mask_rows(layer, mask_input, slice(None))
     if layer.bias is not None:
@@ -348,7 +355,7 @@ def _run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
 
 
 def _run_eager(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
-    """Dense scores in blocks of rows, for softcap: exact, but slower."""
+    """Dense scores in blocks of rows, for soft cap and sinks: exact, but slower."""
     q, k, v = layer.query, layer.key, layer.value
     shared = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(shared, 1) for x in (k, v))

@@ -18,6 +18,7 @@ from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from maskwright.bias.expr import Bias
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
 
@@ -155,6 +156,7 @@ class MultiHeadAttention(nn.Module):
         *,
         memory: torch.Tensor | None = None,
         kv_cache: KVCache | None = None,
+        bias: Bias | None = None,
     ) -> torch.Tensor:
         """Attention of all heads at once.
 
@@ -164,6 +166,7 @@ class MultiHeadAttention(nn.Module):
             memory: Output of an encoder for cross-attention, (B, S, C).
             kv_cache: With self-attention, the tokens of `x` follow those in the cache. With
                 cross-attention, it is filled once and holds the keys and values of `memory`.
+            bias: Added to the scores, such as `mw.bias.alibi(n_head)`.
 
         Returns:
             (B, T, C).
@@ -178,7 +181,7 @@ class MultiHeadAttention(nn.Module):
             if kv_cache is not None:
                 k, v = kv_cache.update(k, v)
         dropout_p = self.dropout if self.training else 0.0
-        out = attention(q, k, v, mask, dropout_p=dropout_p)  # (B, H, T, head_dim)
+        out = attention(q, k, v, mask, bias=bias, dropout_p=dropout_p)  # (B, H, T, head_dim)
         out = out.transpose(1, 2).flatten(2)  # (B, T, C)
         return self.out_dropout(self.out_proj(out))  # (B, T, C)
 

@@ -21,8 +21,8 @@ class BertConfig(GPTConfig):
     """Sizes of a Bert; the fields are those of `GPTConfig`.
 
     >>> from maskwright.models.bert import BertConfig
-    >>> BertConfig(vocab_size=65, block_size=16, n_embd=32)
-    BertConfig(vocab_size=65, block_size=16, n_layer=4, n_head=4, n_embd=32, dropout=0.0)
+    >>> BertConfig(vocab_size=65, block_size=16, n_embd=32).n_layer
+    4
     """
 
 
@@ -44,7 +44,7 @@ class Bert(Transformer):
     """
 
     def __init__(self, config: BertConfig, mask: Mask | None = None) -> None:
-        super().__init__(config.vocab_size, config)
+        super().__init__(config.vocab_size, config, bidirectional=True)
         self.config, self.mask = config, everything() if mask is None else mask
         self.mlm_transform = nn.Sequential(
             nn.Linear(config.n_embd, config.n_embd), nn.GELU(), nn.LayerNorm(config.n_embd)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from maskwright.core.atoms import causal
+from maskwright.errors import ArgumentError
 from maskwright.models.attention import Head, KVCache, NaiveMultiHeadAttention
 from maskwright.models.sampling import SamplingParams, sample
 from maskwright.models.transformer import Transformer, check_length, init_weights, tied_lm_head
@@ -27,15 +28,18 @@ class GPTConfig:
 
     Args:
         vocab_size: Number of tokens in the vocabulary.
-        block_size: Maximum sequence length.
+        block_size: Maximum sequence length; no limit with `position="alibi"` or `"t5"`.
         n_layer: Number of blocks.
         n_head: Number of attention heads; must divide `n_embd`.
         n_embd: Size of the embeddings.
         dropout: Dropout probability.
+        position: How positions are encoded: "learned" position embeddings, as in GPT-2; "alibi", a
+            bias of the scores that falls linearly with the distance; or "t5", a learned bias per
+            bucket of distances.
 
     >>> from maskwright.models.gpt import GPTConfig
-    >>> GPTConfig(vocab_size=65, block_size=16, n_embd=32)
-    GPTConfig(vocab_size=65, block_size=16, n_layer=4, n_head=4, n_embd=32, dropout=0.0)
+    >>> GPTConfig(vocab_size=65, block_size=16, n_embd=32).position
+    'learned'
     """
 
     vocab_size: int
@@ -44,13 +48,14 @@ class GPTConfig:
     n_head: int = 4
     n_embd: int = 128
     dropout: float = 0.0
+    position: str = "learned"
 
 
 class BabyGPT(nn.Module):
     """The smallest GPT: embeddings, one attention layer, and a linear layer to the logits.
 
-    It has no residuals, no layer norm and no MLP. `n_head=1` uses a single `Head`, otherwise
-    `NaiveMultiHeadAttention`; `n_layer` and `dropout` are ignored.
+    It has no residuals, no layer norm and no MLP, and learned position embeddings. `n_head=1` uses a
+    single `Head`, otherwise `NaiveMultiHeadAttention`; `n_layer` and `dropout` are ignored.
 
     >>> import torch
     >>> from maskwright.models.gpt import BabyGPT, GPTConfig
@@ -63,6 +68,11 @@ class BabyGPT(nn.Module):
 
     def __init__(self, config: GPTConfig, mask: Mask | None = None) -> None:
         super().__init__()
+        if config.position != "learned":
+            raise ArgumentError(
+                f'BabyGPT: position="{config.position}", but it has learned position embeddings. '
+                'Use GPT, or position="learned".'
+            )
         self.config, self.mask = config, causal() if mask is None else mask
         n_embd, n_head = config.n_embd, config.n_head
         self.token_embedding = nn.Embedding(config.vocab_size, n_embd)
@@ -114,6 +124,12 @@ class GPT(Transformer):
     torch.Size([2, 10, 65])
     >>> model.generate(torch.zeros(1, 3, dtype=torch.long), max_new_tokens=5, top_k=10).shape
     torch.Size([1, 8])
+
+    With ALiBi, a sequence may be longer than those of training:
+
+    >>> model = GPT(GPTConfig(vocab_size=65, block_size=32, n_layer=2, position="alibi"))
+    >>> model(torch.randint(65, (1, 100))).shape
+    torch.Size([1, 100, 65])
     """
 
     def __init__(self, config: GPTConfig, mask: Mask | None = None) -> None:
@@ -136,14 +152,16 @@ class GPT(Transformer):
             ids: Token ids, (B, T). With `kv_caches`, they follow the tokens in the caches.
             padding: Mask of the real tokens, combined with the model's mask by `&`. With
                 `kv_caches` it covers the cached tokens too.
-            positions: Positions of `ids`, (B, T) or (T,); 0, 1, 2, ... by default.
+            positions: Positions of `ids`, (B, T) or (T,); 0, 1, 2, ... by default. Only with
+                `position="learned"`.
             kv_caches: The caches of `new_kv_caches()`, one per layer, updated in place.
 
         Returns:
             (B, T, vocab_size).
 
         Raises:
-            ArgumentError: There are more tokens than `block_size`.
+            ArgumentError: There are more tokens than `block_size`, or `positions` are given for a
+                model without position embeddings.
         """
         mask = self.mask if padding is None else self.mask & padding
         x = self.hidden_states(ids, mask, positions=positions, kv_caches=kv_caches)  # (B, T, C)
@@ -176,7 +194,8 @@ class GPT(Transformer):
     ) -> torch.Tensor:
         """Appends up to `max_new_tokens` sampled tokens, one at a time with KV caches.
 
-        When `block_size` is reached, generation continues from the last `block_size // 2` tokens.
+        With learned position embeddings, generation continues from the last `block_size // 2`
+        tokens when `block_size` is reached. Other models keep all tokens in their caches.
 
         Args:
             ids: The prompts, (B, T).
@@ -191,14 +210,15 @@ class GPT(Transformer):
         Returns:
             Prompts and new tokens, (B, up to T + max_new_tokens).
         """
-        block_size = self.config.block_size
-        check_length(ids.shape[1], block_size)
+        block_size, is_limited = self.config.block_size, self.position == "learned"
+        if is_limited:
+            check_length(ids.shape[1], block_size)
         params = SamplingParams(temperature, top_k, top_p, seed)
         generator = params.generator(ids.device)
         done = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
         kv_caches, new, past = self.new_kv_caches(), ids, 0
         for _ in range(max_new_tokens):
-            if past + new.shape[1] > block_size:
+            if is_limited and past + new.shape[1] > block_size:
                 kv_caches, new, past = self.new_kv_caches(), ids[:, -max(block_size // 2, 1) :], 0
             logits = self(new, kv_caches=kv_caches)[:, -1]  # (B, vocab_size)
             past += new.shape[1]

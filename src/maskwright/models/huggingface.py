@@ -149,7 +149,7 @@ def from_gpt2(
 
 def to_gpt2(model: GPT) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The config and the state dict for transformers' GPT2LMHeadModel."""
-    _check_causal(model.mask)
+    _check_gpt2(model)
     config = _make_config(model.config, model.config.vocab_size, GPT_STACK, "GPT2LMHeadModel")
     return config, _export_weights(model, GPT_STACK)
 
@@ -241,7 +241,7 @@ def from_gpt2_encoder_decoder(
 
 def to_gpt2_encoder_decoder(model: Seq2Seq) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The config and the state dict for transformers' EncoderDecoderModel."""
-    _check_causal(model.mask)
+    _check_gpt2(model)
     if model.pointer is not None:
         raise ArgumentError(
             "The model has a pointer, which GPT-2 does not have. Make it with use_pointer=False."
@@ -332,11 +332,17 @@ def _transposed(name: str, x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() < 2 or is_embedding else x.T.contiguous()
 
 
-def _check_causal(mask: Mask) -> None:
-    if mask != causal():
+def _check_gpt2(model: GPT | Seq2Seq) -> None:
+    """Raises ArgumentError for a mask or positions that GPT-2 does not have."""
+    if model.mask != causal():
         raise ArgumentError(
-            f"The model's mask is {brief(mask)}, but GPT-2's is causal(): transformers would run "
-            "it with another mask. Save its state_dict() instead."
+            f"The model's mask is {brief(model.mask)}, but GPT-2's is causal(): transformers would "
+            "run it with another mask. Save its state_dict() instead."
+        )
+    if model.config.position != "learned":
+        raise ArgumentError(
+            f'The model has position="{model.config.position}", but GPT-2 has learned position '
+            "embeddings. Save its state_dict() instead."
         )
 
 

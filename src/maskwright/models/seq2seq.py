@@ -45,6 +45,8 @@ class Seq2SeqConfig:
         eos_token_id: Last token of the targets.
         use_pointer: Whether source tokens can be copied; source and target then share their
             vocabulary.
+        position: How positions are encoded in the self-attention of encoder and decoder, as in
+            `GPTConfig`; "t5" is a T5-style model. Cross-attention has no positions.
 
     >>> from maskwright.models.seq2seq import Seq2SeqConfig
     >>> config = Seq2SeqConfig(src_vocab_size=40, tgt_vocab_size=50, n_embd=32)
@@ -63,6 +65,7 @@ class Seq2SeqConfig:
     bos_token_id: int = 1
     eos_token_id: int = 2
     use_pointer: bool = False
+    position: str = "learned"
 
 
 class Pointer(nn.Module):
@@ -149,7 +152,7 @@ class Seq2Seq(nn.Module):
                 "Pass equal sizes, or use_pointer=False."
             )
         self.config, self.mask = config, causal() if mask is None else mask
-        self.encoder = Transformer(config.src_vocab_size, config)
+        self.encoder = Transformer(config.src_vocab_size, config, bidirectional=True)
         self.decoder = Transformer(config.tgt_vocab_size, config, CrossBlock)
         self.lm_head = tied_lm_head(self.decoder.token_embedding)
         self.pointer = Pointer(config.n_embd) if config.use_pointer else None

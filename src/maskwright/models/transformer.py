@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
+from maskwright.bias.atoms import alibi, t5
+from maskwright.core.validate import read_choice
 from maskwright.errors import ArgumentError
 from maskwright.models.attention import CrossKVCache, KVCache, MultiHeadAttention
 
 if TYPE_CHECKING:
+    from maskwright.bias.expr import Bias
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
     from maskwright.models.gpt import GPTConfig
     from maskwright.models.seq2seq import Seq2SeqConfig
 
+POSITIONS: Final = ("learned", "alibi", "t5")
+NUM_BUCKETS: Final = 32  # of the T5 bias
+MAX_DISTANCE: Final = 128  # from which all distances share one bucket
 INIT_STD: Final = 0.02  # standard deviation of initial weights, as in GPT-2
 
 
@@ -58,10 +64,15 @@ class Block(nn.Module):
         self.mlp = MLP(n_embd, dropout)
 
     def forward(
-        self, x: torch.Tensor, mask: Mask | BoundMask, kv_cache: KVCache | None = None
+        self,
+        x: torch.Tensor,
+        mask: Mask | BoundMask,
+        kv_cache: KVCache | None = None,
+        *,
+        bias: Bias | None = None,
     ) -> torch.Tensor:
         """(B, T, C) → (B, T, C)."""
-        x = x + self.attn(self.ln_1(x), mask, kv_cache=kv_cache)
+        x = x + self.attn(self.ln_1(x), mask, kv_cache=kv_cache, bias=bias)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -87,9 +98,11 @@ class CrossBlock(Block):
         kv_cache: CrossKVCache | None,
         memory: torch.Tensor,
         memory_mask: Mask | BoundMask,
+        *,
+        bias: Bias | None = None,
     ) -> torch.Tensor:
         """(B, T, C) and a memory (B, S, C) → (B, T, C)."""
-        x = x + self.attn(self.ln_1(x), mask, kv_cache=kv_cache)
+        x = x + self.attn(self.ln_1(x), mask, kv_cache=kv_cache, bias=bias)
         cross_cache = None if kv_cache is None else kv_cache.cross
         x = x + self.cross_attn(self.ln_cross(x), memory_mask, memory=memory, kv_cache=cross_cache)
         return x + self.mlp(self.ln_2(x))
@@ -98,20 +111,36 @@ class CrossBlock(Block):
 class Transformer(nn.Module):
     """Token and position embeddings, blocks, and a final layer norm: (B, T) → (B, T, C).
 
-    GPT and Bert add a head to it; Seq2Seq has one as its encoder and one as its decoder.
+    GPT and Bert add a head to it; Seq2Seq has one as its encoder and one as its decoder. With
+    `position="alibi"` or `"t5"` there are no position embeddings: all layers add the same bias to
+    their scores, which depends on the distance of query and key only. `block_size` is then no limit.
 
     Args:
         vocab_size: Number of tokens in the vocabulary.
-        config: The other sizes.
+        config: The other sizes, and how positions are encoded.
         block: `Block`, or `CrossBlock` for a decoder with cross-attention.
+        bidirectional: Whether keys after the query have buckets of their own in the T5 bias.
+
+    Raises:
+        ArgumentError: `config.position` is not one of `POSITIONS`.
     """
 
     def __init__(
-        self, vocab_size: int, config: GPTConfig | Seq2SeqConfig, block: type[Block] = Block
+        self,
+        vocab_size: int,
+        config: GPTConfig | Seq2SeqConfig,
+        block: type[Block] = Block,
+        *,
+        bidirectional: bool = False,
     ) -> None:
         super().__init__()
+        self.position = read_choice(config.position, "config: position", POSITIONS)
+        self.bidirectional = bidirectional
         self.token_embedding = nn.Embedding(vocab_size, config.n_embd)
-        self.position_embedding = nn.Embedding(config.block_size, config.n_embd)
+        if self.position == "learned":
+            self.position_embedding = nn.Embedding(config.block_size, config.n_embd)
+        if self.position == "t5":
+            self.relative_position_bias = nn.Embedding(NUM_BUCKETS, config.n_head)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             block(config.n_embd, config.n_head, config.dropout) for _ in range(config.n_layer)
@@ -139,17 +168,33 @@ class Transformer(nn.Module):
             (B, T, C).
 
         Raises:
-            ArgumentError: There are more tokens than `block_size`.
+            ArgumentError: There are more tokens than `block_size`, or `positions` are given for a
+                model without position embeddings.
         """
         past, T = len(kv_caches[0]) if kv_caches else 0, ids.shape[1]
-        check_length(past + T, self.position_embedding.num_embeddings)
-        if positions is None:
-            positions = torch.arange(past, past + T, device=ids.device)
-        x = self.token_embedding(ids) + self.position_embedding(positions)  # (B, T, C)
-        x = self.dropout(x)
+        x = self.token_embedding(ids)  # (B, T, C)
+        if self.position == "learned":
+            check_length(past + T, self.position_embedding.num_embeddings)
+            if positions is None:
+                positions = torch.arange(past, past + T, device=ids.device)
+            x = x + self.position_embedding(positions)  # (B, T, C)
+        elif positions is not None:
+            raise ArgumentError(
+                f'positions: the model has position="{self.position}", which uses the distances of '
+                "tokens. Leave positions out: padding and packed documents do not need them."
+            )
+        x, bias = self.dropout(x), self.position_bias()
         for n, block in enumerate(self.blocks):
-            x = block(x, mask, kv_caches[n] if kv_caches else None, *cross)  # (B, T, C)
+            x = block(x, mask, kv_caches[n] if kv_caches else None, *cross, bias=bias)  # (B, T, C)
         return self.ln_f(x)
+
+    def position_bias(self) -> Bias | None:
+        """The bias of self-attention in all layers; None with learned position embeddings."""
+        if self.position == "alibi":
+            return alibi(self.blocks[0].attn.n_head)
+        if self.position == "t5":
+            return t5(self.relative_position_bias.weight, self.bidirectional, MAX_DISTANCE)
+        return None
 
 
 def init_weights(model: nn.Module) -> None:

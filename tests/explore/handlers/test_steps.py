@@ -41,6 +41,20 @@ def test_steps_with_a_finite_mask_value_and_masked_rows() -> None:
     assert masked["steps"][-2]["values"][3] == [0.0] * 4
 
 
+def test_steps_with_softcap_bias_and_sink() -> None:
+    scores = [[0.8, 0.2, 0.9], [0.4, 0.7, 0.5], [0.3, 1.1, 0.6]]
+    given = {"subject": on("causal()", size=3), "values": {"scores": scores}}
+    found = post("steps", **given, softcap=1.0, bias="alibi([0.5])", sink=0.0)["steps"]
+    names = ["scores", "capped", "bias", "biased", "masked", "weights", "sink"]
+    assert [step["name"] for step in found] == names
+    np.testing.assert_allclose(found[3]["values"][2], np.tanh(scores[2]) - [1.0, 0.5, 0.0])
+    weights, sink = (np.array(step["values"]) for step in found[-2:])
+    np.testing.assert_allclose(weights.sum(1) + sink[:, 0], 1)
+    np.testing.assert_allclose(sink[0], 1 / (1 + np.exp(np.tanh(0.8))))
+    post_error("steps", 422, **given, bias="alibi(")
+    post_error("steps", 422, **given, bias="causal()")
+
+
 def test_steps_are_limited_and_square() -> None:
     assert "33 tokens" in post_error("steps", 413, subject=on("causal()", size=33))["message"]
     post_error("steps", 422, subject=on("causal()", size=3, keys=4))

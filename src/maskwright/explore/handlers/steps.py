@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from maskwright.bias.text import parse as parse_bias
 from maskwright.draw.walkthrough import generation, scaling, walkthrough
 from maskwright.errors import FrameError
 from maskwright.explore.error_responses import too_large
@@ -20,7 +21,13 @@ def handle_steps(request: StepsRequest) -> dict[str, Any]:
     """Every step of attention over a few tokens."""
     arguments = _arguments(request)
     walk = walkthrough(
-        **arguments, scaled=request.scaled, fill=request.mask_value, rows_too=request.rows_too
+        **arguments,
+        scaled=request.scaled,
+        softcap=request.softcap,
+        bias=None if request.bias is None else parse_bias(request.bias),
+        sink=request.sink,
+        fill=request.mask_value,
+        rows_too=request.rows_too,
     )
     return {"steps": [step.as_dict() for step in walk.steps]}
 

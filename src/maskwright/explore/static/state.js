@@ -37,6 +37,9 @@ export const DEFAULTS = Object.freeze({
   scaled: true,
   fill: "-inf",
   rows_too: false,
+  softcap: null,
+  bias: null,
+  sink: null,
   scores: EXAMPLE.scores, // entered by hand; null: computed from the seed
   steps_view: "steps",
   step: null,
@@ -201,6 +204,9 @@ const VALIDATORS = {
   scaled: boolean,
   fill: (value) => Number.isFinite(value) || text(24)(value),
   rows_too: boolean,
+  softcap: nullable((value) => Number.isFinite(value) && value > 0),
+  bias: nullable(text(200)),
+  sink: nullable(Number.isFinite),
   scores: nullable(
     (value) =>
       Array.isArray(value) &&

@@ -19,8 +19,18 @@ const STAGES = {
     ],
   },
   scaled: { from: ["scores"], way: "(T, T) → (T, T)", inputs: (row, column) => [[row, column]] },
-  masked: { from: ["scaled", "scores"], way: "(T, T) → (T, T)", inputs: (row, column) => [[row, column]] },
+  capped: { from: ["scaled", "scores"], way: "(T, T) → (T, T)", inputs: (row, column) => [[row, column]] },
+  biased: {
+    from: ["bias", "capped", "scaled", "scores"],
+    way: "(T, T) + (T, T) → (T, T)",
+    inputs: (row, column) => [
+      [row, column],
+      [row, column],
+    ],
+  },
+  masked: { from: ["biased", "capped", "scaled", "scores"], way: "(T, T) → (T, T)", inputs: (row, column) => [[row, column]] },
   weights: { from: ["masked"], way: "(T, T) → (T, T)", inputs: (row) => [[row, null]] },
+  sink: { from: ["weights"], way: "(T, T) → (T, 1)", inputs: (row) => [[row, null]] },
   output: {
     from: ["weights", "v"],
     way: "(T, T) · (T, hs) → (T, hs)",
@@ -30,8 +40,8 @@ const STAGES = {
     ],
   },
 };
-// Stages with alternative inputs: the first that exists is used.
-const ALTERNATIVES = new Set(["masked"]);
+// Stages with alternative inputs: as many of the first that exist are used.
+const ALTERNATIVES = { capped: 1, biased: 2, masked: 1 };
 
 /** A strip of buttons: every stage with its shape; the current one is marked. */
 export function stageStrip(steps, now, ctx, choose) {
@@ -58,7 +68,7 @@ export function oneStage(steps, index, ctx) {
   const step = steps[index];
   const known = STAGES[step.name];
   let names = known?.from.filter((name) => steps.some((other) => other.name === name)) ?? [];
-  if (ALTERNATIVES.has(step.name)) names = names.slice(0, 1);
+  if (step.name in ALTERNATIVES) names = names.slice(0, ALTERNATIVES[step.name]);
   const sources = names.map((name) => steps.find((other) => other.name === name));
   const frames = sources.map((source) => table(source, ctx));
   const onCell = (row, column) => {
@@ -150,8 +160,12 @@ addMessages({
     "stages.point": "Point at a cell to see which numbers it depends on.",
     "stages.scores": "scores",
     "stages.scaled": "scaled",
+    "stages.capped": "capped",
+    "stages.bias": "bias",
+    "stages.biased": "biased",
     "stages.masked": "masked",
     "stages.weights": "weights",
+    "stages.sink": "sink",
     "stages.output": "output",
   },
   zh: {
@@ -160,8 +174,12 @@ addMessages({
     "stages.point": "把指针移到某个格子上，可以看到它由哪些数算出。",
     "stages.scores": "分数",
     "stages.scaled": "缩放",
+    "stages.capped": "软上限",
+    "stages.bias": "偏置",
+    "stages.biased": "加偏置",
     "stages.masked": "掩码",
     "stages.weights": "权重",
+    "stages.sink": "注意力汇",
     "stages.output": "输出",
   },
 });

@@ -9,6 +9,7 @@ import { allStages, oneStage, stageStrip } from "./stages.js";
 import { scalingTable, threeMasks, threeRequests } from "./step_views.js";
 
 const SIZES = [1, 4, 16, 64, 256];
+const BIASES = ["alibi([0.5])", "alibi([1.0])", "relative([[-1.0, 0.0, 1.0]])"];
 
 /** The parameters of the random numbers, as the server expects them. */
 export function valuesOf(state) {
@@ -80,6 +81,9 @@ function requests(ctx) {
     scaled: state.scaled ?? true,
     fill: state.fill ?? "-inf",
     rows_too: state.rows_too ?? false,
+    softcap: state.softcap ?? null,
+    bias: state.bias ?? null,
+    sink: state.sink ?? null,
   };
   if (view(ctx) === "scaling") return { scaling: ["scaling", { sizes: SIZES, seed: state.seed ?? 0 }] };
   if (view(ctx) === "masks") return threeRequests(subject, rest);
@@ -135,15 +139,27 @@ function controls(ctx, steps) {
     "-inf",
   );
   const rows = switchField(ctx, "rows_too", "steps.rows", false);
+  const changes = [
+    selectField(ctx, "softcap", "steps.softcap", choices([1, 2, 5]), null),
+    selectField(ctx, "bias", "steps.bias", choices(BIASES), null),
+    selectField(ctx, "sink", "steps.sink", choices([0, 1, 2]), null),
+  ];
   const own = ownScores(ctx, steps);
-  const element = el("div", { class: "controls" }, seed, width, size, hidden, scaled, rows, own);
+  const element = el("div", { class: "controls" }, seed, width, size, hidden, scaled, rows, ...changes, own);
   const show = (now) => {
-    for (const control of [size, width, hidden, scaled, rows]) control.hidden = now === "scaling";
+    for (const control of [size, width, hidden, scaled, rows, ...changes]) {
+      control.hidden = now === "scaling";
+    }
     own.hidden = now !== "steps";
     const given = now === "steps" && Boolean(ctx.state.scores);
     for (const control of [seed, size, width, scaled]) control.querySelector("input").disabled = given;
   };
   return { element, show };
+}
+
+/** The choices of a field that may be empty. */
+function choices(values) {
+  return [[null, "–"], ...values.map((value) => [value, String(value)])];
 }
 
 /** A switch that copies the current scores, rounded, into fields that can be edited. */
@@ -178,6 +194,9 @@ addMessages({
     "steps.fill": "Masked scores become",
     "steps.scaled": "Divide by √hs",
     "steps.rows": "Mask padded queries too",
+    "steps.softcap": "Soft cap",
+    "steps.bias": "Bias",
+    "steps.sink": "Sink",
     "steps.own": "Enter scores",
     "steps.toomany": "Scores can be entered for up to 10 tokens. With more tokens they are computed.",
   },
@@ -196,6 +215,9 @@ addMessages({
     "steps.fill": "被屏蔽的注意力分数改为",
     "steps.scaled": "除以 √hs",
     "steps.rows": "同时屏蔽填充查询",
+    "steps.softcap": "软上限",
+    "steps.bias": "偏置",
+    "steps.sink": "注意力汇",
     "steps.own": "手动输入注意力分数",
     "steps.toomany": "最多可为 10 个词元输入注意力分数；词元更多时使用算出的分数。",
   },
