@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 TEST := MASKWRIGHT_MAX_SKIPPED=$(if $(CI),$(MAX_SKIPPED),1000) OMP_NUM_THREADS=1 $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-fast test-engine test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-faults bench docs pictures format clean
+.PHONY: help setup tour test test-fast test-engine test-triton test-gpu test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-faults bench docs pictures format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ $(VENV)/.tour: $(PARTS)
 
 $(VENV)/.peers: $(VENV)/.ready
 	@echo "Adding the frameworks that tests and benchmarks compare with (once; some minutes) …"
-	@$(PIP) torch==2.13.0 transformers jax keras attn-gym onnxruntime --editable '.[apps,onnx]'
+	@$(PIP) torch==2.13.0 transformers jax keras attn-gym onnxruntime --editable '.[apps,onnx,triton]'
 	@$(PIP) --no-deps xformers
 	@$(BIN)/python -m compileall -q -q -j 2 $(VENV)/lib || true  # some files need other Python versions
 	@touch $@ $(VENV)/.tour  # includes everything that the tour needs
@@ -76,6 +76,14 @@ test-engine: $(VENV)/.peers ## Run the engine's tests without the C kernel, and 
 	MASKWRIGHT_ISA=none MASKWRIGHT_MAX_SKIPPED=5 OMP_NUM_THREADS=1 $(PYTEST) tests/engine \
 	    --ignore=tests/engine/native --ignore=tests/engine/test_arrays.py --ignore-glob='*/test_native*.py'
 	MASKWRIGHT_MAX_SKIPPED=0 OMP_NUM_THREADS=4 $(PYTEST) tests/engine
+
+test-triton: $(VENV)/.peers ## Run the Triton kernels in Triton's interpreter, all cases (about 30 minutes)
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PYTEST) tests/engine/backends/triton
+
+test-gpu: $(VENV)/.ready ## Run the Triton kernels on a GPU; needs torch for CUDA or ROCm
+	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no CUDA or ROCm GPU")'
+	$(BIN)/python -m pytest tests/engine/backends/triton/test_gpu.py
+	$(BIN)/maskwright doctor --device cuda --verify
 
 test-tf: $(VENV)-tf/.ready ## Run TensorFlow's tests in their own environment
 	$(VENV)-tf/bin/python -m pytest tests/tensorflow tests/lessons/test_frameworks_agree.py

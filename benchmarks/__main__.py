@@ -3,6 +3,7 @@
 `python -m benchmarks compare --base COMMIT` compares attention in the working tree with an earlier
 commit, `python -m benchmarks compare_core --base-tree DIR` the core with an earlier checkout.
 `python -m benchmarks extrapolation` evaluates models on longer contexts than those of training.
+`python -m benchmarks gpu` compiles the Triton kernels for four GPUs, without having one.
 `python -m benchmarks report` measures nothing: it writes docs/performance.md and its picture.
 """
 
@@ -15,7 +16,7 @@ from itertools import takewhile
 MODELS = ("prefill", "bias_models", "training")
 MEASURED = ("core", "targets", "attention", "bias", "variants", *MODELS, "explore")
 COMPARED = ("compare", "compare_core")
-ON_REQUEST = (*COMPARED, "extrapolation", "report")  # run only where they are named
+ON_REQUEST = (*COMPARED, "extrapolation", "gpu", "report")  # run only where they are named
 WITH_OPTIONS = ("attention", "bias", "variants", *MODELS, "extrapolation", *COMPARED)
 
 

@@ -447,6 +447,9 @@ def read_options(given: Sequence[str]) -> argparse.Namespace:
         "--upcast", action="store_true", help="let bfloat16 peers compute in float32 too"
     )
     parser.add_argument("--forward-only", action="store_true", help="leave the backward out")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda, also for ROCm"
+    )
     parser.add_argument("--name", help="of the JSON: attention, for a part attention-part")
     options = parser.parse_args(given)
     if options.patterns and (unknown := set(options.patterns) - set(PATTERNS)):
@@ -469,6 +472,10 @@ def read_options(given: Sequence[str]) -> argparse.Namespace:
 def run(given: Sequence[str] = ()) -> int:
     """Measure, print the tables, keep the JSON; 1 where a runner computed something else."""
     options = read_options(given)
+    if options.device == "cuda":
+        from benchmarks import attention_gpu
+
+        return attention_gpu.run(options)
     result: dict[str, Any] = {"command": " ".join(["python -m benchmarks attention", *given])}
     if options.whole:
         result |= {"memory": memory(65_536), "flex_compile": compile_seconds()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from benchmarks import gpu
 from docs import commands, lint_codes, packages, probes, tables
 
 HERE = Path(__file__).parent
@@ -19,6 +20,7 @@ PARTS = {
     "lint-codes.md": {"codes": lint_codes.sections},
     "probes.md": {"probes": probes.sections, "causes": probes.causes},
     "apps.md": {"training": tables.training},
+    "gpu.md": {"compiled": gpu.compiled, "roofline": gpu.roofline},
     "design.md": {"packages": packages.table},
     "reference/command-line.md": {"verbs": commands.sections},
 }

@@ -12,6 +12,8 @@ from maskwright.cli.output import status, write_result, write_scene
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from maskwright.core.bound import BoundMask
     from maskwright.engine.api import BackendChoice
     from maskwright.parallel.cost_model import Prediction
@@ -156,13 +158,44 @@ def bench(
     write_result(chosen, output, str(found), found.as_dict())
 
 
-@command("maskwright doctor", "maskwright doctor --format json")
-def doctor(form: opt.TextFormat = None, output: opt.TextFile = None) -> None:
+@command(
+    "maskwright doctor",
+    "maskwright doctor --format json",
+    "maskwright doctor --device cuda --verify",
+)
+def doctor(
+    device: Annotated[
+        str | None, typer.Option(help="The device that --verify runs on: cuda, also for ROCm.")
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare the Triton kernels with the reference on the device, time them, and store "
+            "the faster backend for it.",
+        ),
+    ] = False,
+    form: opt.TextFormat = None,
+    output: opt.TextFile = None,
+) -> None:
     """Show the C kernel, threads and backend that attention uses; if the kernel is missing, the fix."""
     from maskwright import __version__
     from maskwright.engine.doctor import facts
 
     chosen = opt.choose_format(form, output, opt.TEXT)
+    if verify or device is not None:
+        _verify(device, verify, chosen, output)
+        return
     found = {"maskwright": __version__, **facts()}
     text = "\n".join(f"{name}: {fact}" for name, fact in found.items())
     write_result(chosen, output, text, found)
+
+
+def _verify(device: str | None, verify: bool, chosen: str, output: Path | None) -> None:
+    from maskwright.engine import gpu_verify
+
+    if not verify:
+        raise ArgumentError(f"doctor: --device {device} needs --verify. Pass both, or neither.")
+    with status("Comparing the Triton kernels with the reference ..."):
+        found = gpu_verify.verify(device or "cuda")
+    write_result(chosen, output, str(found), found.as_dict())

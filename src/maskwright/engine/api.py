@@ -117,10 +117,10 @@ def attention(
     """Exact attention of q over k and v under a mask.
 
     No tensor of shape (q_len, kv_len) is built, except by `impl="sdpa"` under masks other than causal,
-    and by `impl="reference"`. A masked cell has no influence on outputs or
-    gradients, even if it holds NaN or infinity. A fully masked row, and a row whose visible scores
-    are all -inf, returns zeros with gradient 0 and a logsumexp of -inf; a visible score of +inf
-    gives NaN and a logsumexp of +inf.
+    and by `impl="reference"`. A masked cell has no influence on outputs or gradients, even if it
+    holds NaN or infinity; with `impl="sdpa"`, "flex" and "triton" its values must be finite. A fully
+    masked row, and a row whose visible scores are all -inf, returns zeros with gradient 0 and a
+    logsumexp of -inf; a visible score of +inf gives NaN and a logsumexp of +inf.
 
     The order of operations is that of ONNX's Attention and of Gemma 2:
 
@@ -150,7 +150,7 @@ def attention(
         enable_gqa: Allow fewer KV heads than query heads: grouped-query attention.
         q_start: Position of the first query. By default the last query is aligned with the last
             key, as with a KV cache; 0 is the alignment of SDPA's `is_causal`.
-        impl: The backend: "native", "blocks", "sdpa", "flex", "reference", or "auto" to select
+        impl: The backend: "native", "blocks", "sdpa", "flex", "triton", "reference", or "auto" to select
             one. A backend that is named is used or refused, never replaced.
         return_lse: Return the logsumexp of each row, too: that of the scores of its visible keys
             after soft cap and bias, without the sink, so that partial results can be merged.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 TERM_KINDS = ("distance", "grid", "tensor")
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
-GRAPH_IMPLS = ("auto", "native", "blocks")  # autograd differentiates the others by itself
+GRAPH_IMPLS = ("auto", "native", "blocks", "triton")  # autograd differentiates the others by itself
 AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 

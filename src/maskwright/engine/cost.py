@@ -19,6 +19,7 @@ TILES: Final = {
     "blocks": (128, 1),
     "sdpa": (128, 128),
     "flex": (128, 128),
+    "triton": (128, 64),
     "reference": (128, 128),
 }
 # Computed multiply-adds per nanosecond on one thread of an AMD EPYC with AVX-512: 1,024 tokens,
@@ -31,6 +32,7 @@ RATES: Final = {
     "blocks": 22.0,
     "sdpa": 32.0,
     "flex": 23.0,
+    "triton": 23.0,
     "reference": 1.5,
 }
 BACKWARD_FACTOR: Final = 2.2  # backward over forward, measured likewise under a causal mask

@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maskwright._optional_deps import missing
+from maskwright.engine.gpu_choice import stored_choice
 from maskwright.engine.native import ISA_VARIABLE, loaded
 from maskwright.errors import Unsupported
 from maskwright.targets.predicates import is_full, is_upper_left_causal
@@ -21,6 +22,7 @@ DESCRIPTIONS = {
     "blocks": "blocks of query rows on PyTorch operators",
     "sdpa": "torch.nn.functional.scaled_dot_product_attention",
     "flex": "compiled FlexAttention",
+    "triton": "Triton kernel that reads the key intervals of each row",
     "reference": "dense attention in float64",
 }
 
@@ -58,7 +60,8 @@ def select_backend(params: AttentionParams) -> Backend:
 
     An explicit `impl` is used or refused. With "auto", calls on the CPU go to the C kernel, and to
     blocks of rows where the kernel is missing or does not support the call. On other devices it is
-    SDPA where that needs no mask tensor, else FlexAttention, and blocks where neither applies.
+    SDPA where that needs no mask tensor, else FlexAttention, and blocks where neither applies. On a
+    GPU for which `maskwright doctor --verify` stored the Triton kernels, it is those.
 
     Args:
         params: The parameters of the call.
@@ -86,6 +89,10 @@ def select_backend(params: AttentionParams) -> Backend:
         if problem is None:
             return Backend("native", "the fastest backend on the CPU")
         return Backend("blocks", f"the C kernel {problem}")
+    if params.device == "cuda" and stored_choice() == "triton":
+        problem = backend_module("triton").unsupported(params)
+        if problem is None:
+            return Backend("triton", "verified on this GPU by `maskwright doctor`")
     if params.explicit_backward:
         return Backend("blocks", f"the only one on {params.device} for graphs and partial results")
     if needs_no_mask_tensor(params.mask) and backend_module("sdpa").unsupported(params) is None:

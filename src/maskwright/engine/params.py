@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
 
 DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
-IMPLS: Final = ("auto", "native", "blocks", "sdpa", "flex", "reference")
+IMPLS: Final = ("auto", "native", "blocks", "sdpa", "flex", "triton", "reference")
 
 
 class AttentionOptions(NamedTuple):

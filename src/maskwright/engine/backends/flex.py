@@ -6,6 +6,7 @@ returns on GPUs only.
 
 from __future__ import annotations
 
+import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +45,14 @@ def forward(
     from torch.nn.attention.flex_attention import AuxRequest
 
     needs_lse = params.return_lse or params.has_sinks
-    found = _compiled()(
-        *(q, k, v),
-        score_mod=_score_mod(params, q, scores),
-        block_mask=block_mask(params.mask, q.device),
-        scale=params.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-        return_aux=AuxRequest(lse=True) if needs_lse else None,
-    )
+    options = {
+        "score_mod": _score_mod(params, q, scores),
+        "block_mask": block_mask(params.mask, q.device),
+        "scale": params.scale,
+        "enable_gqa": q.shape[1] != k.shape[1],
+        "return_aux": AuxRequest(lse=True) if needs_lse else None,
+    }
+    found = _run_compiled((q, k, v), options)
     if not needs_lse:
         return found, None
     out, lse = found[0], found[1].lse
@@ -113,11 +114,41 @@ def block_mask(bound: BoundMask, device: torch.device) -> Any:
     )
 
 
-@lru_cache(maxsize=1)
-def _compiled() -> Callable[..., Any]:
-    """One compiled function for all masks of one shape."""
+def _run_compiled(tensors: tuple[torch.Tensor, ...], options: dict[str, Any]) -> Any:
+    """FlexAttention compiled for all lengths on GPUs, and for each shape on the CPU.
+
+    PyTorch generates invalid C++ for dynamic shapes on the CPU (torch 2.13). A device on which they
+    fail is compiled for each shape from then on, with a warning.
+    """
+    import torch
+
+    device = tensors[0].device.type
+    if device == "cpu" or device in _STATIC_DEVICES:
+        return _compiled(dynamic=False)(*tensors, **options)
+    try:
+        return _compiled(dynamic=True)(*tensors, **options)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # of Dynamo or Inductor
+        found = _compiled(dynamic=False)(*tensors, **options)
+        _STATIC_DEVICES.add(device)
+        warnings.warn(
+            f"FlexAttention failed with dynamic shapes on {device}, and is compiled again for each "
+            f"new shape: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            UserWarning,
+            stacklevel=2,
+        )
+        return found
+
+
+_STATIC_DEVICES: set[str] = set()
+
+
+@lru_cache(maxsize=2)
+def _compiled(dynamic: bool) -> Callable[..., Any]:
+    """One compiled function for all masks; with `dynamic` one graph per head_dim and dtype."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
-    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=dynamic)
     return compiled

@@ -1,0 +1,90 @@
+"""Triton kernels that read the spans: forward, backward and decode, for CUDA and ROCm.
+
+They were run in Triton's interpreter and compiled in float16 for sm_80, sm_90, sm_100 and gfx942.
+They were not run on GPU hardware. Triton is imported on first use.
+
+NaN and infinity in masked cells are not isolated: a tile is multiplied as a whole, so within the
+visited tiles they reach other rows. Tiles without a visible cell are not read.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from maskwright._optional_deps import require
+from maskwright.engine.scores import NO_SCORE_TENSORS
+
+if TYPE_CHECKING:
+    import torch
+
+    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
+
+DTYPES: Final = ("float16", "bfloat16", "float32")
+MAX_HEAD_DIM: Final = 256
+
+
+def unsupported(params: AttentionParams) -> str | None:
+    """The reason why the Triton kernels cannot compute this call, or None."""
+    if params.device == "mps":
+        return "has no kernels for MPS: Triton compiles for CUDA and ROCm"
+    if params.device == "cpu" and not _is_interpreted():
+        return (
+            "runs on CUDA and ROCm, and the tensors are on cpu (TRITON_INTERPRET=1 in the "
+            "environment runs the kernels in Triton's interpreter, for tests)"
+        )
+    if params.device not in ("cuda", "cpu"):
+        return f"runs on CUDA and ROCm, and the tensors are on {params.device}"
+    if params.dtype not in DTYPES:
+        return f"supports {', '.join(DTYPES)}, and the tensors are {params.dtype}"
+    dim, v_dim = params.shape.head_dim, params.shape.v_head_dim
+    if max(dim, v_dim) > MAX_HEAD_DIM:
+        return f"supports a head_dim of at most {MAX_HEAD_DIM}, and q and v have {dim} and {v_dim}"
+    if params.requires_grad and any(term.requires_grad for term in params.terms):
+        return "has no gradient of the values of a bias, and the bias requires one"
+    kinds = [term.kind for term in params.terms]
+    if len(set(kinds)) < len(kinds):
+        return f"supports one bias term of each kind, and the bias has {', '.join(kinds)}"
+    if params.positions is not None and set(kinds) & {"distance", "grid"}:
+        return "reads the positions of a bias from the mask, and the call has its own"
+    return None
+
+
+def _is_interpreted() -> bool:
+    """Whether Triton's interpreter is enabled, without importing Triton."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+
+
+def forward(
+    params: AttentionParams,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: ScoreTensors = NO_SCORE_TENSORS,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output in the dtype of q, and the logsumexp in float32, without sinks."""
+    launch = _launch()
+    terms = launch.score_terms(params, scores)
+    found: tuple[torch.Tensor, torch.Tensor] = launch.run_forward(params, (q, k, v), terms)
+    return found
+
+
+def backward(
+    params: AttentionParams,
+    saved: Saved,
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Gradients of q, k and v, empty ones of the values of each bias term, and of the sinks."""
+    launch = _launch()
+    terms = launch.score_terms(params, saved.scores)
+    found = launch.run_backward(params, saved, grad_out, grad_lse, terms)
+    values = [x.new_zeros(0) for x in saved.scores.values]
+    return found.q, found.k, found.v, *values, *([] if found.sinks is None else [found.sinks])
+
+
+def _launch() -> Any:
+    """The module that imports Triton."""
+    with require('impl="triton"'):
+        from maskwright.engine.backends.triton import launch
+    return launch

@@ -1,0 +1,308 @@
+"""The backward kernels: delta per row, dQ by blocks of queries, dK and dV by blocks of keys.
+
+The softmax weights are recomputed from the logsumexp. Every gradient is summed by one program in a
+fixed order, without atomics, so results are deterministic.
+
+    P = exp2(S - norm)          dP = dO Vᵀ          dS = P (dP - delta)
+    dV = Pᵀ dO                  dQ = scale dS K      dK = scale dSᵀ Q
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from maskwright.engine.backends.triton.forward_kernels import FREE, read_item
+from maskwright.engine.backends.triton.tile import (
+    dot,
+    exponential,
+    kept_cells,
+    load_rows,
+    round_to,
+    score_tile,
+    store_rows,
+    visible_cells,
+)
+
+
+@triton.jit(do_not_specialize=["heads", "q_len", "num_blocks"])
+def delta_kernel(
+    Out, Grad, Delta, o_sb, o_sh, o_sm, o_sd, g_sb, g_sh, g_sm, g_sd, heads, q_len, num_blocks,
+    V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """The sum of out * dO of each row, in float32."""
+    top = tl.program_id(0) % num_blocks * BLOCK_M
+    plane = (tl.program_id(0) // num_blocks).to(tl.int64)
+    batch, head = plane // heads, plane % heads
+    out_at = Out + batch * o_sb + head * o_sh
+    grad_at = Grad + batch * g_sb + head * g_sh
+    out = load_rows(out_at, top, q_len, (o_sm, o_sd), BLOCK_M, V_DIM, BLOCK_DV, True)
+    grad = load_rows(grad_at, top, q_len, (g_sm, g_sd), BLOCK_M, V_DIM, BLOCK_DV, True)
+    rows = top + tl.arange(0, BLOCK_M)
+    total = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
+    tl.store(Delta + plane * q_len + rows, total, mask=rows < q_len)
+
+
+@triton.jit
+def _softmax_gradients(
+    products, grads, visible, norm, delta, rows, cols, batch, head, scoring, dropout,
+    PARTIAL: tl.constexpr, DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr,
+    BASE2: tl.constexpr,
+):  # fmt: skip
+    """The softmax weights with dropout and dS before the factor scale, from q · k and dO · v.
+
+    `norm`, `delta`, `rows` and `cols` broadcast in the orientation of the tile.
+    """
+    scores, curve = score_tile(products, rows, cols, batch, head, scoring, SOFTCAP, BASE2)
+    p = exponential(scores - norm, BASE2)
+    if PARTIAL:
+        p = tl.where(visible, p, 0.0)
+    dropped = p
+    if DROPOUT:
+        seed_low, seed_high, threshold, keep_factor = dropout
+        kept = kept_cells(rows, cols, batch, head, seed_low, seed_high, threshold)
+        dropped = tl.where(kept, p * keep_factor, 0.0)
+        grads = tl.where(kept, grads * keep_factor, 0.0)
+    ds = p * (grads - delta)
+    if SOFTCAP:
+        ds = ds * (1.0 - curve * curve)
+    if PARTIAL:
+        ds = tl.where(visible, ds, 0.0)
+    return dropped, ds
+
+
+@triton.jit
+def _dq_runs(
+    state, query, keys, spans, where, scoring, dropout, kv_len,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
+    BASE2: tl.constexpr, PARTIAL: tl.constexpr,
+):  # fmt: skip
+    """Adds the runs of tiles of one kind to dQ."""
+    acc, cursor = state
+    q, grad, norm, delta, rows, batch, head = query
+    K, k_strides, V, v_strides = keys
+    first, last, Starts, Stops = spans
+    run_first, run_last, Run_starts, Run_stops = where
+    if PARTIAL and ONE_INTERVAL:
+        low = tl.load(Starts + first, mask=first < last, other=0)
+        high = tl.load(Stops + first, mask=first < last, other=0)
+    for run in range(run_first, run_last):
+        for tile in range(tl.load(Run_starts + run), tl.load(Run_stops + run)):
+            left = tile * BLOCK_N
+            cols = left + tl.arange(0, BLOCK_N)
+            k = load_rows(K, left, kv_len, k_strides, BLOCK_N, HEAD_DIM, BLOCK_D, PARTIAL)
+            v = load_rows(V, left, kv_len, v_strides, BLOCK_N, V_DIM, BLOCK_DV, PARTIAL)
+            zero = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            products = dot(q, k.T, zero, INTERPRET)
+            grads = dot(grad, v.T, zero, INTERPRET)
+            visible = products  # not used unless the tile is partial
+            if PARTIAL and ONE_INTERVAL:
+                visible = (cols[None, :] >= low[:, None]) & (cols[None, :] < high[:, None])
+            elif PARTIAL:
+                visible, cursor = visible_cells(
+                    cols[None, :], left + BLOCK_N, cursor, last, Starts, Stops, BLOCK_M, BLOCK_N
+                )
+            _, ds = _softmax_gradients(
+                products, grads, visible, norm[:, None], delta[:, None], rows[:, None],
+                cols[None, :], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, BASE2,
+            )  # fmt: skip
+            acc = dot(round_to(ds, k.dtype, INTERPRET), k, acc, INTERPRET)
+    return acc, cursor
+
+
+@triton.jit(do_not_specialize=FREE)
+def dq_kernel(
+    Q, K, V, Grad, Norm, Delta, DQ,
+    q_sb, q_sh, q_sm, q_sd, k_sb, k_sh, k_sn, k_sd, v_sb, v_sh, v_sn, v_sd,
+    g_sb, g_sh, g_sm, g_sd, dq_sb, dq_sh, dq_sm, dq_sd,
+    Order, Offsets, Starts, Stops,
+    Full_offsets, Full_starts, Full_stops, Part_offsets, Part_starts, Part_stops,
+    num_items, num_blocks, copies, copies_h, mask_heads, heads, group, q_len, kv_len,
+    factor, cap, Distance, distance_sh, distance_zero, num_distances,
+    Bias, bias_sb, bias_sh, bias_sm, bias_sn, Grid, grid_sh, grid_height, grid_width, grid_shift,
+    scale, seed_low, seed_high, threshold, keep_factor,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
+    BASE2: tl.constexpr,
+):  # fmt: skip
+    """Computes dQ of the items of one program."""
+    scoring = (
+        factor, cap, Distance, distance_sh, distance_zero, num_distances,
+        Bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len,
+        Grid, grid_sh, grid_height, grid_width, grid_shift,
+    )  # fmt: skip
+    dropout = (seed_low, seed_high, threshold, keep_factor)
+    for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
+        plane, block, batch, head = read_item(item, Order, num_blocks, copies, copies_h, mask_heads)
+        top = block * BLOCK_M
+        rows = top + tl.arange(0, BLOCK_M)
+        real = rows < q_len
+        dq_at = DQ + batch.to(tl.int64) * dq_sb + head.to(tl.int64) * dq_sh
+        q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
+        q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
+        g_at = Grad + batch.to(tl.int64) * g_sb + head.to(tl.int64) * g_sh
+        grad = load_rows(g_at, top, q_len, (g_sm, g_sd), BLOCK_M, V_DIM, BLOCK_DV, True)
+        row_at = (batch * heads + head).to(tl.int64) * q_len + rows
+        norm = tl.load(Norm + row_at, mask=real, other=0.0)
+        delta = tl.load(Delta + row_at, mask=real, other=0.0)
+        k_at = K + batch.to(tl.int64) * k_sb + (head // group).to(tl.int64) * k_sh
+        v_at = V + batch.to(tl.int64) * v_sb + (head // group).to(tl.int64) * v_sh
+        keys = (k_at, (k_sn, k_sd), v_at, (v_sn, v_sd))
+        first = tl.load(Offsets + plane * q_len + rows, mask=real, other=0)
+        last = tl.load(Offsets + plane * q_len + rows + 1, mask=real, other=0)
+        query = (q, grad, norm, delta, rows, batch, head)
+        spans = (first, last, Starts, Stops)
+        state = (tl.zeros([BLOCK_M, BLOCK_D], tl.float32), first)
+        index = plane * num_blocks + block
+        full = (
+            tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
+            Full_starts, Full_stops,
+        )  # fmt: skip
+        state = _dq_runs(
+            state, query, keys, spans, full, scoring, dropout, kv_len,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+            ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, False,
+        )  # fmt: skip
+        partial = (
+            tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
+            Part_starts, Part_stops,
+        )  # fmt: skip
+        state = _dq_runs(
+            state, query, keys, spans, partial, scoring, dropout, kv_len,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+            ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, True,
+        )  # fmt: skip
+        acc, _ = state
+        store_rows(
+            acc * scale, dq_at, top, q_len, (dq_sm, dq_sd), BLOCK_M, HEAD_DIM, BLOCK_D,
+            INTERPRET,
+        )  # fmt: skip
+
+
+@triton.jit
+def _dkdv_runs(
+    state, key, queries, spans, where, scoring, dropout, q_len,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
+    BASE2: tl.constexpr, PARTIAL: tl.constexpr,
+):  # fmt: skip
+    """Adds the runs of tiles of one kind to dK and dV; the tiles are (keys, queries)."""
+    dk, dv, cursor = state
+    k, v, cols, batch, head = key
+    Q, q_strides, Grad, g_strides, Norm, Delta = queries
+    first, last, Starts, Stops = spans
+    run_first, run_last, Run_starts, Run_stops = where
+    if PARTIAL and ONE_INTERVAL:
+        low = tl.load(Starts + first, mask=first < last, other=0)
+        high = tl.load(Stops + first, mask=first < last, other=0)
+    for run in range(run_first, run_last):
+        for tile in range(tl.load(Run_starts + run), tl.load(Run_stops + run)):
+            top = tile * BLOCK_M
+            rows = top + tl.arange(0, BLOCK_M)
+            q = load_rows(Q, top, q_len, q_strides, BLOCK_M, HEAD_DIM, BLOCK_D, PARTIAL)
+            grad = load_rows(Grad, top, q_len, g_strides, BLOCK_M, V_DIM, BLOCK_DV, PARTIAL)
+            norm = tl.load(Norm + rows, mask=rows < q_len, other=0.0)
+            delta = tl.load(Delta + rows, mask=rows < q_len, other=0.0)
+            zero = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+            products = dot(k, q.T, zero, INTERPRET)
+            grads = dot(v, grad.T, zero, INTERPRET)
+            visible = products  # not used unless the tile is partial
+            if PARTIAL and ONE_INTERVAL:
+                visible = (rows[None, :] >= low[:, None]) & (rows[None, :] < high[:, None])
+            elif PARTIAL:
+                visible, cursor = visible_cells(
+                    rows[None, :], top + BLOCK_M, cursor, last, Starts, Stops, BLOCK_N, BLOCK_M
+                )
+            p, ds = _softmax_gradients(
+                products, grads, visible, norm[None, :], delta[None, :], rows[None, :],
+                cols[:, None], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, BASE2,
+            )  # fmt: skip
+            dv = dot(round_to(p, grad.dtype, INTERPRET), grad, dv, INTERPRET)
+            dk = dot(round_to(ds, q.dtype, INTERPRET), q, dk, INTERPRET)
+    return dk, dv, cursor
+
+
+@triton.jit(do_not_specialize=[*FREE, "head_planes"])
+def dkdv_kernel(
+    Q, K, V, Grad, Norm, Delta, DK, DV,
+    q_sb, q_sh, q_sm, q_sd, k_sb, k_sh, k_sn, k_sd, v_sb, v_sh, v_sn, v_sd,
+    g_sb, g_sh, g_sm, g_sd, dk_sb, dk_sh, dk_sn, dk_sd, dv_sb, dv_sh, dv_sn, dv_sd,
+    Order, Offsets, Starts, Stops,
+    Full_offsets, Full_starts, Full_stops, Part_offsets, Part_starts, Part_stops,
+    num_items, num_blocks, copies, copies_h, mask_heads, head_planes, heads, group, q_len, kv_len,
+    factor, cap, Distance, distance_sh, distance_zero, num_distances,
+    Bias, bias_sb, bias_sh, bias_sm, bias_sn, Grid, grid_sh, grid_height, grid_width, grid_shift,
+    scale, seed_low, seed_high, threshold, keep_factor,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
+    BASE2: tl.constexpr,
+):  # fmt: skip
+    """Computes dK and dV of the items of one program.
+
+    `mask_heads` counts KV heads where the mask varies over heads, else it is 1, and `head_planes` is
+    the number of the mask's planes for each: the GQA group or 1. The query heads of a KV head are
+    summed one after the other.
+    """
+    scoring = (
+        factor, cap, Distance, distance_sh, distance_zero, num_distances,
+        Bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len,
+        Grid, grid_sh, grid_height, grid_width, grid_shift,
+    )  # fmt: skip
+    dropout = (seed_low, seed_high, threshold, keep_factor)
+    for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
+        plane, block, batch, kv_head = read_item(
+            item, Order, num_blocks, copies, copies_h, mask_heads
+        )
+        left = block * BLOCK_N
+        cols = left + tl.arange(0, BLOCK_N)
+        real = cols < kv_len
+        dk_at = DK + batch.to(tl.int64) * dk_sb + kv_head.to(tl.int64) * dk_sh
+        dv_at = DV + batch.to(tl.int64) * dv_sb + kv_head.to(tl.int64) * dv_sh
+        k_at = K + batch.to(tl.int64) * k_sb + kv_head.to(tl.int64) * k_sh
+        k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
+        v_at = V + batch.to(tl.int64) * v_sb + kv_head.to(tl.int64) * v_sh
+        v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
+        dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+        for member in range(group):
+            head = kv_head * group + member
+            own = plane * head_planes + member % head_planes  # the plane of this query head
+            q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
+            g_at = Grad + batch.to(tl.int64) * g_sb + head.to(tl.int64) * g_sh
+            row_at = (batch * heads + head).to(tl.int64) * q_len
+            queries = (q_at, (q_sm, q_sd), g_at, (g_sm, g_sd), Norm + row_at, Delta + row_at)
+            first = tl.load(Offsets + own * kv_len + cols, mask=real, other=0)
+            last = tl.load(Offsets + own * kv_len + cols + 1, mask=real, other=0)
+            key = (k, v, cols, batch, head)
+            spans = (first, last, Starts, Stops)
+            index = own * num_blocks + block
+            full = (
+                tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
+                Full_starts, Full_stops,
+            )  # fmt: skip
+            state = (dk, dv, first)
+            state = _dkdv_runs(
+                state, key, queries, spans, full, scoring, dropout, q_len,
+                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+                ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, False,
+            )  # fmt: skip
+            partial = (
+                tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
+                Part_starts, Part_stops,
+            )  # fmt: skip
+            state = _dkdv_runs(
+                state, key, queries, spans, partial, scoring, dropout, q_len,
+                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+                ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, True,
+            )  # fmt: skip
+            dk, dv, _ = state
+        store_rows(
+            dk * scale, dk_at, left, kv_len, (dk_sn, dk_sd), BLOCK_N, HEAD_DIM, BLOCK_D,
+            INTERPRET,
+        )  # fmt: skip
+        store_rows(dv, dv_at, left, kv_len, (dv_sn, dv_sd), BLOCK_N, V_DIM, BLOCK_DV, INTERPRET)

@@ -1,0 +1,159 @@
+"""The decode kernel: few query rows over many keys, split over programs, and the merge of the splits.
+
+All query rows and heads of a KV head are one tile, so keys and values are read once. Each split
+writes its own output and logsumexp; the merge adds them in a fixed order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from maskwright.engine.backends.triton.forward_kernels import FREE
+from maskwright.engine.backends.triton.tile import (
+    LN2,
+    dot,
+    exponential,
+    in_base,
+    kept_cells,
+    load_rows,
+    logarithm,
+    round_to,
+    score_tile,
+    visible_cells,
+)
+
+
+@triton.jit(do_not_specialize=[*FREE, "mask_batch", "span_rows", "num_splits", "kv_heads"])
+def decode_kernel(
+    Q, K, V, Split_out, Split_lse,
+    q_sb, q_sh, q_sm, q_sd, k_sb, k_sh, k_sn, k_sd, v_sb, v_sh, v_sn, v_sd,
+    Splits, Tiles, Offsets, Starts, Stops,
+    num_splits, mask_batch, mask_heads, span_rows, kv_heads, heads, group, q_len, kv_len,
+    factor, cap, Distance, distance_sh, distance_zero, num_distances,
+    Bias, bias_sb, bias_sh, bias_sm, bias_sn, Grid, grid_sh, grid_height, grid_width, grid_shift,
+    seed_low, seed_high, threshold, keep_factor,
+    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
+    BASE2: tl.constexpr,
+):  # fmt: skip
+    """Output and logsumexp, in the base of the scores, of one split of one KV head.
+
+    Row i of the tile is query i % q_len of head i // q_len of the group. `span_rows` is the number
+    of rows of a plane of the mask: those of the group, or q_len where all heads share them.
+    """
+    scoring = (
+        factor, cap, Distance, distance_sh, distance_zero, num_distances,
+        Bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len,
+        Grid, grid_sh, grid_height, grid_width, grid_shift,
+    )  # fmt: skip
+    split = tl.program_id(0) % num_splits
+    kv_head = tl.program_id(0) // num_splits % kv_heads
+    batch = tl.program_id(0) // num_splits // kv_heads
+    index = tl.arange(0, BLOCK_M)
+    real = index < group * q_len
+    rows = index % q_len
+    head = kv_head * group + index // q_len  # of each row
+    dims, v_dims = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
+    # Rows of the results: ((batch, head, query), split).
+    place = ((batch * heads + head).to(tl.int64) * q_len + rows) * num_splits + split
+    out_at = Split_out + place[:, None] * V_DIM + v_dims[None, :]
+    out_mask = real[:, None] & (v_dims < V_DIM)[None, :]
+    q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64)[:, None] * q_sh
+    q_at = q_at + rows.to(tl.int64)[:, None] * q_sm + dims[None, :] * q_sd
+    q = tl.load(q_at, mask=real[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
+    k_at = K + batch.to(tl.int64) * k_sb + kv_head.to(tl.int64) * k_sh
+    v_at = V + batch.to(tl.int64) * v_sb + kv_head.to(tl.int64) * v_sh
+    plane = (batch % mask_batch) * mask_heads + kv_head % mask_heads
+    span = Offsets + plane * span_rows + index % span_rows
+    cursor = tl.load(span, mask=real, other=0)
+    last = tl.load(span + 1, mask=real, other=0)
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    share = Splits + plane * (num_splits + 1) + split
+    for n in range(tl.load(share), tl.load(share + 1)):
+        entry = tl.load(Tiles + n)
+        left = entry // 2 * BLOCK_N
+        cols = left + tl.arange(0, BLOCK_N)
+        k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
+        zero = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        products = dot(q, k.T, zero, INTERPRET)
+        scores, _ = score_tile(
+            products,
+            rows[:, None],
+            cols[None, :],
+            batch,
+            head[:, None],
+            scoring,
+            SOFTCAP,
+            BASE2,
+        )
+        visible = tl.full([BLOCK_M, BLOCK_N], 1, tl.int1)
+        if entry % 2 == 0:
+            visible, cursor = visible_cells(
+                cols[None, :], left + BLOCK_N, cursor, last, Starts, Stops, BLOCK_M, BLOCK_N
+            )
+        scores = tl.where(visible, scores, float("-inf"))
+        new = tl.maximum(maximum, tl.max(scores, 1))
+        shift = tl.where(new == float("-inf"), 0.0, new)
+        alpha = exponential(maximum - shift, BASE2)
+        p = exponential(scores - shift[:, None], BASE2)
+        total = total * alpha + tl.sum(p, 1)
+        if DROPOUT:
+            kept = kept_cells(
+                rows[:, None], cols[None, :], batch, head[:, None],
+                seed_low, seed_high, threshold,
+            )  # fmt: skip
+            p = tl.where(kept, p * keep_factor, 0.0)
+        v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
+        acc = acc * alpha[:, None]
+        acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
+        maximum = new
+    empty = total == 0  # the total of a row with NaN is NaN
+    out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, total)[:, None])
+    tl.store(out_at, out, mask=out_mask)
+    lse = maximum + logarithm(tl.where(empty, 1.0, total), BASE2)
+    lse = tl.where(maximum == float("inf"), float("inf"), lse)
+    tl.store(Split_lse + place, lse, mask=real)
+
+
+@triton.jit(do_not_specialize=["heads", "q_len", "num_splits"])
+def merge_kernel(
+    Split_out, Split_lse, Out, Lse, Sinks, o_sb, o_sh, o_sm, heads, q_len, num_splits,
+    V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr, INTERPRET: tl.constexpr, BASE2: tl.constexpr,
+):  # fmt: skip
+    """Output and logsumexp of one row from those of its splits."""
+    row = tl.program_id(0).to(tl.int64)  # of (batch, head, query)
+    query, head, batch = row % q_len, row // q_len % heads, row // q_len // heads
+    dims = tl.arange(0, BLOCK_DV)
+    maximum = tl.full([], float("-inf"), tl.float32)
+    for split in range(num_splits):
+        maximum = tl.maximum(maximum, tl.load(Split_lse + row * num_splits + split))
+    shift = tl.where(maximum == float("-inf"), 0.0, maximum)
+    acc = tl.zeros([BLOCK_DV], tl.float32)
+    total = tl.full([], 0.0, tl.float32)
+    for split in range(num_splits):
+        place = row * num_splits + split
+        lse = tl.load(Split_lse + place)
+        weight = exponential(lse - shift, BASE2)
+        part = tl.load(Split_out + place * V_DIM + dims, mask=dims < V_DIM, other=0.0)
+        # A split without visible keys adds nothing, also where another one is not finite.
+        acc += tl.where(lse == float("-inf"), 0.0, weight * part)
+        total += tl.where(lse == float("-inf"), 0.0, weight)
+    norm = total
+    if Sinks is not None:
+        sink = in_base(tl.load(Sinks + head), BASE2)
+        both = tl.maximum(shift, sink)
+        norm = total * exponential(shift - both, BASE2) + exponential(sink - both, BASE2)
+        acc = acc * exponential(shift - both, BASE2)
+    empty = total == 0  # the total of a row with NaN is NaN
+    out = tl.where(empty, 0.0, acc / tl.where(empty, 1.0, norm))
+    out_at = Out + batch * o_sb + head * o_sh + query * o_sm + dims
+    tl.store(out_at, round_to(out, Out.dtype.element_ty, INTERPRET), mask=dims < V_DIM)
+    lse = shift + logarithm(tl.where(empty, 1.0, total), BASE2)
+    if BASE2:
+        lse = lse * LN2
+    lse = tl.where(maximum == float("inf"), float("inf"), lse)
+    tl.store(Lse + row, tl.where(empty, float("-inf"), lse))

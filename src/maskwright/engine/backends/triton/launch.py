@@ -1,0 +1,320 @@
+"""Launches of the Triton kernels: arguments from tensors, the mask's work lists, and terms."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import triton
+
+from maskwright.engine.backends.triton.backward_kernels import delta_kernel, dkdv_kernel, dq_kernel
+from maskwright.engine.backends.triton.config import (
+    MAX_DECODE_QUERIES,
+    MAX_DECODE_ROWS,
+    MAX_SPLITS,
+    Config,
+    is_interpreted,
+    select_configs,
+)
+from maskwright.engine.backends.triton.decode_kernels import decode_kernel, merge_kernel
+from maskwright.engine.backends.triton.forward_kernels import forward_kernel
+from maskwright.engine.backends.triton.work_list import (
+    WorkList,
+    decode_work,
+    key_work,
+    num_programs,
+    row_work,
+)
+from maskwright.engine.dropout import dropout_threshold
+
+if TYPE_CHECKING:
+    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
+
+LOG2E = math.log2(math.e)
+NO_DROPOUT = (0, 0, 0, 1.0)
+DELTA_ROWS = 32  # rows of a program of the delta kernel
+
+
+class ScoreTerms(NamedTuple):
+    """What changes the scores after q · k, and the softmax's denominator.
+
+    Attributes:
+        softcap: Bound of the scores, softcap * tanh(score / softcap), or None.
+        distance: Values (heads | 1, num_distances) by key position - query position, and the index
+            of distance 0.
+        grid: Values (heads | 1, 2 * height - 1, 2 * width - 1), height and width.
+        bias: A tensor (batch, heads, q_len, kv_len), any strides, also 0.
+        sinks: Logits (heads,) that are only in the denominator.
+    """
+
+    softcap: float | None = None
+    distance: tuple[torch.Tensor, int] | None = None
+    grid: tuple[torch.Tensor, int, int] | None = None
+    bias: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+
+
+NO_TERMS = ScoreTerms()
+
+
+def score_terms(params: AttentionParams, scores: ScoreTensors) -> ScoreTerms:
+    """Soft cap, bias and sinks of a call, with at most one bias term of each kind."""
+    sinks = None if scores.sinks is None else scores.sinks.contiguous()
+    terms = ScoreTerms(params.softcap, sinks=sinks)
+    for index, values in zip(params.terms, scores.values, strict=True):
+        if index.kind == "distance":
+            terms = terms._replace(distance=(values.contiguous(), index.zero))
+        elif index.kind == "grid":
+            terms = terms._replace(grid=(values.contiguous(), index.height, index.width))
+        else:
+            sizes = (params.shape.batch, params.shape.heads, params.shape.q_len)
+            terms = terms._replace(bias=values.expand(*sizes, params.shape.kv_len))
+    return terms
+
+
+def score_args(params: AttentionParams, terms: ScoreTerms) -> tuple[Any, ...]:
+    """The arguments of `score_tile`."""
+    cap = terms.softcap
+    unit = LOG2E if is_base2(params) else 1.0
+    factor = params.scale * unit if cap is None else params.scale / cap
+    distance: tuple[Any, ...] = (None, 0, 0, 0)
+    if terms.distance is not None:
+        values, zero = terms.distance
+        shift = zero - params.mask.frame.q_start
+        distance = (values, _head_stride(values), shift, values.shape[1])
+    bias: tuple[Any, ...] = (None, 0, 0, 0, 0)
+    if terms.bias is not None:
+        bias = (terms.bias, *terms.bias.stride())
+    grid: tuple[Any, ...] = (None, 0, 0, 0, 0)
+    if terms.grid is not None:
+        values, height, width = terms.grid
+        grid = (values, _head_stride(values), height, width, params.mask.frame.q_start)
+    return factor, (cap or 0.0) * unit, *distance, *bias, *grid
+
+
+def _head_stride(values: torch.Tensor) -> int:
+    return values.stride(0) if values.shape[0] > 1 else 0
+
+
+def dropout_args(params: AttentionParams) -> tuple[int, int, int, float]:
+    """Seed in two signed words, threshold as a signed word, and the factor of kept weights."""
+    if not params.dropout_p:
+        return NO_DROPOUT
+    words = (params.seed, params.seed >> 32, dropout_threshold(params.dropout_p))
+    low, high, threshold = ((word & 0xFFFFFFFF ^ 2**31) - 2**31 for word in words)
+    return low, high, threshold, 1 / (1 - params.dropout_p)
+
+
+def is_base2(params: AttentionParams) -> bool:
+    """Whether scores are kept in base 2: in half precision, where the rounding does not matter."""
+    return params.dtype != "float32"
+
+
+def block_dim(dim: int) -> int:
+    """The width of a tile that holds `dim` columns."""
+    return max(16, 1 << (dim - 1).bit_length())
+
+
+def item_args(work: WorkList, batch: int, heads: int) -> tuple[int, ...]:
+    """Items, blocks, copies of each plane, copies along heads, and heads of the mask."""
+    planes, mask_heads = work.planes
+    copies_h = heads // mask_heads
+    copies = copies_h * (batch // planes)
+    num_items = planes * mask_heads * work.num_blocks * copies
+    return num_items, work.num_blocks, copies, copies_h, mask_heads
+
+
+def run_forward(
+    params: AttentionParams,
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    terms: ScoreTerms = NO_TERMS,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output in the dtype of q, and the logsumexp in float32, without sinks."""
+    q, k, v = tensors
+    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = params.shape
+    out = torch.empty((batch, q_len, heads, v_head_dim), dtype=q.dtype, device=q.device).transpose(
+        1, 2
+    )
+    lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device=q.device)
+    if 0 in params.shape:
+        return out.zero_(), lse.fill_(-math.inf)
+    if q_len * heads // kv_heads <= MAX_DECODE_ROWS and q_len <= MAX_DECODE_QUERIES:
+        return _run_decode(params, (q, k, v, out, lse), terms)
+    config = select_configs(head_dim, v_head_dim, q.element_size(), backend_of(q)).forward
+    work = row_work(params.mask, config.block_m, config.block_n, q.device)
+    items = item_args(work, batch, heads)
+    args = (
+        *(q, k, v, out, lse),
+        *(*q.stride(), *k.stride(), *v.stride(), *out.stride()[:3]),
+        *work.tensors,
+        *(*items, heads, heads // kv_heads, q_len, kv_len),
+        *score_args(params, terms),
+        terms.sinks,
+        *dropout_args(params),
+    )
+    forward_kernel[(num_programs(items[0], q.device),)](
+        *args, **_constants(params, config, work, terms)
+    )
+    return out, lse
+
+
+def _run_decode(
+    params: AttentionParams, tensors: tuple[torch.Tensor, ...], terms: ScoreTerms
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The forward pass of few query rows: split over the keys, then merged."""
+    q, k, v, out, lse = tensors
+    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = params.shape
+    group = heads // kv_heads
+    config = select_configs(head_dim, v_head_dim, q.element_size(), backend_of(q)).decode
+    free = num_programs(MAX_SPLITS * batch * kv_heads, q.device) // (batch * kv_heads)
+    num_splits = max(1, min(free, MAX_SPLITS, triton.cdiv(kv_len, config.block_n)))
+    work = decode_work(params.mask, kv_heads, group, config.block_n, num_splits, q.device)
+    shape = (batch, heads, q_len, num_splits)
+    split_out = torch.empty((*shape, v_head_dim), dtype=torch.float32, device=q.device)
+    split_lse = torch.empty(shape, dtype=torch.float32, device=q.device)
+    planes, mask_heads = work.planes
+    varies = params.mask.shape[1] > 1
+    block_dv = block_dim(v_head_dim)
+    decode_kernel[(batch * kv_heads * num_splits,)](
+        *(q, k, v, split_out, split_lse, *q.stride(), *k.stride(), *v.stride()),
+        *work.tensors,
+        *(num_splits, planes, mask_heads, group * q_len if varies else q_len, kv_heads),
+        *(heads, group, q_len, kv_len, *score_args(params, terms), *dropout_args(params)),
+        HEAD_DIM=head_dim,
+        V_DIM=v_head_dim,
+        BLOCK_D=block_dim(head_dim),
+        BLOCK_DV=block_dv,
+        BLOCK_M=block_dim(group * q_len),
+        BLOCK_N=config.block_n,
+        DROPOUT=params.dropout_p > 0,
+        SOFTCAP=terms.softcap is not None,
+        INTERPRET=is_interpreted(),
+        BASE2=is_base2(params),
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )
+    merge_kernel[(batch * heads * q_len,)](
+        *(split_out, split_lse, out, lse, terms.sinks, *out.stride()[:3]),
+        *(heads, q_len, num_splits),
+        V_DIM=v_head_dim,
+        BLOCK_DV=block_dv,
+        INTERPRET=is_interpreted(),
+        BASE2=is_base2(params),
+    )
+    return out, lse
+
+
+def _constants(
+    params: AttentionParams, config: Config, work: WorkList, terms: ScoreTerms
+) -> dict[str, Any]:
+    """The compile-time arguments of a kernel over a work list."""
+    head_dim, v_head_dim = params.shape.head_dim, params.shape.v_head_dim
+    return {
+        "HEAD_DIM": head_dim,
+        "V_DIM": v_head_dim,
+        "BLOCK_D": block_dim(head_dim),
+        "BLOCK_DV": block_dim(v_head_dim),
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "ONE_INTERVAL": work.has_one_interval,
+        "DROPOUT": params.dropout_p > 0,
+        "SOFTCAP": terms.softcap is not None,
+        "INTERPRET": is_interpreted(),
+        "BASE2": is_base2(params),
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+    }
+
+
+class Gradients(NamedTuple):
+    """The gradients of one call; that of `sinks` is None without sinks."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    sinks: torch.Tensor | None
+
+
+def run_backward(
+    params: AttentionParams,
+    saved: Saved,
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor | None = None,
+    terms: ScoreTerms = NO_TERMS,
+) -> Gradients:
+    """Gradients of q, k, v and sinks in their dtypes, from those of output and logsumexp."""
+    q, k, v = saved.q, saved.k, saved.v
+    batch, heads, kv_heads, _, _, head_dim, v_head_dim = params.shape
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    if 0 in params.shape:
+        sinks = None if terms.sinks is None else torch.zeros_like(terms.sinks)
+        return Gradients(dq.zero_(), dk.zero_(), dv.zero_(), sinks)
+    norm, delta, dsinks = _row_terms(params, saved, grad_out, grad_lse, terms)
+    configs = select_configs(head_dim, v_head_dim, q.element_size(), backend_of(q))
+    rows, keys = configs.dq, configs.dkdv
+    row_list = row_work(params.mask, rows.block_m, rows.block_n, q.device)
+    group = heads // kv_heads
+    key_list = key_work(params.mask, keys.block_n, keys.block_m, group, q.device)
+    tensors = (q, k, v, grad_out, norm, delta)
+    strides = (*q.stride(), *k.stride(), *v.stride(), *grad_out.stride())
+    shared = (heads, group, params.shape.q_len, params.shape.kv_len)
+    scoring = (*score_args(params, terms), params.scale, *dropout_args(params))
+    row_items = item_args(row_list, batch, heads)
+    varies = key_list.planes[1] > 1
+    key_items = item_args(
+        key_list._replace(planes=(key_list.planes[0], kv_heads if varies else 1)), batch, kv_heads
+    )
+    dq_kernel[(num_programs(row_items[0], q.device),)](
+        *(*tensors, dq, *strides, *dq.stride(), *row_list.tensors, *row_items, *shared),
+        *scoring,
+        **_constants(params, rows, row_list, terms),
+    )
+    dkdv_kernel[(num_programs(key_items[0], q.device),)](
+        *(*tensors, dk, dv, *strides, *dk.stride(), *dv.stride(), *key_list.tensors),
+        *(*key_items, group if varies else 1, *shared, *scoring),
+        **_constants(params, keys, key_list, terms),
+    )
+    return Gradients(dq, dk, dv, dsinks)
+
+
+def _row_terms(
+    params: AttentionParams,
+    saved: Saved,
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor | None,
+    terms: ScoreTerms,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The logsumexp with sinks in the base of the scores, delta, each (batch, heads, q_len), and dsinks."""
+    batch, heads, _, q_len, _, _, v_head_dim = params.shape
+    out, lse = saved.out, saved.lse.to(torch.float32)
+    delta = torch.empty((batch, heads, q_len), dtype=torch.float32, device=out.device)
+    num_blocks = triton.cdiv(q_len, DELTA_ROWS)
+    delta_kernel[(num_blocks * batch * heads,)](
+        *(out, grad_out, delta, *out.stride(), *grad_out.stride(), heads, q_len, num_blocks),
+        V_DIM=v_head_dim,
+        BLOCK_DV=block_dim(v_head_dim),
+        BLOCK_M=DELTA_ROWS,
+    )
+    empty = lse == -math.inf
+    delta = delta.masked_fill_(empty, 0.0)
+    total, dsinks = lse, None
+    if terms.sinks is not None:
+        sink = terms.sinks.to(torch.float32)[:, None]
+        total = torch.logaddexp(lse, sink)
+        share = (sink - total).exp().masked_fill(empty, 0.0)
+        dsinks = -(share * delta).sum((0, 2)).to(terms.sinks.dtype)
+    if grad_lse is not None:
+        factor = (total - lse).exp() if terms.sinks is not None else 1.0
+        delta = (delta - grad_lse.to(torch.float32) * factor).masked_fill(empty, 0.0)
+    # A weight of a row without visible keys is exp2(score - inf) = 0.
+    unit = LOG2E if is_base2(params) else 1.0
+    norm = (total * unit).masked_fill(empty, math.inf).masked_fill(lse == math.inf, math.nan)
+    return norm.contiguous(), delta.contiguous(), dsinks
+
+
+def backend_of(x: torch.Tensor) -> str:
+    """The name of the compiler's backend, "cuda" or "hip"; "cpu" for the interpreter."""
+    if x.device.type == "cpu":
+        return "cpu"
+    return "hip" if torch.version.hip else "cuda"

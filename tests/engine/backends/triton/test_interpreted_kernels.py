@@ -1,0 +1,190 @@
+"""The kernels in Triton's interpreter against dense attention in float64, for all masks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import maskwright as mw
+from maskwright.engine.backends.triton import config
+from maskwright.engine.backends.triton.launch import ScoreTerms, run_backward, run_forward
+from maskwright.engine.params import AttentionParams, AttentionShape, Saved
+from tests._helpers.attention_inputs import T, error, largest_summand, tolerance
+from tests._helpers.triton_cases import (
+    CASES,
+    DECODE_CASES,
+    DTYPES,
+    Call,
+    Case,
+    exact,
+    make_call,
+    sdpa_errors,
+)
+
+NAMES = ("out", "dq", "dk", "dv")
+# The interpreter computes masked cells too, whose exponentials may overflow.
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+
+
+def assert_as_exact_as_sdpa(call: Call, found: Any, truth: Any, is_plain: bool = True) -> None:
+    """Errors of at most twice those of SDPA, of gradients three times, or of one rounding.
+
+    Gradients, and what SDPA does not compute, may also have the rounding error of their sums: where
+    dP - delta cancels, which SDPA's dense softmax computes without delta.
+    """
+    dtype = call.tensors[0].dtype
+    summand = largest_summand(call.tensors, call.grad_out, call.params.scale)
+    for name, mine, right, peer in zip(NAMES, found, truth, sdpa_errors(call), strict=False):
+        largest = float(right.abs().max())
+        limit = (2 if name == "out" else 3) * max(peer, torch.finfo(dtype).eps) * largest
+        if name != "out" or not is_plain:
+            own = tolerance(dtype, right, T, 1.0 if name == "out" else summand)
+            limit = max(limit, own)
+        assert error(mine, right) <= limit, (name, error(mine, right), limit)
+
+
+def assert_lse(found: torch.Tensor, right: torch.Tensor) -> None:
+    largest = float(right[right.isfinite()].abs().max()) if right.isfinite().any() else 0.0
+    assert found.dtype == torch.float32
+    assert error(found, right) <= 4e-7 * (2 + largest)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward_and_backward(case: Case) -> None:
+    call = make_call(case)
+    out, lse = run_forward(call.params, call.tensors, call.terms)
+    saved = Saved(*call.tensors, out, lse)
+    grads = run_backward(call.params, saved, call.grad_out, call.grad_lse, call.terms)
+    truth = exact(call)
+    assert [x.dtype for x in (out, *grads[:3])] == [call.tensors[0].dtype] * 4
+    results = ((out, *grads[:3]), (truth.out, *truth.grads))
+    assert_as_exact_as_sdpa(call, *results, case.options.is_plain)
+    assert_lse(lse, truth.lse)
+    if truth.dsinks is not None:
+        terms = call.params.shape.batch * call.params.shape.q_len
+        eps = torch.finfo(call.tensors[0].dtype).eps
+        limit = eps * math.sqrt(terms) * max(1.0, float(truth.dsinks.abs().max()))
+        assert error(grads.sinks, truth.dsinks) <= limit
+
+
+@pytest.mark.parametrize("case", DECODE_CASES, ids=str)
+def test_decode(case: Case) -> None:
+    call = make_call(case)
+    out, lse = run_forward(call.params, call.tensors, call.terms)
+    truth = exact(call)
+    assert_as_exact_as_sdpa(call, (out,), (truth.out,), case.options.is_plain)
+    assert_lse(lse, truth.lse)
+
+
+@pytest.mark.parametrize("blocks", [(16, 16), (16, 64), (64, 16)])
+@pytest.mark.parametrize("mask", ["causal", "sinks", "holes", "by head", "scattered"])
+def test_results_do_not_depend_on_the_tile(
+    mask: str, blocks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = config.Config(*blocks, 1, 1)
+    monkeypatch.setattr(config, "INTERPRETED", config.Configs(one, one, one, one))
+    test_forward_and_backward(Case(mask, "float32", "gqa"))
+    test_decode(Case(mask, "float32", "decode"))
+
+
+def test_repeated_runs_are_equal() -> None:
+    call = make_call(Case("by head", "float16", "dropout"))
+    runs = []
+    for _ in range(2):
+        out, lse = run_forward(call.params, call.tensors)
+        grads = run_backward(call.params, Saved(*call.tensors, out, lse), call.grad_out)
+        runs.append((out, lse, *grads[:3]))
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+SIZES = [(0, 5), (5, 0), (1, 1), (1, 40), (40, 1), (33, 65)]
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), SIZES)
+@pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 2), (0, 1), (3, 1)])
+def test_sizes(q_len: int, kv_len: int, batch: int, heads: int) -> None:
+    bound = mw.causal().on(q_len, kv_len, batch, heads, q_start=0)
+    shape = AttentionShape(batch, heads, heads, q_len, kv_len, 8, 8)
+    made = torch.Generator().manual_seed(1)
+    tensors = tuple(
+        torch.randn(batch, heads, length, 8, generator=made) for length in (q_len, kv_len, kv_len)
+    )
+    params = AttentionParams(bound, shape, 0.5)
+    call = Call(params, tensors, ScoreTerms(), torch.ones_like(tensors[0]), torch.zeros(()))
+    out, lse = run_forward(params, tensors)
+    grads = run_backward(params, Saved(*tensors, out, lse), call.grad_out)
+    truth = exact(call)
+    exact_results = (truth.out, truth.lse, *truth.grads)
+    for found, right in zip((out, lse, *grads[:3]), exact_results, strict=True):
+        assert found.shape == right.shape
+        assert error(found, right) <= 1e-5
+
+
+@pytest.mark.parametrize(("dim", "v_dim"), [(1, 1), (16, 256), (80, 16), (129, 64), (256, 256)])
+def test_head_dims(dim: int, v_dim: int) -> None:
+    call = make_call(Case("causal", "float32", "plain"))
+    made = torch.Generator().manual_seed(2)
+    sizes = zip(call.tensors, (dim, dim, v_dim), strict=True)
+    tensors = tuple(torch.randn(*x.shape[:3], width, generator=made) for x, width in sizes)
+    shape = call.params.shape._replace(head_dim=dim, v_head_dim=v_dim)
+    grad = torch.randn(*tensors[0].shape[:3], v_dim, generator=made)
+    params = replace(call.params, shape=shape, scale=dim**-0.5)
+    call = call._replace(params=params, tensors=tensors, grad_out=grad)
+    out, lse = run_forward(params, tensors)
+    grads = run_backward(params, Saved(*tensors, out, lse), grad, call.grad_lse)
+    truth = exact(call)
+    assert_as_exact_as_sdpa(call, (out, *grads[:3]), (truth.out, *truth.grads))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("which", ["q", "k", "v", "grad"])
+def test_tiles_without_a_visible_cell_are_not_read(which: str, value: float) -> None:
+    """Two chunks of one tile each: what is in the second has no influence on the first."""
+    call = make_call(Case("causal", "float32", "plain"))
+    params = replace(call.params, mask=mw.chunks(32).on(T))
+    results = []
+    for entry in (None, value):
+        named = dict(zip(("q", "k", "v"), (x.clone() for x in call.tensors), strict=True))
+        named["grad"] = call.grad_out.clone()
+        if entry is not None:
+            named[which][:, :, 40, 3] = entry
+        *tensors, grad = named.values()
+        out, lse = run_forward(params, tuple(tensors))
+        grads = run_backward(params, Saved(*tensors, out, lse), grad)
+        results.append([x[:, :, :32] for x in (out, lse, *grads[:3])])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("which", ["q", "k", "v"])
+@pytest.mark.parametrize("mask", ["causal", "scattered", "padding", "by head"])
+def test_visible_values_that_are_not_finite_are_not_hidden(
+    mask: str, which: str, value: float
+) -> None:
+    """A row of the output is not finite where the reference's is not, and right where it is finite."""
+    from maskwright.engine.reference import reference
+
+    call = make_call(Case(mask, "float32", "plain"))
+    named = dict(zip(("q", "k", "v"), (x.clone() for x in call.tensors), strict=True))
+    named[which][:, :, 20, 3] = value
+    tensors = tuple(named.values())
+    out, lse = run_forward(call.params, tensors)
+    right = reference(*(x.double() for x in tensors), call.params.mask, call.params.scale)
+    for found, other in ((out, right.out), (lse, right.lse)):
+        assert not (found.isfinite() & ~other.isfinite()).any()
+        both = found.isfinite()
+        assert error(found[both], other[both]) <= 1e-4
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_decode_does_not_read_tiles_without_a_visible_cell(dtype: str) -> None:
+    call = make_call(Case("window", dtype, "one query"))
+    clean = run_forward(call.params, call.tensors, call.terms)
+    q, k, v = (x.clone() for x in call.tensors)
+    k[:, :, :32], v[:, :, :32] = math.nan, math.inf  # the first tile, outside the window
+    found = run_forward(call.params, (q, k, v), call.terms)
+    assert all(torch.equal(a, b) for a, b in zip(clean, found, strict=True))

@@ -1,0 +1,35 @@
+"""A sample of the interpreted tests, in a process with TRITON_INTERPRET=1; `make test-triton` runs all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from maskwright.engine.backends.triton import _is_interpreted
+
+HERE = Path(__file__).parent
+SAMPLE = (
+    "test_interpreted_kernels.py::test_forward_and_backward[sinks-bfloat16-scores]",
+    "test_interpreted_kernels.py::test_forward_and_backward[causal-float16-gqa]",
+    "test_interpreted_kernels.py::test_decode[by_head-float32-one_query]",
+    "test_interpreted_kernels.py::test_tiles_without_a_visible_cell_are_not_read[v-nan]",
+    "test_interpreted_attention.py::test_gradients_of_output_and_logsumexp[causal]",
+)
+
+
+def test_sample_of_interpreted_tests() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"]
+        + [str(HERE / name) for name in SAMPLE],
+        env={**os.environ, "TRITON_INTERPRET": "1", "MASKWRIGHT_MAX_SKIPPED": "0"},
+        cwd=HERE.parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert f"{len(SAMPLE)} passed" in done.stdout
+    assert not _is_interpreted()  # this process compiles
