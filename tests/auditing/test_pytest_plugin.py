@@ -17,7 +17,9 @@ import _maskwright_pytest
 import maskwright as mw
 import maskwright.auditing  # what pytester sees imported first, it would forget, and torch too
 from maskwright.auditing import report_html
+from maskwright.auditing.probes import ProbeResult
 from maskwright.auditing.report import AuditFinding, AuditReport
+from maskwright.messages import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +50,9 @@ def stand_in(model: Any, inputs: Any = None, **options: Any) -> AuditReport:
     fault = AuditFinding("leak", "position 0 depends on position 1", "future-visible", "Hide it.")
     found = (fault,) if model == "sick" else ()
     told = str(options.get("expects", "auto"))
-    return AuditReport(found, (), told, passes=1, seconds=0.0, subject=model)
+    probe = ProbeResult("leak")
+    probe.add_case(Reason("audit.leak.tried", {"count": 1, "share": 1.0}))
+    return AuditReport(found, (probe,), told, passes=1, seconds=0.0, subject=model)
 
 
 @pytest.fixture
@@ -145,7 +149,9 @@ def test_help_tells_of_both(run: Callable[..., Any]) -> None:
 CONFTEST = f"""
 from typing import Any
 import maskwright as mw
+from maskwright.auditing.probes import ProbeResult
 from maskwright.auditing.report import AuditFinding, AuditReport
+from maskwright.messages import Reason
 
 {inspect.getsource(stand_in)}
 mw.audit = stand_in

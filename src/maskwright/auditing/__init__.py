@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -323,6 +323,11 @@ def _merged(parts: Mapping[Key, ProbeResult]) -> ProbeResult:
         Reason("audit.tried", {"parts": tried}) if tried else None,
         [failure for part in tested.values() for failure in part.failures],
         [note for part in tested.values() for note in part.notes],
+        [
+            replace(case, what=Reason("audit.input", {"name": key, "tried": case.what}))
+            for key, part in tested.items()
+            for case in part.cases
+        ],
         worst=max(part.worst for part in tested.values()),
         measured=next(
             (p.measured for p in reversed(tested.values()) if p.measured is not None), None

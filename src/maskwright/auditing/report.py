@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from maskwright.auditing.probes import Status
 from maskwright.errors import AuditError, TruthError
 from maskwright.linting.codes import CODES, fix_of, meaning_of
 from maskwright.messages import Reason, render
@@ -133,6 +134,8 @@ class AuditFinding:
 class AuditReport:
     """The result of `audit`. `.ok` says whether the model respects its mask; tests call `assert_ok()`.
 
+    `.ok` is True only if every probe that applies to the model was able to fail, and passed.
+
     Args:
         findings: What is wrong.
         answers: The result of each probe.
@@ -180,9 +183,28 @@ class AuditReport:
         return _text(self.expected, "en")
 
     @property
+    def status(self) -> Status:
+        """The result of all probes: passed only if every one that applies passed.
+
+        >>> import torch, maskwright as mw
+        >>> mw.audit(lambda x: x.cumsum(1), torch.randn(1, 4, 2), expects="causal").status
+        <Status.PASSED: 'passed'>
+        """
+        found = [result.status for result in self.answers]
+        if self.findings:
+            return Status.FAILED
+        order = (Status.NOT_RUN, Status.NOT_TESTED, Status.PASSED)
+        return next((status for status in order if status in found), Status.NOT_APPLICABLE)
+
+    @property
     def ok(self) -> bool:
-        """Whether no probe failed."""
-        return not self.findings
+        """Whether every probe that applies to the model was able to fail, and passed."""
+        return self.status is Status.PASSED
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command line: 0 passed, 1 failed, 3 if there is no result."""
+        return {Status.PASSED: 0, Status.FAILED: 1}.get(self.status, 3)
 
     @property
     def verdict(self) -> str:
@@ -191,10 +213,13 @@ class AuditReport:
 
     def verdict_in(self, lang: str) -> str:
         """The verdict in a language."""
-        tested = not self.answers or any(not result.skipped for result in self.answers)
-        code = "fails" if self.findings else "ok" if tested else "not_tested"
-        params = {"subject": self.subject, "expects": self.expected}
-        return render(Reason(f"audit.verdict.{code}", params), lang)
+        open_probes = [result.probe for result in self.answers if not result.status.conclusive]
+        params = {
+            "subject": self.subject,
+            "expects": self.expected,
+            "probes": ", ".join(open_probes),
+        }
+        return render(Reason(f"audit.verdict.{self.status.value}", params), lang)
 
     @property
     def cause(self) -> str | None:
@@ -217,7 +242,7 @@ class AuditReport:
         return tuple(map(tuple, groups.values()))
 
     def assert_ok(self) -> None:
-        """Raises an `AuditError` with the report as its message if there are findings."""
+        """Raises an `AuditError` with the report as its message unless the audit passed."""
         if not self.ok:
             raise AuditError(str(self))
 
@@ -238,15 +263,14 @@ class AuditReport:
                 probes = dict.fromkeys(other.probe for other in others)
                 params = {"count": len(others) + 1, "probes": ", ".join(probes)}
                 lines.append(render(Reason("audit.report.also", params), lang))
-        for result in self.answers:
-            sign = "–" if result.skipped else "✗" if result.failures else "✓"
-            lines.append(f"  {sign} {result.probe}: {result.describe(lang)}")
+        lines += [f"  {r.status.sign} {r.probe}: {r.describe(lang)}" for r in self.answers]
         return "\n".join(lines)
 
     def as_dict(self, lang: str = "en") -> dict[str, Any]:
         """The report as plain data, for JSON."""
         return {
             "ok": self.ok,
+            "status": self.status.value,
             "subject": self.subject,
             "expects": _text(self.expected, lang),
             "cause": self.cause,
@@ -257,11 +281,20 @@ class AuditReport:
             "probes": [
                 {
                     "probe": result.probe,
+                    "status": result.status.value,
                     "tried": "" if result.tried is None else _text(result.tried, lang),
-                    "skipped": result.skipped,
-                    "ok": not result.failures,
                     "passes": result.passes,
-                    "worst": result.worst if result.worst < float("inf") else None,
+                    "worst": _finite(result.worst),
+                    "limit": _finite(result.limit),
+                    "sensitivity": _finite(result.sensitivity),
+                    "cases": [
+                        {
+                            "case": _text(case.what, lang),
+                            "status": case.status.value,
+                            "why": None if case.why is None else _text(case.why, lang),
+                        }
+                        for case in result.cases
+                    ],
                     "notes": [_text(note, lang) for note in result.notes],
                 }
                 for result in self.answers
@@ -291,6 +324,11 @@ class AuditReport:
         from maskwright.auditing.report_html import report_section
 
         return report_section(self.subject, self).body
+
+
+def _finite(value: float | None) -> float | None:
+    """A number that JSON can hold."""
+    return None if value is None or not abs(value) < float("inf") else value
 
 
 def _text(value: str | Reason, lang: str) -> str:

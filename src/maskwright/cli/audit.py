@@ -64,7 +64,10 @@ def audit(
     form: opt.ReportFormat = None,
     output: opt.ReportFile = None,
 ) -> None:
-    """Test whether a model respects its mask: exit code 0 if so, 1 if not, 2 for a usage error.
+    """Test whether a model respects its mask.
+
+    Exit code 0 if so, 1 if not, 2 for a usage error, and 3 if nothing was found but a probe could
+    not run, or could not have failed.
 
     It runs on random ids, unless the target provides its inputs.
     """
@@ -87,8 +90,8 @@ def audit(
     write(formats[chosen](lang), output)
     if output is not None:
         typer.echo(report.text(lang).partition("\n")[0])  # the verdict
-    if not report.ok:
-        raise typer.Exit(1)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
 
 
 @command(

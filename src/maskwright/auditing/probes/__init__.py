@@ -105,18 +105,114 @@ class Failure:
     reproduce: str = ""  # Python code for the user
 
 
+class Status(Enum):
+    """The result of a comparison, of a probe, or of an audit.
+
+    Only `PASSED` says that a mask is respected: the comparison ran, and a leak of the size of one
+    visible position would have made it fail.
+
+    >>> Status.NOT_TESTED.value, Status.NOT_TESTED.conclusive
+    ('not_tested', False)
+    """
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_TESTED = "not_tested"  # it could not have failed: noise is too high, or time ran out
+    NOT_RUN = "not_run"  # the comparison raised, or gave an output of another shape
+    NOT_APPLICABLE = "not_applicable"  # there is nothing to compare, such as no padding
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether it says anything about the model: passed, failed, or nothing to test."""
+        return self in (Status.PASSED, Status.FAILED, Status.NOT_APPLICABLE)
+
+    @property
+    def sign(self) -> str:
+        """One character for tables."""
+        signs = {Status.PASSED: "✓", Status.FAILED: "✗", Status.NOT_APPLICABLE: "–"}
+        return signs.get(self, "?")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison of a probe.
+
+    Args:
+        what: What was compared.
+        status: Its result.
+        why: Why it has no result, if it has none.
+        optional: A model need not support it, such as compilation. If it could not run, the probe
+            passes by its other cases.
+    """
+
+    what: Reason
+    status: Status
+    why: Reason | None = None
+    optional: bool = False
+
+
 @dataclass
 class ProbeResult:
-    """What a probe did, and the failures that it observed."""
+    """What a probe did, the result of each of its comparisons, and the failures that it observed.
+
+    Args:
+        probe: Its name.
+        tried: What it did, as text.
+        failures: What it observed that must not be.
+        notes: Remarks.
+        cases: Its comparisons. A probe without failures passed if one passed, and none that is not
+            optional has no result.
+        skipped: Whether there is nothing to test.
+        passes: Number of times that the model was run.
+        worst: The largest movement where there must be none.
+        limit: The largest movement that noise and rounding can cause; None if not measured.
+        sensitivity: How far an output moves if one visible position is changed: a planted leak.
+        measured: (batch, outputs, inputs), if each position was changed by itself.
+    """
 
     probe: str
     tried: Reason | None = None
     failures: list[Failure] = field(default_factory=list)
     notes: list[Reason] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)
     skipped: bool = False
     passes: int = 0
-    worst: float = 0.0  # the largest movement where there must be none
-    measured: Any = None  # (batch, outputs, inputs), if each position was changed by itself
+    worst: float = 0.0
+    limit: float | None = None
+    sensitivity: float | None = None
+    measured: Any = None
+
+    @property
+    def status(self) -> Status:
+        """The result of the probe."""
+        if self.failures:
+            return Status.FAILED
+        if self.skipped:
+            return Status.NOT_APPLICABLE
+        found = [case.status for case in self.cases]
+        needed = [case.status for case in self.cases if not case.optional]
+        for status in (Status.NOT_RUN, Status.NOT_TESTED):
+            if status in needed:
+                return status
+        if Status.PASSED in found:
+            return Status.PASSED
+        return found[0] if found else Status.NOT_APPLICABLE
+
+    def add_case(
+        self,
+        what: Reason,
+        status: Status = Status.PASSED,
+        code: str | None = None,
+        *,
+        optional: bool = False,
+        **params: Any,
+    ) -> None:
+        """Adds the result of a comparison; `code` is the message of why it has none."""
+        why = None if code is None else _reason(code, params)
+        self.cases.append(Case(what, status, why, optional))
+        if status in (Status.PASSED, Status.FAILED):
+            before = () if self.tried is None else self.tried.params["parts"]
+            self.tried = Reason("audit.tried", {"parts": (*before, what)})
 
     def fail(
         self,
@@ -138,14 +234,16 @@ class ProbeResult:
         """Adds a note, by the code of its message."""
         self.notes.append(_reason(code, params))
 
-    def add_tried(self, case: Reason) -> None:
-        """Adds a part of what the probe did."""
-        before = () if self.tried is None else self.tried.params["parts"]
-        self.tried = Reason("audit.tried", {"parts": (*before, case)})
-
     def describe(self, lang: str = "en") -> str:
-        """What the probe did, and its notes, as one line of text."""
-        parts = (self.tried, *self.notes) if self.tried is not None else tuple(self.notes)
+        """What the probe did, what has no result and why, and its notes, as one line of text."""
+        parts: tuple[Reason, ...] = () if self.tried is None else (self.tried,)
+        for case in self.cases:
+            if not case.status.conclusive:
+                status = Reason(f"audit.status.{case.status.value}")
+                params = {"case": case.what, "status": status, "why": case.why}
+                code = "audit.case" if case.why is None else "audit.case.why"
+                parts += (Reason(code, params),)
+        parts += tuple(self.notes)
         return render(Reason("audit.tried", {"parts": parts}), lang) if parts else ""
 
 

@@ -20,6 +20,7 @@ from maskwright.auditing.probes import (
     ProbeContext,
     ProbeResult,
     Rerun,
+    Status,
     Symptom,
     per_input,
     skip,
@@ -64,7 +65,7 @@ def leak(context: ProbeContext) -> ProbeResult:
             b, i = argmax2(moved)
             worst = (float(moved[b, i]), b, i, change)
     share = float(tested[masked].mean())
-    result.tried = Reason("audit.leak.tried", {"count": passes, "share": share})
+    result.add_case(Reason("audit.leak.tried", {"count": passes, "share": share}))
     if worst is not None and not _narrow_down(meter, result, worst):
         result.note("audit.leak.rounding", size=worst[0])
     return result
@@ -177,7 +178,8 @@ def reach(context: ProbeContext) -> ProbeResult:
     must = expected.must_reach(meter.epsilon) & expected.judged[:, :, None] & changeable[:, None, :]
     columns = list(range(length)) if length <= MAX_FULL else _columns(length)
     size = influence_by_change(meter, columns, "noise", name)
-    result = ProbeResult("reach", Reason("audit.reach.tried", {"count": len(columns)}))
+    result = ProbeResult("reach")
+    result.add_case(Reason("audit.reach.tried", {"count": len(columns)}))
     if len(columns) == length:
         result.measured = np.where(size > meter.rounding, size, 0.0)
     _find_leak(context, result, columns, np.where(changeable[:, None, columns], size, 0.0))
@@ -246,12 +248,14 @@ def gradient(context: ProbeContext) -> ProbeResult:
     masked = ~expected.closure & expected.judged[:, :, None]
     rows = np.flatnonzero(expected.judged.any(0))
     rows = rows[np.linspace(0, rows.size - 1, min(NUM_GRADIENTS, rows.size)).astype(int)]
-    result = ProbeResult("gradient", Reason("audit.gradient.tried", {"count": rows.size}))
+    result = ProbeResult("gradient")
+    what = Reason("audit.gradient.tried", {"count": rows.size})
     for i in rows.tolist():
         try:
             size = output_gradient(tested, i, name).norm(dim=-1).numpy()
         except Exception as error:
-            return skip("gradient", "audit.gradient.no_backward", error=error)
+            result.add_case(what, Status.NOT_RUN, "audit.gradient.no_backward", error=error)
+            return result
         if not np.isfinite(size[expected.judged[:, i]]).all():
             b = int(np.flatnonzero(~np.isfinite(size).all(1))[0])
             where = Location(b, i, name=name)
@@ -269,4 +273,5 @@ def gradient(context: ProbeContext) -> ProbeResult:
             moved = float(leaking[b, j])
             result.fail(Symptom.LEAK, "audit.gradient.failure", where, moved, reproduce=code)
             return result
+    result.add_case(what)
     return result

@@ -10,7 +10,15 @@ import torch
 
 from maskwright.auditing.measure import argmax2, make_meter
 from maskwright.auditing.model_under_test import Change, eval_mode, first_tensor, to_dtype
-from maskwright.auditing.probes import Location, ProbeContext, ProbeResult, Rerun, Symptom, skip
+from maskwright.auditing.probes import (
+    Location,
+    ProbeContext,
+    ProbeResult,
+    Rerun,
+    Status,
+    Symptom,
+    skip,
+)
 from maskwright.auditing.probes.leak import masked_from, masked_pairs, unaffected_by
 from maskwright.messages import Reason
 
@@ -25,7 +33,8 @@ MAX_HALF_ERROR: Final = 0.25  # of the outputs' size: more than rounding to half
 def numbers(context: ProbeContext) -> ProbeResult:
     """Looks for NaN and inf in the outputs, and in the gradients of all tested outputs."""
     meter, expected, name = context.meter, context.expected, context.name
-    result = ProbeResult("numbers", Reason("audit.numbers.tried"))
+    result = ProbeResult("numbers")
+    result.add_case(Reason("audit.numbers.tried"))
     bad = ~torch.isfinite(meter.baseline).all(-1)
     if bool(bad.any()):
         judged = bad & context.judged
@@ -104,6 +113,7 @@ def dtype(context: ProbeContext) -> ProbeResult:
     result = ProbeResult("dtype")
     for half_dtype in HALF_DTYPES:
         short = str(half_dtype).removeprefix("torch.")
+        case = Reason("audit.dtype.name", {"dtype": short})
         other = to_dtype(tested, half_dtype)
         if other is None:
             return skip("dtype", "audit.dtype.no_copy")
@@ -115,12 +125,12 @@ def dtype(context: ProbeContext) -> ProbeResult:
                 symptom, code = Symptom.DTYPE_OVERFLOW, "audit.dtype.raises"
                 result.fail(symptom, code, where, rerun=rerun, dtype=short, error=error)
             else:
-                result.note("audit.not_run", case=short, error=error)
+                result.add_case(case, Status.NOT_RUN, "audit.raises", optional=True, error=error)
             continue
         finally:
             tested.passes += other.passes
             other.passes = 0
-        result.add_tried(Reason("audit.dtype.name", {"dtype": short}))
+        result.add_case(case)
         found = _compare_half(half, context)
         tested.passes += other.passes
         if found is not None:

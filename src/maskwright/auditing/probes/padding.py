@@ -22,6 +22,7 @@ from maskwright.auditing.probes import (
     ProbeContext,
     ProbeResult,
     Rerun,
+    Status,
     Symptom,
     per_input,
     skip,
@@ -48,20 +49,20 @@ def padding(context: ProbeContext) -> ProbeResult:
         return skip("padding", "audit.padding.none")
     result = ProbeResult("padding")
     if _change_content(context, result):
-        result.add_tried(Reason("audit.padding.tried.content"))
+        result.add_case(Reason("audit.padding.tried.content"))
     if tested.has_mask_input:
         result.note("audit.mask_input")
     elif expected.whole_model:
         if _move(context, result):
-            result.add_tried(Reason("audit.padding.tried.side"))
+            result.add_case(Reason("audit.padding.tried.side"))
     elif tested.length(name) == meter.baseline.shape[1]:
         _remove(context, result)
-        result.add_tried(Reason("audit.padding.tried.removed"))
+        result.add_case(Reason("audit.padding.tried.removed"))
         if not tested.has_square_mask(name):
             _add(context, result)
-            result.add_tried(Reason("audit.padding.tried.added", {"count": NUM_ADDED}))
+            result.add_case(Reason("audit.padding.tried.added", {"count": NUM_ADDED}))
         if not result.failures and _move(context, result):
-            result.add_tried(Reason("audit.padding.tried.side"))
+            result.add_case(Reason("audit.padding.tried.side"))
     return result
 
 
@@ -150,7 +151,8 @@ def documents(context: ProbeContext) -> ProbeResult:
             count += 1
             if compare_run(meter, result, Symptom.DOCUMENT_ALONE, case, rerun):
                 return result
-    result.tried = Reason("audit.documents.tried", {"count": count})
+    if count:
+        result.add_case(Reason("audit.documents.tried", {"count": count}))
     return result
 
 
@@ -174,7 +176,8 @@ def _move(context: ProbeContext, result: ProbeResult) -> bool:
         if bool((moved > 0).any()):
             _explain_side(meter, move, inputs, moved, result)
     except Exception as error:
-        result.note("audit.not_compared", case=move.case, error=error)
+        result.add_case(move.case, Status.NOT_RUN, "audit.raises", error=error)
+        return False
     return True
 
 

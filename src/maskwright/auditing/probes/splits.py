@@ -14,7 +14,15 @@ import torch
 
 from maskwright.auditing.measure import Meter
 from maskwright.auditing.model_under_test import Change, accepts_argument, fixed_seed
-from maskwright.auditing.probes import Location, ProbeContext, ProbeResult, Rerun, Symptom, skip
+from maskwright.auditing.probes import (
+    Location,
+    ProbeContext,
+    ProbeResult,
+    Rerun,
+    Status,
+    Symptom,
+    skip,
+)
 from maskwright.messages import Reason
 
 if TYPE_CHECKING:
@@ -41,7 +49,7 @@ def batch(context: ProbeContext) -> ProbeResult:
         for name in tested.embeddings:
             if _across_batch(meter, result, context.judged, name):
                 break
-        result.add_tried(Reason("audit.batch.tried.changed"))
+        result.add_case(Reason("audit.batch.tried.changed"))
     if tested.has_mask_input:
         result.note("audit.mask_input")
         return result
@@ -51,13 +59,13 @@ def batch(context: ProbeContext) -> ProbeResult:
                 break
         backward = list(range(count))[::-1]
         compare(Symptom.BATCH_ORDER, backward, Reason("audit.batch.order"))
-        result.add_tried(Reason("audit.batch.tried.alone"))
-        result.add_tried(Reason("audit.batch.tried.reversed"))
+        result.add_case(Reason("audit.batch.tried.alone"))
+        result.add_case(Reason("audit.batch.tried.reversed"))
     for size in sorted({count + 1, context.num_heads or 0, 2} - {0, 1, count}):
         if size <= MAX_BATCH:
             rows = [n % count for n in range(size)]
             compare(Symptom.BATCH_SIZE, rows, Reason("audit.batch.size", {"size": size}))
-            result.add_tried(Reason("audit.batch.tried.size", {"size": size}))
+            result.add_case(Reason("audit.batch.tried.size", {"size": size}))
     return result
 
 
@@ -115,7 +123,8 @@ def compare_run(
     try:
         moved = difference(meter)
     except Exception as error:
-        result.note("audit.not_compared", case=case, error=error)
+        optional = columns is not None or positions != slice(None)  # another length
+        result.add_case(case, Status.NOT_RUN, "audit.raises", optional=optional, error=error)
         return False
     result.worst = max(result.worst, float(moved.max()) if moved.numel() else 0.0)
     found = meter.confirmed_worst(moved, difference)
@@ -148,7 +157,6 @@ def steps(context: ProbeContext) -> ProbeResult:
     if ends == {length}:
         return skip("steps", "audit.steps.not_causal")
     result = ProbeResult("steps")
-    tried = []
     for code, stops in _splits(length).items():
         case = Reason(code)
         cuts = [stop for stop in stops if stop in ends]
@@ -161,13 +169,13 @@ def steps(context: ProbeContext) -> ProbeResult:
             symptom, code = Symptom.CACHE_RAISES, "audit.steps.raises"
             result.fail(symptom, code, rerun=rerun, case=case, error=error)
             return result
-        tried.append(case)
         if out.shape != meter.baseline.shape:
-            result.note("audit.shape_differs", case=case, shape=tuple(out.shape))
+            result.add_case(case, Status.NOT_RUN, "audit.shape_differs", shape=tuple(out.shape))
             continue
         moved = meter.compare(out, context.judged)
         result.worst = max(result.worst, float(moved.max()))
         if not bool((moved > 0).any()):
+            result.add_case(case)
             continue
         b, i = (int(x) for x in np.argwhere((moved > 0).numpy())[0])
 
@@ -179,7 +187,7 @@ def steps(context: ProbeContext) -> ProbeResult:
             symptom = Symptom.CACHE_MISMATCH
             result.fail(symptom, "audit.steps.failure", where, size, rerun, case=case)
             return result
-    result.tried = Reason("audit.tried", {"parts": tuple(tried)})
+        result.add_case(case)
     return result
 
 

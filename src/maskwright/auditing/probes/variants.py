@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from maskwright.auditing.measure import argmax2
 from maskwright.auditing.model_under_test import Change
-from maskwright.auditing.probes import Location, ProbeContext, ProbeResult, Rerun, Symptom
+from maskwright.auditing.probes import Location, ProbeContext, ProbeResult, Rerun, Status, Symptom
 from maskwright.auditing.probes.leak import masked_from, masked_pairs, unaffected_by
 from maskwright.messages import Reason
 from maskwright.tracing import recording
@@ -51,10 +51,11 @@ def paths(context: ProbeContext) -> ProbeResult:
         try:
             out = tested.run_variant(variant)
         except Exception as error:
-            result.note("audit.not_run", case=case, error=error)
+            result.add_case(case, Status.NOT_RUN, "audit.raises", optional=True, error=error)
             continue
         if out.shape != meter.baseline.shape:
-            result.note("audit.shape_differs", case=case, shape=tuple(out.shape))
+            shape = tuple(out.shape)
+            result.add_case(case, Status.NOT_RUN, "audit.shape_differs", shape=shape)
             continue
         moved = meter.compare(out, context.judged)
         result.worst = max(result.worst, float(moved.max()) if moved.numel() else 0.0)
@@ -64,7 +65,7 @@ def paths(context: ProbeContext) -> ProbeResult:
                 result.note("audit.paths.random", case=case)
                 continue
             _compare(context, result, case, variant, moved)
-        result.add_tried(case)
+        result.add_case(case)
     _find_training_leak(context, result, random)
     return result
 
