@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from maskwright.auditing.expectations import Expectation, SubsetOf, expect, own_calls, read_expects
+from maskwright.auditing.frameworks import AuditCall, adapt
 from maskwright.auditing.measure import Meter, make_meter
 from maskwright.auditing.model_under_test import (
     Key,
@@ -69,10 +70,11 @@ def audit(
     off, the random seed is fixed, and the state of the model is restored.
 
     Args:
-        model: A module, or any function of tensors.
-        inputs: A tensor, a tuple of arguments, or a dict of keyword arguments. Positions are the
-            second axis of ids (batch, positions) or of floats (batch, positions, features). May be
-            omitted for models of transformers.
+        model: A PyTorch module, a Keras 3 model, a function of tensors or of arrays of NumPy or
+            JAX, or the method `generate` of a model of transformers.
+        inputs: A tensor or array, a tuple of arguments, or a dict of keyword arguments. Positions
+            are the second axis of ids (batch, positions) or of floats (batch, positions, features).
+            May be omitted for models of transformers.
         expects: The mask of one layer, or its text; "causal", "bidirectional" or "encoder-decoder";
             "auto", which reads the config of a model of transformers; or a dict with, for each
             input, the mask of the whole model: what its outputs may depend on.
@@ -103,8 +105,11 @@ def audit(
     >>> report.ok, report.findings[0].probe
     (False, 'leak')
     """
-    names = _read_probes(probes)
     start = time.perf_counter()
+    call = adapt(AuditCall(model, inputs, expects, output, step, paths, probes))
+    names = _read_probes(call.probes)
+    model, inputs, expects = call.model, call.inputs, call.expects
+    output, step, paths = call.output, call.step, call.paths
     expected = read_expects(expects)
     generated = inputs is None
     if inputs is None or expected == "auto":

@@ -61,7 +61,10 @@ def _(faulty: bool) -> Case:
         return tiny.eager(q, k, v, tiny.causal(q.shape[2]))
 
     return tiny.case(
-        six(1, faulty, full), tiny.random_ids(2, 24), mw.window(back=2), mask_args=tiny.window_args(3)
+        six(1, faulty, full),
+        tiny.random_ids(2, 24),
+        mw.window(back=2),
+        mask_args=tiny.window_args(3),
     )
 
 

@@ -83,7 +83,9 @@ def _(faulty: bool) -> Case:
 def _(faulty: bool) -> Case:
     def args(ids: Tensor) -> dict[str, Any]:
         length = ids.shape[1]
-        return {"keep": tiny.causal(length) if faulty and length > TABLE else tiny.window(5, length)}
+        return {
+            "keep": tiny.causal(length) if faulty and length > TABLE else tiny.window(5, length)
+        }
 
     return long_case(tiny.eager, expects=mw.window(back=4), mask_args=args)
 

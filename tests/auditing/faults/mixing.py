@@ -43,7 +43,9 @@ def mixing_case(faulty: bool, wrong: Any, right: Any, length: int = 14, batch: i
 
 # ── normalisation ─────────────────────────────────────────────────────────────────────────────
 
-NORM = Family("normalised over time", after="GroupNorm in convolutional blocks", checks="P", causes=OUTSIDE)
+NORM = Family(
+    "normalised over time", after="GroupNorm in convolutional blocks", checks="P", causes=OUTSIDE
+)
 
 
 def over(*axes: int) -> Callable[[Any, Tensor], Tensor]:
@@ -99,9 +101,11 @@ def _(faulty: bool) -> Case:
 @CONV.fault("token shift in the wrong direction")
 def _(faulty: bool) -> Case:
     def shifted(by: int) -> Callable[[Any, Tensor], Tensor]:
-        return lambda model, x: x + 0.5 * F.pad(x, (0, 0, max(by, 0), max(-by, 0)))[
-            :, max(-by, 0) : x.shape[1] + max(-by, 0)
-        ]
+        return lambda model, x: (
+            x
+            + 0.5
+            * F.pad(x, (0, 0, max(by, 0), max(-by, 0)))[:, max(-by, 0) : x.shape[1] + max(-by, 0)]
+        )
 
     return mixing_case(faulty, shifted(-1), shifted(1))
 
@@ -189,7 +193,9 @@ def _(faulty: bool) -> Case:
 
 # ── summaries of the sequence ─────────────────────────────────────────────────────────────────
 
-SUMMARY = Family("summary of the whole sequence", after="Longformer decoders", checks="P", causes=OUTSIDE)
+SUMMARY = Family(
+    "summary of the whole sequence", after="Longformer decoders", checks="P", causes=OUTSIDE
+)
 
 
 @SUMMARY.fault("mean of all positions added to each")

@@ -67,7 +67,9 @@ class OptionModel(tiny.Layers):
         output_attentions: bool = False,
     ) -> Output:
         has_mask = attention_mask is not None
-        real = torch.ones_like(input_ids).bool() if attention_mask is None else attention_mask.bool()
+        real = (
+            torch.ones_like(input_ids).bool() if attention_mask is None else attention_mask.bool()
+        )
         keep = tiny.causal_padding_mask(real, input_ids.size(1))
         run = Run(self, len(input_ids), has_mask, use_cache, output_attentions)
         lost = torch.ones_like(keep) if self.unmasked(run) else keep
@@ -75,7 +77,9 @@ class OptionModel(tiny.Layers):
         for n, layer in enumerate(self.layers):
             own = lost if self.layer in (None, n) else keep
             if self.gradient_checkpointing and self.training:
-                x = checkpoint(lambda x, layer=layer, own=own: layer(x, keep=own), x, use_reentrant=False)
+                x = checkpoint(
+                    lambda x, layer=layer, own=own: layer(x, keep=own), x, use_reentrant=False
+                )
             else:
                 x = layer(x, keep=own)
         weights = (torch.zeros(1, 1),) * len(self.layers) if output_attentions else None
@@ -98,11 +102,11 @@ def option_case(
     return Case(tiny.initialize(model), inputs, mw.causal() & mw.padding(keep=real))
 
 
-LLAMA = dict(
-    vocab_size=tiny.VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
-    pad_token_id=0, bos_token_id=1, eos_token_id=2, initializer_range=0.2,
-)  # fmt: skip
+LLAMA = {
+    "vocab_size": tiny.VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.2,
+}  # fmt: skip
 
 
 class Llama(transformers.LlamaForCausalLM):
@@ -121,7 +125,9 @@ class Llama(transformers.LlamaForCausalLM):
         **more: Any,
     ) -> Any:
         use_cache = True if use_cache is None else use_cache
-        run = Run(self, len(input_ids), attention_mask is not None, use_cache, bool(output_attentions))
+        run = Run(
+            self, len(input_ids), attention_mask is not None, use_cache, bool(output_attentions)
+        )
         if self.unmasked(run):
             past = 0 if past_key_values is None else past_key_values.get_seq_length()
             q_len = input_ids.shape[1]
@@ -288,9 +294,7 @@ def _(faulty: bool) -> Case:
 
 @TRAINING.fault("only with gradients in training, layer 0", layer=0)
 def _(faulty: bool) -> Case:
-    return option_case(
-        lambda run: run.model.training and torch.is_grad_enabled(), faulty, layer=0
-    )
+    return option_case(lambda run: run.model.training and torch.is_grad_enabled(), faulty, layer=0)
 
 
 ALONE = Family(
@@ -323,9 +327,7 @@ def _(faulty: bool) -> Case:
     return tiny.case(attend, tiny.random_ids(3, 13), mask_args=args)
 
 
-COMPILED = Family(
-    "no mask in compiled code", after="pytorch#163314", checks="JIT", causes=CAUSES
-)
+COMPILED = Family("no mask in compiled code", after="pytorch#163314", checks="JIT", causes=CAUSES)
 
 
 @COMPILED.fault("all layers")

@@ -13,7 +13,9 @@ from tests.auditing.faults.registry import Case, Family
 
 CAUSES = "documents-leak future-visible attends-across-batch too-narrow documents-split"
 
-EDGE = Family("document boundary off by one", after="cu_seqlens built by hand", checks="PC", causes=CAUSES)
+EDGE = Family(
+    "document boundary off by one", after="cu_seqlens built by hand", checks="PC", causes=CAUSES
+)
 
 
 def shifted_documents(by: int) -> Any:
@@ -50,7 +52,9 @@ def _(faulty: bool) -> Case:
     return tiny.packed_case(tiny.eager, [5, 4, 6], [7, 8], mask_args=args)
 
 
-COMPARED = Family("document ids compared wrongly", after="flex document masks", checks="PC P", causes=CAUSES)
+COMPARED = Family(
+    "document ids compared wrongly", after="flex document masks", checks="PC P", causes=CAUSES
+)
 
 
 @COMPARED.fault("<= instead of ==")
@@ -92,7 +96,7 @@ def flat(faulty: bool) -> Any:
     """All rows as one sequence; document ids need an offset per row."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, documents: Tensor) -> Tensor:
-        batch, heads, length, _ = q.shape
+        batch, _heads, length, _ = q.shape
         one = [x.transpose(0, 1).flatten(1, 2)[None] for x in (q, k, v)]
         offset = torch.arange(batch)[:, None] * (0 if faulty else 100)
         ids = (documents + offset).flatten()[None]
@@ -112,20 +116,24 @@ def _(faulty: bool) -> Case:
 
 @FLAT.fault("layer 1 only", layer=1)
 def _(faulty: bool) -> Case:
-    return tiny.packed_case([flat(False), flat(faulty)], [6, 6], [7, 5], mask_args=tiny.document_ids)
+    return tiny.packed_case(
+        [flat(False), flat(faulty)], [6, 6], [7, 5], mask_args=tiny.document_ids
+    )
 
 
-RESET = Family("documents found by position 0", after="transformers packed position_ids", checks="PC", causes=CAUSES)
+RESET = Family(
+    "documents found by position 0",
+    after="transformers packed position_ids",
+    checks="PC",
+    causes=CAUSES,
+)
 
 
 @RESET.fault("boundaries by decreasing positions: documents of one token are missed")
 def _(faulty: bool) -> Case:
     def args(ids: Tensor, documents: Tensor) -> dict[str, Any]:
         positions = tiny.document_positions(ids, documents)
-        if faulty:
-            starts = F.pad(positions[:, 1:] < positions[:, :-1], (1, 0))
-        else:
-            starts = positions == 0
+        starts = F.pad(positions[:, 1:] < positions[:, :-1], (1, 0)) if faulty else positions == 0
         return tiny.document_args(ids, starts.long().cumsum(1))
 
     return tiny.packed_case(tiny.eager, [6, 1, 1, 5], [1, 1, 4, 7], mask_args=args)

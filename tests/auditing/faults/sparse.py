@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -69,7 +71,7 @@ BLOCKS = Family(
 )
 
 
-def by_blocks(faulty: bool, size: int, count: int = 2):  # noqa: ANN201 - an attention function
+def by_blocks(faulty: bool, size: int, count: int = 2) -> Any:
     """Chooses blocks of keys by the mean key of each: complete blocks only, if healthy."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:

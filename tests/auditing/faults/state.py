@@ -23,7 +23,7 @@ STALE = Family(
 class Kept(tiny.Transformer):
     """Keeps its mask by some key of the ids."""
 
-    def __init__(self, faulty: bool, ids_too: bool = True) -> None:
+    def __init__(self, faulty: bool) -> None:
         super().__init__(tiny.eager, tiny.causal_padding_args, tiny.real_positions)
         self.faulty, self.kept = faulty, {}
 
@@ -143,9 +143,7 @@ def _(faulty: bool) -> Case:
         return tiny.eager(q, k, v, tiny.window(size, q.shape[2]))
 
     expects = mw.window(back=SIZE - 1)
-    return tiny.case(
-        attend, tiny.random_ids(2, 16), expects, mask_args=tiny.no_args, route="fused"
-    )
+    return tiny.case(attend, tiny.random_ids(2, 16), expects, mask_args=tiny.no_args, route="fused")
 
 
 STATIC = Family(

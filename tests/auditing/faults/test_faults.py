@@ -78,7 +78,10 @@ def test_healthy_twin_has_no_symptoms(fault: Fault) -> None:
     half = {weight.dtype for weight in weights(case).values()} & {*HALF_DTYPES}
     numeric = {"H", "N"} & {*fault.checks}
     skipped = {"L"} - {*fault.checks} | (set() if numeric else {"H"})
-    for key in [*(key for key in SYMPTOMS if key not in skipped), *{*fault.checks} & {*RUN_SYMPTOMS}]:
+    for key in [
+        *(key for key in SYMPTOMS if key not in skipped),
+        *{*fault.checks} & {*RUN_SYMPTOMS},
+    ]:
         assert ALL_SYMPTOMS[key](case) < (CLEAN_HALF if half else CLEAN), key
 
 

@@ -245,6 +245,8 @@ def gradient(context: ProbeContext) -> ProbeResult:
     tested = meter.tested
     if tested.has_ids(name):
         return skip("gradient", "audit.gradient.no_embedding")
+    if not getattr(tested.model, "has_gradient", True):
+        return skip("gradient", "audit.gradient.no_gradient")
     masked = ~expected.closure & expected.judged[:, :, None]
     rows = np.flatnonzero(expected.judged.any(0))
     rows = rows[np.linspace(0, rows.size - 1, min(NUM_GRADIENTS, rows.size)).astype(int)]
