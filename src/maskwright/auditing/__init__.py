@@ -12,13 +12,14 @@ import torch
 
 from maskwright.auditing.expectations import Expectation, SubsetOf, expect, own_calls, read_expects
 from maskwright.auditing.frameworks import AuditCall, adapt
-from maskwright.auditing.measure import Meter, make_meter
+from maskwright.auditing.measure import Meter, Plan, Status, make_meter, plant, read_budget
 from maskwright.auditing.model_under_test import (
     Key,
     ModelUnderTest,
     eval_mode,
     find_embeddings,
     first_tensor,
+    in_float32,
     make_model_under_test,
 )
 from maskwright.auditing.probes import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from maskwright.tracing import AttentionCall
 
 MAX_NOISE: Final = 1e-3  # of the outputs' size, between identical runs of a deterministic model
+NUM_PER_PROBE: Final = 10  # passes of a probe, to estimate the time before the first one
 
 
 def audit(
@@ -60,14 +62,21 @@ def audit(
     paths: Mapping[str, Callable[..., Any]] | None = None,
     probes: Sequence[str] | None = None,
     seed: int = 0,
+    budget: str | float | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> AuditReport:
     """Test, as a black box, whether a model respects its attention mask.
 
     The audit changes inputs on which an output must not depend, and inputs on which it must. It
-    changes, adds, removes and moves padding, and runs sequences alone and in a batch, in steps with
-    a KV cache, in other dtypes, compiled, and with other attention implementations. A failure is
-    traced to its layer, cause and fix with the masks that the model's attention used. Dropout is
-    off, the random seed is fixed, and the state of the model is restored.
+    changes, adds, removes and moves padding, cuts and extends the sequence, and runs sequences
+    alone and in a batch, in steps with a KV cache, in other dtypes, compiled, and with other
+    attention implementations. A failure is traced to its layer, cause and fix with the masks that
+    the model's attention used. Dropout is off, the random seed is fixed, and the state of the model
+    is restored.
+
+    A probe passes only if it could have failed: what one visible position causes is measured, and a
+    comparison whose noise is larger is not tested. A model in half precision is audited in a
+    float32 copy, or layer by layer if that does not fit into memory.
 
     Args:
         model: A PyTorch module, a Keras 3 model, a function of tensors or of arrays of NumPy or
@@ -86,11 +95,15 @@ def audit(
         paths: Other ways to run the model that must give the same outputs, by name: functions of
             the model and its inputs.
         probes: The probes to run, by default all: leak, reach, gradient, padding, documents, batch,
-            steps, numbers, paths, dtype.
+            prefix, steps, numbers, paths, dtype.
         seed: Random seed.
+        budget: The time that the audit may take: seconds, or text such as "90s" or "2min". Probes
+            that do not fit are not tested. By default there is no limit, and fewer positions are
+            tested if one pass takes long.
+        progress: Called with a `Progress` before each probe.
 
     Returns:
-        An `AuditReport`; `report.ok` is True if no probe failed.
+        An `AuditReport`; `report.ok` is True if every probe that applies passed.
 
     Raises:
         ArgumentError: If the model, its inputs or an option cannot be used.
@@ -105,6 +118,7 @@ def audit(
     >>> report.ok, report.findings[0].probe
     (False, 'leak')
     """
+    plan = Plan(read_budget(budget))
     start = time.perf_counter()
     call = adapt(AuditCall(model, inputs, expects, output, step, paths, probes))
     names = _read_probes(call.probes)
@@ -123,11 +137,33 @@ def audit(
     tested = make_model_under_test(
         model, inputs, names=input_names, output=output, pad_id=pad_id, seed=seed
     )
-    run = AuditRun(tested, expected, layers, step, paths, generated)
     with eval_mode(model):
-        results = run.run_probes(names)
+        run = AuditRun(tested, expected, layers, step, paths, generated, plan=plan)
+        run.use_float32()
+        results = run.run_probes(names, progress)
         findings = run.findings(results)
     return run.report(results, findings, time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an audit is: the next probe, and the passes and seconds until now.
+
+    Args:
+        probe: The probe that runs next.
+        done: Number of probes before it.
+        total: Number of all probes.
+        passes: Number of times that the model was run.
+        seconds: Time since the start.
+        seconds_left: Estimated time that the remaining probes take.
+    """
+
+    probe: str
+    done: int
+    total: int
+    passes: int
+    seconds: float
+    seconds_left: float
 
 
 def _read_probes(probes: Sequence[str] | None) -> tuple[str, ...]:
@@ -170,10 +206,24 @@ class AuditRun:
     step: Step | None = None
     variants: Mapping[str, Callable[..., Any]] | None = None
     generated_inputs: bool = False
+    plan: Plan = field(default_factory=Plan)
+    half: ModelUnderTest | None = None  # the model itself, if a copy in float32 is audited
     calls: list[AttentionCall] = field(default_factory=list)  # of one pass
     expected: dict[Key, Expectation] = field(default_factory=dict)  # for each input
 
-    def run_probes(self, names: Sequence[str]) -> list[ProbeResult]:
+    def use_float32(self) -> None:
+        """Audits a model in half precision in float32, if it runs there."""
+        try:
+            other = in_float32(self.tested)
+        except Exception:  # which the baseline shows again
+            return
+        if other is not None:
+            self.half, self.tested = self.tested, other
+            other.passes, self.half.passes = self.half.passes, 0
+
+    def run_probes(
+        self, names: Sequence[str], progress: Callable[[Progress], None] | None = None
+    ) -> list[ProbeResult]:
         """Runs the model unchanged, and then each probe."""
         meter, failure = self._baseline()
         if meter is None:
@@ -182,7 +232,14 @@ class AuditRun:
             return [ProbeResult("run", tried, [failure])]
         heads = [call.q_shape[1] for call in self.calls if len(call.q_shape) == 4]
         results: list[ProbeResult] = []
-        for name in names:
+        for n, name in enumerate(names):
+            if progress is not None:
+                progress(self._progress(name, n, len(names)))
+            if self.plan.exhausted:
+                results.append(ProbeResult(name))
+                what = Reason("audit.probe", {"probe": name})
+                results[-1].add_case(what, Status.NOT_TESTED, "audit.budget")
+                continue
             before = self.tested.passes
             probe = _probe(name)
             inputs = self.expected if getattr(probe, "per_input", False) else (self.tested.main,)
@@ -197,6 +254,8 @@ class AuditRun:
                         step=self.step,
                         variants=self.variants,
                         failed=any(result.failures for result in results),
+                        calls=self.calls,
+                        half=self.half,
                     )
                 )
                 for key in inputs
@@ -209,6 +268,15 @@ class AuditRun:
             for result in results:  # a leak in float32 does not come from half precision
                 result.failures = [f for f in result.failures if f.symptom is not Symptom.HALF_LEAK]
         return results
+
+    def _progress(self, probe: str, done: int, total: int) -> Progress:
+        """The state before a probe; the time left is that of the probes before, per probe."""
+        spent = time.perf_counter() - self.plan.started
+        each = spent / done if done else NUM_PER_PROBE * self.plan.seconds_per_pass
+        left = each * (total - done)
+        limit = self.plan.seconds_left
+        left = left if limit is None else min(left, limit)
+        return Progress(probe, done, total, self.tested.passes, spent, left)
 
     def findings(self, results: Sequence[ProbeResult]) -> tuple[AuditFinding, ...]:
         """All failures with their diagnosis."""
@@ -246,25 +314,27 @@ class AuditRun:
     def _baseline(self) -> tuple[Meter | None, Failure | None]:
         """Runs the model on unchanged inputs: its output, its noise, and its attention calls."""
         try:
-            with torch.no_grad():
-                output = first_tensor(self.tested.call())
+            with recording(self.tested.model) as recorder, torch.no_grad():
+                output = first_tensor(find_embeddings(self.tested))
             if output is not None and output.device.type == "meta":
                 raise RuntimeError("the output is on the meta device, which holds no data")
-            with recording(self.tested.model) as recorder, torch.no_grad():
-                self.tested.call()
         except Exception as error:
             code = "audit.run.raises_generated" if self.generated_inputs else "audit.run.raises"
             message = Reason(code, {"error": brief(error)})
             return None, Failure("run", Symptom.RAISES, message)
         self.calls = list(recorder.calls)
-        find_embeddings(self.tested)
-        meter = make_meter(self.tested)
-        noise = float(meter.noise.max())
+        meter = make_meter(self.tested, self.plan)
+        if self.half is not None:
+            self.half.embeddings = dict(self.tested.embeddings)
+            _match_embeddings(self.half, self.tested)
+        noise = float(meter.noise.max()) if meter.noise.numel() else 0.0
         if noise > MAX_NOISE * max(meter.size, 1e-30) and noise > 0:
             message = Reason("audit.run.random", {"size": noise})
             return None, Failure("run", Symptom.NOT_DETERMINISTIC, message, noise)
         for name in self.tested.embeddings:
             self.expected[name] = self._expect(name, meter.baseline.shape[1])
+        own = self.expected[self.tested.main]
+        meter.planted = plant(meter, own.closure, own.judged, self.tested.main)
         return meter, None
 
     def _expect(self, name: Key, outputs: int) -> Expectation:
@@ -338,6 +408,17 @@ def _merged(parts: Mapping[Key, ProbeResult]) -> ProbeResult:
             (p.measured for p in reversed(tested.values()) if p.measured is not None), None
         ),
     )
+
+
+def _match_embeddings(half: ModelUnderTest, copied: ModelUnderTest) -> None:
+    """Finds the embeddings of a copy in the original model."""
+    if half.module is None or copied.module is None:
+        return
+    names = {id(part): name for name, part in copied.module.named_modules()}
+    for key, embedding in copied.embeddings.items():
+        if embedding is not None:
+            found = half.module.get_submodule(names[id(embedding)])
+            half.embeddings[key] = found if isinstance(found, torch.nn.Embedding) else None
 
 
 def _is_permuted(seen: BoolArray, direct: BoolArray) -> bool:

@@ -166,7 +166,7 @@ Diagnoser = Callable[[Failure, Evidence], Diagnosis]
 DIAGNOSERS: Final[dict[Symptom, Diagnoser]] = {
     **dict.fromkeys(Symptom, _diagnose_masks),  # all but the following
     Symptom.RAISES: partial(_diagnose_error, cause="raises"),
-    Symptom.NOT_DETERMINISTIC: partial(_diagnose_error, cause="raises"),
+    Symptom.NOT_DETERMINISTIC: partial(_diagnose_error, cause="not-deterministic"),
     Symptom.CACHE_RAISES: partial(_diagnose_error, cause="step-differs"),
     Symptom.DTYPE_OVERFLOW: partial(_diagnose_error, cause="fill-overflows"),
     Symptom.NOT_FINITE: partial(_diagnose_numbers, cause="not-finite"),
@@ -188,6 +188,7 @@ CAUSES_WITHOUT_MASKS: Final = {
     Symptom.DOCUMENT_ALONE: "positions-shifted",
     Symptom.ACROSS_BATCH: "attends-across-batch",
     Symptom.CACHE_MISMATCH: "step-differs",
+    Symptom.PREFIX: "length-dependent",
     Symptom.VARIANT_DIFFERS: "path-differs",
     Symptom.TRAINING_LEAK: "path-differs",
 }

@@ -70,6 +70,11 @@ class Expectation:
         visible: BoolArray = np.logical_or.reduce(self.cells)
         return visible
 
+    @property
+    def masks_some(self) -> bool:
+        """Whether some position is masked from a tested output."""
+        return bool((~self.closure & self.judged[:, :, None]).any())
+
     @cached_property
     def closure(self) -> BoolArray:
         """What each output may depend on."""

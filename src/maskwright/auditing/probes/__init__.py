@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from maskwright._registry import Registry
+from maskwright.auditing.measure import Status as Status
 from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from maskwright.auditing.expectations import Expectation
     from maskwright.auditing.measure import Meter
     from maskwright.auditing.model_under_test import Change, Inputs, Key, ModelUnderTest
+    from maskwright.tracing import AttentionCall
 
     Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 
@@ -43,6 +45,7 @@ class Symptom(Enum):
     SEQUENCE_ALONE = auto()  # a sequence gives different outputs by itself
     BATCH_ORDER = auto()
     BATCH_SIZE = auto()
+    PREFIX = auto()  # an output differs if later positions are removed, added or changed
     CACHE_RAISES = auto()
     CACHE_MISMATCH = auto()  # decoding with a cache differs from one pass
     NOT_FINITE = auto()
@@ -103,34 +106,6 @@ class Failure:
     where: Location = NOWHERE
     rerun: Rerun = SAME_RUN
     reproduce: str = ""  # Python code for the user
-
-
-class Status(Enum):
-    """The result of a comparison, of a probe, or of an audit.
-
-    Only `PASSED` says that a mask is respected: the comparison ran, and a leak of the size of one
-    visible position would have made it fail.
-
-    >>> Status.NOT_TESTED.value, Status.NOT_TESTED.conclusive
-    ('not_tested', False)
-    """
-
-    PASSED = "passed"
-    FAILED = "failed"
-    NOT_TESTED = "not_tested"  # it could not have failed: noise is too high, or time ran out
-    NOT_RUN = "not_run"  # the comparison raised, or gave an output of another shape
-    NOT_APPLICABLE = "not_applicable"  # there is nothing to compare, such as no padding
-
-    @property
-    def conclusive(self) -> bool:
-        """Whether it says anything about the model: passed, failed, or nothing to test."""
-        return self in (Status.PASSED, Status.FAILED, Status.NOT_APPLICABLE)
-
-    @property
-    def sign(self) -> str:
-        """One character for tables."""
-        signs = {Status.PASSED: "✓", Status.FAILED: "✗", Status.NOT_APPLICABLE: "–"}
-        return signs.get(self, "?")
 
 
 @dataclass(frozen=True)
@@ -230,6 +205,14 @@ class ProbeResult:
         failure = Failure(self.probe, symptom, message, size, where, rerun, reproduce)
         self.failures.append(failure)
 
+    def add_noise(self, what: Reason, *, optional: bool = False) -> None:
+        """Adds a comparison that could not have failed: its noise exceeds a planted leak."""
+        code = "audit.noise" if self.sensitivity is not None else "audit.noise.unknown"
+        if self.sensitivity == 0:
+            code = "audit.noise.no_effect"
+        params = {"limit": self.limit or 0.0, "sensitivity": self.sensitivity}
+        self.add_case(what, Status.NOT_TESTED, code, optional=optional, **params)
+
     def note(self, code: str, **params: Any) -> None:
         """Adds a note, by the code of its message."""
         self.notes.append(_reason(code, params))
@@ -237,12 +220,16 @@ class ProbeResult:
     def describe(self, lang: str = "en") -> str:
         """What the probe did, what has no result and why, and its notes, as one line of text."""
         parts: tuple[Reason, ...] = () if self.tried is None else (self.tried,)
+        groups: dict[str, list[Case]] = {}
         for case in self.cases:
             if not case.status.conclusive:
-                status = Reason(f"audit.status.{case.status.value}")
-                params = {"case": case.what, "status": status, "why": case.why}
-                code = "audit.case" if case.why is None else "audit.case.why"
-                parts += (Reason(code, params),)
+                groups.setdefault(f"{case.status} {case.why}", []).append(case)
+        for first, *others in groups.values():
+            status = Reason(f"audit.status.{first.status.value}")
+            what = Reason("audit.cases", {"first": first.what, "count": len(others)})
+            params = {"case": what if others else first.what, "status": status, "why": first.why}
+            code = "audit.case" if first.why is None else "audit.case.why"
+            parts += (Reason(code, params),)
         parts += tuple(self.notes)
         return render(Reason("audit.tried", {"parts": parts}), lang) if parts else ""
 
@@ -259,11 +246,17 @@ class ProbeContext:
     step: Step | None = None
     variants: Mapping[str, Callable[..., Any]] | None = None
     failed: bool = False  # an earlier probe failed
+    calls: Sequence[AttentionCall] = ()  # of one pass
+    half: ModelUnderTest | None = None  # the model in half precision, if a copy is audited
 
     @property
     def judged(self) -> torch.Tensor:
         """(batch, outputs): the outputs that are tested."""
         return torch.from_numpy(self.expected.judged)
+
+    def result(self, probe: str) -> ProbeResult:
+        """An empty result, with the detection limit and the planted leak of this model."""
+        return ProbeResult(probe, limit=self.meter.limit, sensitivity=self.meter.planted)
 
 
 Probe = Callable[[ProbeContext], ProbeResult]
@@ -278,6 +271,7 @@ PROBES: Final[Registry[Probe]] = Registry(
         "padding": "padding:padding",
         "documents": "padding:documents",
         "batch": "splits:batch",
+        "prefix": "splits:prefix",
         "steps": "splits:steps",
         "numbers": "numerics:numbers",
         "paths": "variants:paths",
