@@ -20,6 +20,7 @@ from maskwright.auditing.expectations import (
     read_expects,
     some,
 )
+from maskwright.auditing.frameworks import AuditCall, adapt
 from maskwright.auditing.measure import (
     Meter,
     Plan,
@@ -100,10 +101,11 @@ def audit(
     float32 copy, or layer by layer if that does not fit into memory.
 
     Args:
-        model: A module, or any function of tensors.
-        inputs: A tensor, a tuple of arguments, or a dict of keyword arguments. Positions are the
-            second axis of ids (batch, positions) or of floats (batch, positions, features). May be
-            omitted for models of transformers.
+        model: A PyTorch module, a Keras 3 model, a function of tensors or of arrays of NumPy or
+            JAX, or the method `generate` of a model of transformers.
+        inputs: A tensor or array, a tuple of arguments, or a dict of keyword arguments. Positions
+            are the second axis of ids (batch, positions) or of floats (batch, positions, features).
+            May be omitted for models of transformers.
         expects: The mask of every layer, or its text; a list with the mask of each layer, or a dict
             of them by the names of modules; "causal", "bidirectional" or "encoder-decoder"; "auto",
             which reads the config of a model of transformers; or a dict with, for each input, the
@@ -141,9 +143,14 @@ def audit(
     >>> report.ok, report.findings[0].probe
     (False, 'leak')
     """
-    names = _read_probes(probes)
     plan = Plan(read_budget(budget))
     start = time.perf_counter()
+    call = AuditCall(model, inputs, expects, output, step, paths, probes)
+    if getattr(type(model), "__call__", None) is not torch.nn.Module.__call__:
+        call = adapt(call)  # a function, or a model of another framework
+    names = _read_probes(call.probes)
+    model, inputs, expects = call.model, call.inputs, call.expects
+    output, step, paths = call.output, call.step, call.paths
     expected = read_expects(expects)
     generated = inputs is None
     if inputs is None or expected == "auto":

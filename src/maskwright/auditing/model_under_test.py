@@ -188,7 +188,18 @@ class ModelUnderTest:
 
     def changeable(self, name: Key, padding: torch.Tensor) -> torch.Tensor:
         """The positions that can be changed without turning padding into tokens."""
-        return ~padding if self.has_ids(name) else torch.ones_like(padding)
+        by_ids = self.has_ids(name) and not self._has_padding_mask(name, padding)
+        return ~padding if by_ids else torch.ones_like(padding)
+
+    def _has_padding_mask(self, name: Key, padding: torch.Tensor) -> bool:
+        """Whether another input is the padding mask of this one, so that ids do not decide."""
+        return any(
+            isinstance(x, torch.Tensor)
+            and x.shape == padding.shape
+            and self._belongs_to(key, name)
+            and torch.equal(x.cpu().bool(), ~padding)
+            for key, x in self.inputs.items()
+        )
 
     # ── selecting sequences and positions ─────────────────────────────────────────────────────
 

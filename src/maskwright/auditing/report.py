@@ -319,6 +319,18 @@ class AuditReport:
         """The report as JSON."""
         return json.dumps(self.as_dict(lang), indent=2, ensure_ascii=False)
 
+    def to_junit(self, lang: str = "en") -> str:
+        """The report as JUnit XML: one test case per probe."""
+        from maskwright.auditing.report_ci import junit
+
+        return junit({self.subject: self.as_dict(lang)})
+
+    def to_sarif(self, lang: str = "en") -> str:
+        """The report as SARIF 2.1.0: one result per finding."""
+        from maskwright.auditing.report_ci import sarif
+
+        return sarif({self.subject: self.as_dict(lang)})
+
     def to_html(self, lang: str = "en") -> str:
         """The report as a self-contained HTML page."""
         from maskwright.auditing.report_html import report_page

@@ -14,10 +14,18 @@ import typer
 
 from maskwright.errors import ArgumentError
 
-SUFFIXES: Final = {".txt": "text", ".json": "json", ".svg": "svg", ".png": "png", ".html": "html"}
+SUFFIXES: Final = {
+    ".txt": "text",
+    ".json": "json",
+    ".svg": "svg",
+    ".png": "png",
+    ".html": "html",
+    ".xml": "junit",
+    ".sarif": "sarif",
+}
 # The formats that a command can write
 TEXT: Final = ("text", "json")
-REPORT: Final = ("text", "json", "html")
+REPORT: Final = ("text", "json", "html", "junit", "sarif")
 CURVES: Final = ("text", "json", "svg", "png")
 PICTURE: Final = ("text", "json", "svg", "png", "html")
 
@@ -123,7 +131,7 @@ Seed = Annotated[int, typer.Option(help="Random seed.")]
 # output
 Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language: English or Chinese.")]
 TextFormat = Annotated[Literal["text", "json"] | None, _FORMAT]
-ReportFormat = Annotated[Literal["text", "json", "html"] | None, _FORMAT]
+ReportFormat = Annotated[Literal["text", "json", "html", "junit", "sarif"] | None, _FORMAT]
 PictureFormat = Annotated[Literal["text", "json", "svg", "png", "html"] | None, _FORMAT]
 TextFile = Annotated[Path | None, _file(TEXT)]
 ReportFile = Annotated[Path | None, _file(REPORT)]

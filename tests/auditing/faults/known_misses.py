@@ -1,4 +1,6 @@
-"""Faults for which the audit names another cause or layer than expected."""
+"""Faults that the audit does not find, or for which it names another cause or layer than expected."""
+
+MISSED: set[str] = set()
 
 OTHER_CAUSE = {
     "arithmetic on an integer mask: int16 made from ids: half's lowest number becomes 32",

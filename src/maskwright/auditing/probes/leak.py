@@ -297,6 +297,8 @@ def gradient(context: ProbeContext) -> ProbeResult:
         return skip("gradient", "audit.gradient.no_embedding")
     if tested.cast is not None:
         return skip("gradient", "audit.gradient.cast")
+    if not getattr(tested.model, "has_gradient", True):
+        return skip("gradient", "audit.gradient.no_gradient")
     masked = ~expected.closure & expected.judged[:, :, None]
     rows = np.flatnonzero(expected.judged.any(0))
     count = min(meter.plan.count(NUM_GRADIENTS, 2), rows.size)
