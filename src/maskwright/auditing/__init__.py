@@ -146,7 +146,8 @@ def audit(
     plan = Plan(read_budget(budget))
     start = time.perf_counter()
     call = AuditCall(model, inputs, expects, output, step, paths, probes)
-    if getattr(type(model), "__call__", None) is not torch.nn.Module.__call__:
+    is_module = isinstance(model, torch.nn.Module)
+    if not is_module or type(model).__call__ is not torch.nn.Module.__call__:
         call = adapt(call)  # a function, or a model of another framework
     names = _read_probes(call.probes)
     model, inputs, expects = call.model, call.inputs, call.expects

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Causes that name a symptom only; another cause in the same report is more likely.
 UNSPECIFIC: Final = (
     *("path-differs", "step-differs", "not-finite", "dtype-differs", "not-through-attention"),
-    *("too-narrow", "raises", "length-dependent"),
+    *("too-narrow", "raises", "length-dependent", "mixes-sequences", "depends-on-masked"),
 )
 
 

@@ -126,6 +126,8 @@ def dtype(context: ProbeContext) -> ProbeResult:
         if other is None:
             return skip("dtype", "audit.dtype.no_copy")
         _run_half(context, result, other)
+    if all(case.status is Status.NOT_RUN for case in result.cases) and not result.failures:
+        return skip("dtype", "audit.dtype.not_supported")
     return result
 
 

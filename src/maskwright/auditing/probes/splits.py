@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_ALONE: Final = 3  # sequences that are run by themselves
 MAX_BATCH: Final = 16  # sequences in a larger batch
 MAX_SINGLE: Final = 12  # tokens that are decoded one by one
-LONG: Final = 160  # positions to which shorter inputs are extended
+LONG: Final = (64, 128, 160, 256)  # positions to which shorter inputs are extended
 SOURCES: Final = ("input_ids", "inputs_embeds", "input_features", "input_values", "pixel_values")
 
 
@@ -182,9 +182,11 @@ def prefix(context: ProbeContext) -> ProbeResult:
         if _change_ids(context, result, cut):
             return result
     future = np.triu(context.expected.direct, 1) & context.expected.judged[:, :, None]
-    for longer in [] if future.any() else _longer(tested, length):
+    for longer in [] if future.any() else _longer(tested, length, meter.plan.thorough):
         if _extend(context, result, longer):
             return result
+        if result.cases[-1].status is Status.NOT_RUN:
+            break  # too long for the model
     one_input = len(tested.inputs) == 1
     if one_input and result.cases and all(c.status is Status.NOT_RUN for c in result.cases):
         return skip("prefix", "audit.prefix.one_length")
@@ -248,13 +250,14 @@ def _change_ids(context: ProbeContext, result: ProbeResult, cut: int) -> bool:
     return False
 
 
-def _longer(tested: ModelUnderTest, length: int) -> list[int]:
+def _longer(tested: ModelUnderTest, length: int, thorough: bool) -> list[int]:
     """Numbers of positions to extend the inputs to, within what the config of the model allows."""
     if tested.has_square_mask(tested.main) or tested.has_lengths:
         return []
     config = getattr(tested.model, "config", None)
     limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    found = [LONG, LONG + 40] if length < LONG else [length + max(8, length // 8)]
+    found = [size for size in LONG if size > length] or [(length // LONG[0] + 1) * LONG[0]]
+    found = found if thorough else found[-1:]
     if isinstance(limit, int):
         found = sorted({min(size, limit) for size in found})
     return [size for size in found if size > length]

@@ -268,11 +268,11 @@ def default_variants(tested: ModelUnderTest) -> list[tuple[Reason, Variant]]:
         found.append(("without_weights", _need_weights(False)))
     if accepts_argument(module, "use_cache") and "use_cache" not in tested.inputs:
         found.append(("without_cache", _with_options(use_cache=False)))
-    if hasattr(module, "config") and accepts_argument(
-        module, "output_attentions", var_keyword=True
-    ):
+    any_option = hasattr(module, "config")  # transformers passes options on by **kwargs
+    if accepts_argument(module, "output_attentions", var_keyword=any_option):
         found.append(("output_attentions", _with_options(output_attentions=True)))
-    if getattr(module, "supports_gradient_checkpointing", False):
+    checkpoints = hasattr(module, "gradient_checkpointing_enable")
+    if checkpoints and getattr(module, "supports_gradient_checkpointing", True):
         found.append(("checkpointed", checkpointed))
     found += [(name, _with_implementation(name)) for name in _other_implementations(module)]
     found.append(("uncompiled", _uncompiled) if _is_compiled(module) else ("compiled", compiled))
@@ -293,10 +293,13 @@ def in_training(model: Any, *args: Any, **given: Any) -> Any:
 
 def checkpointed(model: Any, *args: Any, **given: Any) -> Any:
     """Runs in training mode with gradient checkpointing."""
-    options = {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    enable = model.gradient_checkpointing_enable
+    options: dict[str, Any] = {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    if not accepts_argument(enable, "gradient_checkpointing_kwargs"):
+        options = {}
     kept = {part: part.gradient_checkpointing for part in model.modules() if _checkpoints(part)}
     with _no_warnings():
-        model.gradient_checkpointing_enable(**options)
+        enable(**options)
         try:
             return in_training(model, *args, **given)
         finally:
