@@ -86,6 +86,30 @@ def test_expects_may_be_text_or_name() -> None:
     assert mw.audit(model_of(None), floats(), expects="bidirectional").ok
 
 
+def test_masks_per_layer_are_list_or_dict_by_module() -> None:
+    model = model_of(mw.causal(), mw.window(back=2))
+    assert mw.audit(model, floats(), expects=["causal", mw.window(back=2)]).ok
+    assert mw.audit(model, floats(), expects={"0": mw.causal(), "1": "window(back=2)"}).ok
+    report = mw.audit(model, floats(), expects=[mw.window(back=2), mw.window(back=2)])
+    assert report.layer == "0"
+    with pytest.raises(mw.ArgumentError, match=r"no mask for the layer '1'"):
+        mw.audit(model, floats(), expects={"0": mw.causal()})
+    with pytest.raises(mw.ArgumentError, match="no attention call was recorded"):
+        mw.audit(nn.Sequential(nn.Linear(DIM, DIM)), floats(), expects={"0": mw.causal()})
+
+
+def test_without_expectation_masks_are_proposed() -> None:
+    report = mw.audit(model_of(mw.causal(), mw.window(back=2)), floats(), probes=("leak", "batch"))
+    proposed = dict(report.proposed)
+    assert proposed == {"0": mw.causal(), "1": mw.window(back=2), "outputs": mw.causal()}
+    assert report.status is Status.NOT_TESTED
+    assert "behaves like" in report.verdict
+    of_function = mw.audit(lambda x: x.flip(1).cumsum(1).flip(1), floats(), probes="batch")
+    assert dict(of_function.proposed)["outputs"] == mw.causal().T
+    raises = mw.audit(nn.Linear(2, 2), floats())
+    assert raises.cause == "raises"
+
+
 def test_two_inputs_have_masks_of_their_own() -> None:
     class Pair(nn.Module):
         def __init__(self, keep: torch.Tensor | None) -> None:
@@ -358,7 +382,6 @@ REFUSED = {
         lambda: mw.audit(len, (floats(),), expects="encoder-decoder"),
         "needs two inputs",
     ),
-    "not of transformers": (lambda: mw.audit(nn.Linear(2, 2), floats()), "reads the config"),
     "no inputs": (lambda: mw.audit(nn.Linear(2, 2), expects="causal"), "inputs may be omitted"),
 }
 

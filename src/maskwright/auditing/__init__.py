@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
-from maskwright.auditing.expectations import Expectation, SubsetOf, expect, own_calls, read_expects
+from maskwright.auditing.expectations import (
+    ByLayer,
+    Expectation,
+    SubsetOf,
+    expect,
+    own_calls,
+    propose,
+    read_expects,
+    some,
+)
 from maskwright.auditing.frameworks import AuditCall, adapt
-from maskwright.auditing.measure import Meter, Plan, Status, make_meter, plant, read_budget
+from maskwright.auditing.measure import (
+    Meter,
+    Plan,
+    Status,
+    influence_by_change,
+    make_meter,
+    plant,
+    read_budget,
+)
 from maskwright.auditing.model_under_test import (
     Key,
     ModelUnderTest,
@@ -35,7 +52,7 @@ from maskwright.auditing.probes import (
 from maskwright.auditing.report import AuditFinding, AuditReport
 from maskwright.core.atoms import causal, everything
 from maskwright.core.expr import brief as abbreviate
-from maskwright.errors import ArgumentError
+from maskwright.errors import ArgumentError, MaskError
 from maskwright.messages import Reason
 from maskwright.tracing import Trace, recording
 
@@ -43,10 +60,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from maskwright.auditing.probes import Step
+    from maskwright.core.expr import Mask
     from maskwright.core.validate import BoolArray
     from maskwright.tracing import AttentionCall
 
+__all__ = ["AuditRun", "Progress", "audit", "some"]
+
 MAX_NOISE: Final = 1e-3  # of the outputs' size, between identical runs of a deterministic model
+EXPECTING: Final = ("leak", "reach", "gradient")  # probes that test the expected mask alone
+MAX_PROPOSED: Final = 256  # positions up to which the dependence of outputs is measured
 NUM_PER_PROBE: Final = 10  # passes of a probe, to estimate the time before the first one
 
 
@@ -84,9 +106,12 @@ def audit(
         inputs: A tensor or array, a tuple of arguments, or a dict of keyword arguments. Positions
             are the second axis of ids (batch, positions) or of floats (batch, positions, features).
             May be omitted for models of transformers.
-        expects: The mask of one layer, or its text; "causal", "bidirectional" or "encoder-decoder";
-            "auto", which reads the config of a model of transformers; or a dict with, for each
-            input, the mask of the whole model: what its outputs may depend on.
+        expects: The mask of every layer, or its text; a list with the mask of each layer, or a dict
+            of them by the names of modules; "causal", "bidirectional" or "encoder-decoder"; "auto",
+            which reads the config of a model of transformers; or a dict with, for each input, the
+            mask of the whole model: what its outputs may depend on. `some(mask)` is a layer that
+            chooses keys within a mask. Of other models, "auto" reports the masks that the layers
+            and outputs behave like, and tests whether these are the same however it is run.
         output: Selects the output, (batch, positions, ...), from what the model returns.
         layers: Number of attention layers; counted by default.
         pad_id: The id of padding, if the model recognizes padding by its ids.
@@ -127,10 +152,17 @@ def audit(
     expected = read_expects(expects)
     generated = inputs is None
     if inputs is None or expected == "auto":
-        from maskwright.auditing.huggingface import expected_masks, make_inputs
+        from maskwright.auditing.huggingface import (
+            expected_masks,
+            is_transformers_model,
+            make_inputs,
+        )
 
         inputs = make_inputs(model) if inputs is None else inputs
-        expected = expected_masks(model, inputs) if expected == "auto" else expected
+        if expected == "auto":
+            known = is_transformers_model(model)
+            expected = expected_masks(model, inputs) if known else Proposal()
+    expected = _by_layer(expected, model, inputs)
     input_names = _input_names(expected, inputs)
     if expected == "encoder-decoder":
         expected = {input_names[0]: everything(), input_names[1]: causal()}
@@ -143,6 +175,17 @@ def audit(
         results = run.run_probes(names, progress)
         findings = run.findings(results)
     return run.report(results, findings, time.perf_counter() - start)
+
+
+def _by_layer(expected: Any, model: Any, inputs: Any) -> Any:
+    """A dict of masks whose keys are modules of the model, and not inputs."""
+    known = set(inputs) if isinstance(inputs, dict) else set(range(len(inputs)))
+    if not isinstance(expected, dict) or not isinstance(model, torch.nn.Module):
+        return expected
+    modules = {name for name, _ in model.named_modules()}
+    if expected and not set(expected) & known and set(expected) <= modules:
+        return ByLayer(expected)
+    return expected
 
 
 @dataclass(frozen=True)
@@ -196,6 +239,10 @@ def _input_names(expected: Any, inputs: Any) -> tuple[Key, ...]:
     return ids[0], ids[1]
 
 
+class Proposal:
+    """Stands for the mask of a model of which none is expected, until it has run."""
+
+
 @dataclass
 class AuditRun:
     """One audit: the model, what is expected of it, and its baseline."""
@@ -208,6 +255,7 @@ class AuditRun:
     generated_inputs: bool = False
     plan: Plan = field(default_factory=Plan)
     half: ModelUnderTest | None = None  # the model itself, if a copy in float32 is audited
+    proposed: tuple[tuple[str, Mask | None], ...] = ()  # the masks that the model behaves like
     calls: list[AttentionCall] = field(default_factory=list)  # of one pass
     expected: dict[Key, Expectation] = field(default_factory=dict)  # for each input
 
@@ -233,34 +281,41 @@ class AuditRun:
         heads = [call.q_shape[1] for call in self.calls if len(call.q_shape) == 4]
         results: list[ProbeResult] = []
         for n, name in enumerate(names):
+            if self.proposed and name in EXPECTING:
+                results.append(ProbeResult(name))
+                what = Reason("audit.probe")
+                results[-1].add_case(what, Status.NOT_TESTED, "audit.no_expectation")
+                continue
             if progress is not None:
                 progress(self._progress(name, n, len(names)))
             if self.plan.exhausted:
                 results.append(ProbeResult(name))
-                what = Reason("audit.probe", {"probe": name})
+                what = Reason("audit.probe")
                 results[-1].add_case(what, Status.NOT_TESTED, "audit.budget")
                 continue
             before = self.tested.passes
             probe = _probe(name)
             inputs = self.expected if getattr(probe, "per_input", False) else (self.tested.main,)
-            parts = {
-                key: probe(
-                    ProbeContext(
-                        meter,
-                        self.expected[key],
-                        key,
-                        has_attention=bool(self.calls),
-                        num_heads=max(heads, default=None),
-                        step=self.step,
-                        variants=self.variants,
-                        failed=any(result.failures for result in results),
-                        calls=self.calls,
-                        half=self.half,
-                    )
-                )
-                for key in inputs
-            }
-            result = _merged(parts)
+            context = partial(
+                ProbeContext,
+                meter,
+                has_attention=bool(self.calls),
+                num_heads=max(heads, default=None),
+                step=self.step,
+                variants=self.variants,
+                failed=any(result.failures for result in results),
+                calls=self.calls,
+                half=self.half,
+            )
+            try:
+                parts = {key: probe(context(self.expected[key], key)) for key in inputs}
+                result = _merged(parts)
+            except MaskError:
+                raise
+            except Exception as error:  # of the audit's own call: it says nothing about the model
+                result = ProbeResult(name)
+                what = Reason("audit.probe")
+                result.add_case(what, Status.NOT_RUN, "audit.raises", error=error)
             result.passes = self.tested.passes - before
             results.append(result)
         self._check_masks(results)
@@ -307,6 +362,7 @@ class AuditRun:
             None if own is None else own.closure,
             None if own is None else own.judged,
             measured[-1] if measured else None,
+            self.proposed,
         )
 
     # ── the baseline ──────────────────────────────────────────────────────────────────────────
@@ -331,6 +387,13 @@ class AuditRun:
         if noise > MAX_NOISE * max(meter.size, 1e-30) and noise > 0:
             message = Reason("audit.run.random", {"size": noise})
             return None, Failure("run", Symptom.NOT_DETERMINISTIC, message, noise)
+        if isinstance(self.expects, Proposal):
+            length = self.tested.length()
+            columns: list[int] | None = None if length <= MAX_PROPOSED else []
+            size = influence_by_change(meter, columns)
+            self.expects, self.proposed = propose(self.calls, size > meter.rounding, length)
+        if isinstance(self.expects, ByLayer):
+            self.expects = self.expects.of_calls(own_calls(self.calls))
         for name in self.tested.embeddings:
             self.expected[name] = self._expect(name, meter.baseline.shape[1])
         own = self.expected[self.tested.main]
@@ -437,6 +500,8 @@ def _describe_expected(expects: Any) -> Reason:
     if isinstance(expects, tuple):
         masks = tuple(dict.fromkeys(_describe_expected(mask) for mask in expects))
         return Reason("audit.expects.layers", {"masks": masks, "count": len(expects)})
+    if isinstance(expects, Proposal):
+        return Reason("audit.expects.none")
     if isinstance(expects, SubsetOf):
         return Reason("audit.expects.subset", {"mask": _describe_expected(expects.mask)})
     return Reason("audit.mask", {"mask": abbreviate(expects)})

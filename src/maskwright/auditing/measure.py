@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from maskwright.auditing.model_under_test import (
     Change,
@@ -49,6 +50,7 @@ MARGIN: Final = 4  # a planted leak moves outputs this many times further than n
 NUM_PLANTED: Final = 3  # positions that are changed to measure what one visible position does
 DEFAULT_SECONDS: Final = 60.0  # in which a thorough audit must be possible to be the default
 NUM_THOROUGH: Final = 200  # passes of a thorough audit
+NARROW: Final = (torch.float32, torch.bfloat16, torch.float16)
 UNITS: Final = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 METHODS: Final = ("change", "gradient")
 
@@ -321,6 +323,7 @@ class Meter:
         plan: How thorough the probes are.
         planted: How far an output moves if one visible position is changed; None if not measured.
         unexplained: The largest movement that is either rounding or a leak.
+        computes_in_float32: Whether a copy in float64 computes parts in a narrower dtype.
     """
 
     tested: ModelUnderTest
@@ -329,6 +332,7 @@ class Meter:
     plan: Plan = field(default_factory=Plan)
     planted: float | None = None
     unexplained: float = 0.0
+    computes_in_float32: bool = False
     _float64: list[Meter | None] = field(default_factory=list)
     _columns: dict[Any, torch.Tensor] = field(default_factory=dict)
 
@@ -456,9 +460,9 @@ class Meter:
         small = self.planted is not None and MARGIN * size <= self.planted
         if reshaped and small and size <= floor and not self.plan.thorough:
             return Verdict(Status.PASSED, size, b, i)
-        twin = self.float64
-        if twin is not None:
-            return self._judge_again(twin, measure, size, reshaped)
+        again = self._measure_again(measure)
+        if again is not None:
+            return self._judge_again(again, size, reshaped, small)
         if size > max(1e-3 * self.size, floor):
             return Verdict(Status.FAILED, size, b, i)
         known = reshaped and small and size <= floor
@@ -467,26 +471,44 @@ class Meter:
     @property
     def _if_still(self) -> Status:
         """The status if nothing moves: not tested if noise hides what a visible position does."""
-        if self.planted is not None and not self.planted > MARGIN * float(self.noise.max()):
-            return Status.NOT_TESTED
-        return Status.PASSED
+        noise = float(self.noise.max()) if self.noise.numel() else 0.0
+        hidden = MARGIN * max(noise, self.epsilon * self.size)
+        return (
+            Status.NOT_TESTED
+            if self.planted is not None and self.planted <= hidden
+            else Status.PASSED
+        )
 
-    def _judge_again(
-        self, twin: Meter, measure: Callable[[Meter], torch.Tensor], size: float, reshaped: bool
-    ) -> Verdict:
+    def _measure_again(self, measure: Callable[[Meter], torch.Tensor]) -> torch.Tensor | None:
+        """The measurement in float64; None if it cannot be repeated there."""
+        twin = self.float64
+        if twin is None:
+            return None
         try:
-            again = measure(twin)
-        except Exception:  # a model may not run in float64 in this way
-            return Verdict(Status.NOT_TESTED, size)
+            return measure(twin)
+        except Exception:  # a model may run in float64, but not in this way
+            return None
         finally:
             self.tested.passes += twin.tested.passes
             twin.tested.passes = 0
+
+    def _judge_again(
+        self, again: torch.Tensor, size: float, reshaped: bool, small: bool
+    ) -> Verdict:
+        """The verdict by a measurement in float64, of which parts may compute in float32."""
+        twin = self.float64
+        assert twin is not None
         b, i = argmax2(again)
-        floor = (ROUNDING_RESHAPED if reshaped else ROUNDING) * twin.epsilon * twin.size
-        status = Status.FAILED if float(again[b, i]) > floor else Status.PASSED
-        if status is Status.PASSED and twin.epsilon > 1e-12 and float(again[b, i]) > 0:
-            status = Status.NOT_TESTED  # the copy computes in float32 too
-        return Verdict(status, size if status is Status.PASSED else float(again[b, i]), b, i)
+        found = float(again[b, i])
+        if twin.computes_in_float32:
+            floor = ROUNDING * torch.finfo(torch.float32).eps * twin.size
+        else:
+            floor = (ROUNDING_RESHAPED if reshaped else ROUNDING) * twin.epsilon * twin.size
+        if found > floor:
+            return Verdict(Status.FAILED, found, b, i)
+        if not twin.computes_in_float32 or found <= 1e-3 * size or (reshaped and small):
+            return Verdict(Status.PASSED, size, b, i)
+        return Verdict(Status.NOT_TESTED, size, b, i)
 
     @property
     def float64(self) -> Meter | None:
@@ -503,7 +525,8 @@ class Meter:
             if other is None:
                 continue
             try:
-                baseline = other.run()
+                with _NarrowFloats() as narrow:
+                    baseline = other.run()
             except Exception:  # a model that runs in its own dtype only, or cannot be copied
                 continue
             self.tested.passes += 1
@@ -513,8 +536,23 @@ class Meter:
             difference = float(deviation(baseline, self.baseline).max())
             if difference > max(CONFIRM_BELOW, 16 * self.epsilon) * self.size:
                 return None  # the mask itself depends on the dtype
-            return Meter(other, baseline, torch.zeros_like(self.noise), self.plan)
+            twin = Meter(other, baseline, torch.zeros_like(self.noise), self.plan)
+            twin.computes_in_float32 = narrow.found
+            return twin
         return None
+
+
+class _NarrowFloats(TorchDispatchMode):  # type: ignore[misc]
+    """Notices operations whose outputs are floats narrower than float64."""
+
+    found: bool = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls the function, and reads the dtype of its output."""
+        out = func(*args, **(kwargs or {}))
+        if not self.found and isinstance(out, torch.Tensor) and out.dtype in NARROW:
+            self.found = True
+        return out
 
 
 def make_meter(tested: ModelUnderTest, plan: Plan | None = None, repeats: int = 2) -> Meter:

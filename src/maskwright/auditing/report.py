@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from maskwright.auditing.probes import Status
+from maskwright.core.expr import brief
 from maskwright.errors import AuditError, TruthError
 from maskwright.linting.codes import CODES, fix_of, meaning_of
 from maskwright.messages import Reason, render
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from maskwright.auditing.diagnose import Diagnosis
     from maskwright.auditing.probes import Failure, ProbeResult
+    from maskwright.core.expr import Mask
     from maskwright.core.validate import BoolArray
     from maskwright.tracing import Trace
 
@@ -147,6 +149,8 @@ class AuditReport:
         allowed: What each output may depend on, (batch, outputs, inputs).
         judged: The outputs that were tested, (batch, outputs).
         measured: How far each output moved when an input was changed, (batch, outputs, inputs).
+        proposed: Without an expectation: the mask that each layer, and the last entry, "outputs",
+            behaves like; None if it was not recognized.
 
     >>> import torch, maskwright as mw
     >>> report = mw.audit(torch.cumsum, {"input": torch.randn(2, 5, 3), "dim": 1}, expects="causal")
@@ -176,6 +180,7 @@ class AuditReport:
     allowed: BoolArray | None = field(default=None, repr=False)
     judged: BoolArray | None = field(default=None, repr=False)
     measured: npt.NDArray[np.float64] | None = field(default=None, repr=False)
+    proposed: tuple[tuple[str, Mask | None], ...] = ()
 
     @property
     def expects(self) -> str:
@@ -219,7 +224,9 @@ class AuditReport:
             "expects": self.expected,
             "probes": ", ".join(open_probes),
         }
-        return render(Reason(f"audit.verdict.{self.status.value}", params), lang)
+        proposed = self.proposed and self.status is not Status.FAILED
+        code = "proposed" if proposed else self.status.value
+        return render(Reason(f"audit.verdict.{code}", params), lang)
 
     @property
     def cause(self) -> str | None:
@@ -263,6 +270,9 @@ class AuditReport:
                 probes = dict.fromkeys(other.probe for other in others)
                 params = {"count": len(others) + 1, "probes": ", ".join(probes)}
                 lines.append(render(Reason("audit.report.also", params), lang))
+        for name, mask in self.proposed:
+            shown = Reason("audit.unrecognized") if mask is None else brief(mask)
+            lines.append(render(Reason("audit.proposed", {"name": name, "mask": shown}), lang))
         lines += [f"  {r.status.sign} {r.probe}: {r.describe(lang)}" for r in self.answers]
         return "\n".join(lines)
 
@@ -277,6 +287,10 @@ class AuditReport:
             "layer": self.layer,
             "passes": self.passes,
             "seconds": round(self.seconds, 3),
+            "proposed": [
+                {"layer": name, "mask": None if mask is None else str(mask)}
+                for name, mask in self.proposed
+            ],
             "findings": [finding.as_dict(lang) for finding in self.findings],
             "probes": [
                 {

@@ -14,6 +14,7 @@ OTHER_CAUSE = {
     "mask added as 0 and 1: padding booleans, eager, layer 2",
     "mask gives NaN in half precision: running maximum from -1e9, window",
     "mask read at a wrong offset: batch stride 0, in eval mode",
+    "mask read at a wrong offset: view of a larger buffer read as contiguous, without gradients",
     "padding mask not reordered along: beams of a KV cache",
     "padding mask not reordered along: beams of an encoder-decoder, source mask",
     "padding mask not reordered along: sorted by length and back, bidirectional",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS: Final = 64  # outputs that are tested with a pass of their own
 MIN_ROWS: Final = 12  # the same, if passes are expensive
-MAX_FULL: Final = 64  # positions up to which each is changed by itself
+MAX_FULL: Final = 48  # positions up to which each is changed by itself
 NUM_COLUMNS: Final = 24  # positions of longer inputs that are changed by themselves
 MIN_COLUMNS: Final = 6  # the same, if passes are expensive
 NUM_CONFIRMED: Final = 8  # of these, in float64
@@ -297,6 +297,8 @@ def gradient(context: ProbeContext) -> ProbeResult:
         return skip("gradient", "audit.gradient.no_embedding")
     if not getattr(tested.model, "has_gradient", True):
         return skip("gradient", "audit.gradient.no_gradient")
+    if tested.cast is not None:
+        return skip("gradient", "audit.gradient.cast")
     masked = ~expected.closure & expected.judged[:, :, None]
     rows = np.flatnonzero(expected.judged.any(0))
     count = min(meter.plan.count(NUM_GRADIENTS, 2), rows.size)
