@@ -135,6 +135,8 @@ class Sized(NamedTuple):
         return getattr(transformers, self.model)(config).eval()
 
 
+NOT_TESTED: set[str] = set()  # names of models without a result, and without findings
+
 DECODER: Sizes = {"is_decoder": True}
 LATENT: Sizes = {"num_key_value_heads": 4, "head_dim": 8}
 HYBRID: Sizes = {"layer_types": ["linear_attention", "full_attention"]}

@@ -51,7 +51,7 @@ class OptionModel(tiny.Layers):
         self.unmasked, self.layer = unmasked, layer
         self.gradient_checkpointing = False
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
+    def gradient_checkpointing_enable(self, **_: Any) -> None:
         self.gradient_checkpointing = True
 
     def gradient_checkpointing_disable(self) -> None:
