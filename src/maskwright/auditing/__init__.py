@@ -145,7 +145,9 @@ def audit(
     """
     plan = Plan(read_budget(budget))
     start = time.perf_counter()
-    call = adapt(AuditCall(model, inputs, expects, output, step, paths, probes))
+    call = AuditCall(model, inputs, expects, output, step, paths, probes)
+    if getattr(type(model), "__call__", None) is not torch.nn.Module.__call__:
+        call = adapt(call)  # a function, or a model of another framework
     names = _read_probes(call.probes)
     model, inputs, expects = call.model, call.inputs, call.expects
     output, step, paths = call.output, call.step, call.paths

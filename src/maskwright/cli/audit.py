@@ -22,6 +22,7 @@ from maskwright.errors import ArgumentError, FrameError, MaskError
 if TYPE_CHECKING:
     import torch
 
+    from maskwright.auditing import Progress
     from maskwright.core.expr import Mask
     from maskwright.tracing import Trace
 
@@ -42,8 +43,9 @@ def audit(
     expects: Annotated[
         str,
         typer.Option(
-            help="The mask of one layer: an expression, causal, bidirectional or encoder-decoder; "
-            "auto reads the config of a transformers model."
+            help="The mask of every layer: an expression, some(expression) for layers that choose keys, "
+            "causal, bidirectional or encoder-decoder; auto reads the config of a transformers model, "
+            "and reports what other models behave like."
         ),
     ] = "auto",
     length: opt.Length = DEFAULT_LENGTH,
@@ -57,7 +59,15 @@ def audit(
         str | None,
         typer.Option(
             help="Comma-separated probes to run, by default all: leak, reach, gradient, padding, "
-            "documents, batch, steps, numbers, paths, dtype."
+            "documents, batch, prefix, steps, numbers, paths, dtype."
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The time that the audit may take, such as 90s or 2min. Probes that do not fit are not "
+            "tested. Default: no limit, and fewer passes if one takes long.",
         ),
     ] = None,
     seed: opt.Seed = 0,
@@ -84,7 +94,7 @@ def audit(
     from maskwright.auditing import report_ci
 
     known = None if baseline is None else report_ci.read_baseline(baseline)
-    with status(f"Auditing {target} ..."):
+    with status(f"Auditing {target} ...") as update:
         import maskwright
 
         sizes = {"length": length, "batch": batch, "vocab_size": vocab_size, "pad_id": pad_id}
@@ -97,6 +107,8 @@ def audit(
             pad_id=pad_id,
             probes=None if probes is None else [probe.strip() for probe in probes.split(",")],
             seed=seed,
+            budget=budget,
+            progress=lambda at: update(_progress_text(target, at)),
         )
 
     def as_sarif(lang: str) -> str:
@@ -139,6 +151,14 @@ def _source_file(target: str) -> str | None:
         return Path(path).resolve().relative_to(Path.cwd().resolve()).as_posix()
     except ValueError:  # installed elsewhere
         return None
+
+
+def _progress_text(target: str, at: Progress) -> str:
+    """The line that is shown while an audit runs."""
+    return (
+        f"Auditing {target}: {at.probe} ({at.done + 1} of {at.total}), {at.passes} passes, "
+        f"{at.seconds:.0f} s, about {at.seconds_left:.0f} s left"
+    )
 
 
 @command(

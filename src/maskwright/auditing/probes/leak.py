@@ -295,10 +295,10 @@ def gradient(context: ProbeContext) -> ProbeResult:
     tested = meter.tested
     if tested.has_ids(name):
         return skip("gradient", "audit.gradient.no_embedding")
-    if not getattr(tested.model, "has_gradient", True):
-        return skip("gradient", "audit.gradient.no_gradient")
     if tested.cast is not None:
         return skip("gradient", "audit.gradient.cast")
+    if not getattr(tested.model, "has_gradient", True):
+        return skip("gradient", "audit.gradient.no_gradient")
     masked = ~expected.closure & expected.judged[:, :, None]
     rows = np.flatnonzero(expected.judged.any(0))
     count = min(meter.plan.count(NUM_GRADIENTS, 2), rows.size)
