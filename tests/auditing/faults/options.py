@@ -42,6 +42,8 @@ class OptionModel(tiny.Layers):
     `layer` restricts that to one layer.
     """
 
+    supports_gradient_checkpointing = True
+
     def __init__(
         self, unmasked: Callable[[Run], bool], layer: int | None = None, attend: Any = tiny.eager
     ) -> None:
@@ -49,7 +51,7 @@ class OptionModel(tiny.Layers):
         self.unmasked, self.layer = unmasked, layer
         self.gradient_checkpointing = False
 
-    def gradient_checkpointing_enable(self) -> None:
+    def gradient_checkpointing_enable(self, **_: Any) -> None:
         self.gradient_checkpointing = True
 
     def gradient_checkpointing_disable(self) -> None:

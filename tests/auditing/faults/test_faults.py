@@ -11,8 +11,13 @@ from torch import nn
 
 from maskwright.auditing.probes import PROBES
 from tests._helpers.sampling import ALL, subset_of_cases
-from tests.auditing.faults.census import Entry, all_faults, audit
-from tests.auditing.faults.known_misses import MISSED, OTHER_CAUSE, OTHER_LAYER
+from tests.auditing.faults.census import Entry, all_faults, audit, in_dtype, shows_symptom
+from tests.auditing.faults.known_misses import (
+    MISSED,
+    MISSED_IN_BFLOAT16,
+    OTHER_CAUSE,
+    OTHER_LAYER,
+)
 from tests.auditing.faults.run_symptoms import RUN_SYMPTOMS
 from tests.auditing.faults.symptoms import HALF_DTYPES, SYMPTOMS, inputs_of, run
 
@@ -62,8 +67,18 @@ def test_audit_of_healthy_twin_is_ok(fault: Fault) -> None:
     report = audit(
         fault.build(False), None if ALL or FAULTS.index(fault) % 30 == 1 else FAST_PROBES
     )
-    assert report.ok, report
+    assert not report.findings, report
     assert report.passes <= 200
+
+
+@every(12, first=5)
+def test_audit_in_bfloat16(fault: Fault) -> None:
+    """All of them, and float16: `make audit-faults`."""
+    if shows_symptom(fault, torch.bfloat16):
+        report = audit(in_dtype(fault.build(True), torch.bfloat16))
+        assert bool(report.findings) != (fault.name in MISSED | MISSED_IN_BFLOAT16), report
+    twin = audit(in_dtype(fault.build(False), torch.bfloat16), FAST_PROBES)
+    assert not twin.findings, twin
 
 
 @every(1)
