@@ -184,6 +184,8 @@ def _compare_half(half: Meter, context: ProbeContext) -> Found | None:
     if bool(bad.any()):
         b, i = torch.nonzero(bad)[0].tolist()
         return Symptom.HALF_NOT_FINITE, "audit.dtype.not_finite", math.inf, (b, i), None
+    if expected.subset:
+        return None  # rounding may change which keys are chosen
     moved = torch.where(judged, deviation(half.baseline, meter.baseline), 0.0)
     worst = float(moved.max())
     if worst > MAX_HALF_ERROR * meter.size and worst > 4 * _weight_rounding(half, meter, judged):

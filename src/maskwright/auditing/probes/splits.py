@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MAX_ALONE: Final = 3  # sequences that are run by themselves
 MAX_BATCH: Final = 16  # sequences in a larger batch
 MAX_SINGLE: Final = 12  # tokens that are decoded one by one
+NUM_UNUSED: Final = 2  # passes with ids that the inputs do not contain
 LONG: Final = (64, 128, 160, 256)  # positions to which shorter inputs are extended
 SOURCES: Final = ("input_ids", "inputs_embeds", "input_features", "input_values", "pixel_values")
 
@@ -178,8 +179,12 @@ def prefix(context: ProbeContext) -> ProbeResult:
     for cut in cuts:
         if _cut(context, result, cut):
             return result
-    for cut in cuts[:: max(1, len(cuts) // 2)]:
-        if _change_ids(context, result, cut):
+    first = min(cuts, default=length)
+    unused, size = _unused_ids(tested), length - first  # as many as fit are tried in one pass
+    tries: list[tuple[int, list[int]]] = [(cut, []) for cut in cuts[:: max(1, len(cuts) // 2)]]
+    tries += [(first, unused[n * size : (n + 1) * size]) for n in range(NUM_UNUSED)]
+    for n, (cut, ids) in enumerate(tries):
+        if (ids or n < len(tries) - NUM_UNUSED) and _change_ids(context, result, cut, ids):
             return result
     future = np.triu(context.expected.direct, 1) & context.expected.judged[:, :, None]
     for longer in [] if future.any() else _longer(tested, length, meter.plan.thorough):
@@ -214,8 +219,8 @@ def _cut(context: ProbeContext, result: ProbeResult, cut: int) -> bool:
     return compare_run(context.meter, result, Symptom.PREFIX, case, rerun, judged=judged)
 
 
-def _change_ids(context: ProbeContext, result: ProbeResult, cut: int) -> bool:
-    """Replaces the ids from `cut` on by others; True if earlier outputs differ."""
+def _change_ids(context: ProbeContext, result: ProbeResult, cut: int, unused: list[int]) -> bool:
+    """Replaces the ids from `cut` on, by unused ones if given; True if earlier outputs differ."""
     meter, tested, name = context.meter, context.meter.tested, context.meter.tested.main
     ids = tested.inputs[name]
     if ids.is_floating_point():
@@ -225,8 +230,12 @@ def _change_ids(context: ProbeContext, result: ProbeResult, cut: int) -> bool:
     where &= context.judged
     if not bool(where.any()) or meter.plan.exhausted:
         return False
-    change = Change(name, where, seed=70 + cut)
-    inputs = {**tested.inputs, name: tested.changed(ids, change)}
+    other = tested.changed(ids, Change(name, where, seed=70 + cut))
+    if unused:
+        more = torch.tensor(unused, dtype=ids.dtype, device=ids.device)
+        more = more[(torch.arange(ids.shape[1]) - cut) % len(unused)].expand(ids.shape)
+        other = torch.where(where.to(ids.device), more, ids)
+    inputs = {**tested.inputs, name: other}
     before = context.judged.clone()
     before[:, cut:] = False
 
@@ -248,6 +257,22 @@ def _change_ids(context: ProbeContext, result: ProbeResult, cut: int) -> bool:
     else:
         result.add_case(case)
     return False
+
+
+def _unused_ids(tested: ModelUnderTest) -> list[int]:
+    """Ids of the vocabulary that the inputs do not contain: special ones first, then by chance."""
+    embedding, ids = tested.embeddings.get(tested.main), tested.inputs[tested.main]
+    if embedding is None:
+        return []
+    config = vars(getattr(tested.model, "config", object)) if tested.module is not None else {}
+    special = {k: v for k, v in config.items() if k.endswith("_token_id") and isinstance(v, int)}
+    media = {v for k, v in special.items() if any(m in k for m in ("image", "audio", "video"))}
+    used = {*ids.unique().tolist(), tested.pad_id, special.get("pad_token_id"), *media}
+    shuffled = torch.randperm(
+        embedding.num_embeddings, generator=torch.Generator().manual_seed(tested.seed)
+    ).tolist()
+    pad = embedding.padding_idx
+    return [n for n in dict.fromkeys([*special.values(), *shuffled]) if n not in {*used, pad}]
 
 
 def _longer(tested: ModelUnderTest, length: int, thorough: bool) -> list[int]:
