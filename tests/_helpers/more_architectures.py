@@ -89,7 +89,7 @@ SIZES: Sizes = {
     "qk_nope_head_dim": 8,
     "v_head_dim": 8,
     "index_head_dim": 8,
-    "index_n_heads": 2,
+    "index_n_heads": 16,
     "index_topk": 6,
     "mamba_n_heads": 8,
     "mamba_d_head": 8,
@@ -136,6 +136,12 @@ class Sized(NamedTuple):
 
 
 NOT_TESTED: set[str] = set()  # names of models without a result, and without findings
+# Models in these tables for which the audit has findings, and why these are right
+EXCEPTIONS: dict[str, str] = {
+    "wav2vec2 conformer": "convolutions over hidden states include padding: frames depend on its amount",
+    "data2vec audio": "the stack of positional convolutions includes padding from its second layer on",
+    "vit mae": "patches are shuffled at random, also with mask_ratio=0",
+}
 
 DECODER: Sizes = {"is_decoder": True}
 LATENT: Sizes = {"num_key_value_heads": 4, "head_dim": 8}
@@ -224,13 +230,6 @@ MORE: dict[str, Sized] = {
     "big bird decoder": Sized(
         "BigBirdForCausalLM", "BigBirdConfig", {**DECODER, "attention_type": "original_full"}, EAGER
     ),
-    "roc bert decoder": Sized(
-        "RoCBertForCausalLM",
-        "RoCBertConfig",
-        {**DECODER, "enable_pronunciation": False, "enable_shape": False},
-        EAGER,
-    ),
-    "dbrx": Sized("DbrxForCausalLM", "DbrxConfig"),
     "lfm2 moe": Sized(
         "Lfm2MoeForCausalLM", "Lfm2MoeConfig", {"layer_types": ["conv", "full_attention"]}
     ),
