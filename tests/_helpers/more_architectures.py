@@ -89,7 +89,7 @@ SIZES: Sizes = {
     "qk_nope_head_dim": 8,
     "v_head_dim": 8,
     "index_head_dim": 8,
-    "index_n_heads": 2,
+    "index_n_heads": 16,
     "index_topk": 6,
     "mamba_n_heads": 8,
     "mamba_d_head": 8,
@@ -135,7 +135,18 @@ class Sized(NamedTuple):
         return getattr(transformers, self.model)(config).eval()
 
 
-NOT_TESTED: set[str] = set()  # names of models without a result, and without findings
+NOT_TESTED = {"flex olmo"}  # names of models without a result, and without findings
+FALSE_ALARMS: dict[str, str] = {
+    "granite swa": "fully masked rows are NaN in the float64 copy only, in which movements are confirmed",
+    "blip text": "auto expects a causal mask, since its source file defines a model that generates",
+}
+# Models in these tables for which the audit has findings, and why these are right
+EXCEPTIONS: dict[str, str] = {
+    "wav2vec2 conformer": "convolutions over hidden states include padding: frames depend on its amount",
+    "data2vec audio": "the stack of positional convolutions includes padding from its second layer on",
+    "cpmant": "its attention_mask is a dummy argument: padding is visible",
+    "vit mae": "patches are shuffled at random, also with mask_ratio=0",
+}
 
 DECODER: Sizes = {"is_decoder": True}
 LATENT: Sizes = {"num_key_value_heads": 4, "head_dim": 8}
@@ -224,13 +235,6 @@ MORE: dict[str, Sized] = {
     "big bird decoder": Sized(
         "BigBirdForCausalLM", "BigBirdConfig", {**DECODER, "attention_type": "original_full"}, EAGER
     ),
-    "roc bert decoder": Sized(
-        "RoCBertForCausalLM",
-        "RoCBertConfig",
-        {**DECODER, "enable_pronunciation": False, "enable_shape": False},
-        EAGER,
-    ),
-    "dbrx": Sized("DbrxForCausalLM", "DbrxConfig"),
     "lfm2 moe": Sized(
         "Lfm2MoeForCausalLM", "Lfm2MoeConfig", {"layer_types": ["conv", "full_attention"]}
     ),
@@ -269,15 +273,12 @@ MORE: dict[str, Sized] = {
         },
         EAGER,
     ),
-    "bailing hybrid": Sized(
-        "BailingHybridForCausalLM", "BailingHybridConfig", {**LATENT, **HYBRID}
-    ),
     # encoders
     "big bird": Sized(
         "BigBirdForMaskedLM", "BigBirdConfig", {"attention_type": "original_full"}, EAGER
     ),
     "data2vec text encoder": Sized("Data2VecTextForMaskedLM", "Data2VecTextConfig"),
-    "esmc": Sized("EsmcForMaskedLM", "EsmcConfig"),
+    "esmc": Sized("EsmcForMaskedLM", "EsmcConfig", {"num_key_value_heads": 4}),
     "gte": Sized("GteForMaskedLM", "GteConfig"),
     "ibert": Sized("IBertForMaskedLM", "IBertConfig", attention=EAGER),
     "jina embeddings v3": Sized("JinaEmbeddingsV3ForMaskedLM", "JinaEmbeddingsV3Config"),
@@ -288,7 +289,6 @@ MORE: dict[str, Sized] = {
         "LukeForMaskedLM", "LukeConfig", {"entity_vocab_size": 20, "entity_emb_size": 8}, EAGER
     ),
     "megatron bert": Sized("MegatronBertForMaskedLM", "MegatronBertConfig", attention=EAGER),
-    "neomme": Sized("NeommeForMaskedLM", "NeommeConfig"),
     "rembert": Sized("RemBertForMaskedLM", "RemBertConfig", attention=EAGER),
     "roberta prelayernorm": Sized("RobertaPreLayerNormForMaskedLM", "RobertaPreLayerNormConfig"),
     "squeezebert": Sized(
@@ -297,12 +297,10 @@ MORE: dict[str, Sized] = {
     "tapas": Sized(
         "TapasForMaskedLM", "TapasConfig", {"type_vocab_sizes": [3, 8, 8, 2, 8, 8, 4]}, EAGER
     ),
-    "ultrabert": Sized("UltraBertForMaskedLM", "UltraBertConfig"),
     "xlm roberta xl": Sized("XLMRobertaXLForMaskedLM", "XLMRobertaXLConfig"),
     "mra": Sized("MraForMaskedLM", "MraConfig", attention=EAGER),
     "xlm encoder": Sized("XLMModel", "XLMConfig", attention=EAGER),
     "splinter": Sized("SplinterModel", "SplinterConfig", attention=EAGER),
-    "markuplm": Sized("MarkupLMModel", "MarkupLMConfig", attention=EAGER),
     "dpr": Sized("DPRContextEncoder", "DPRConfig", attention=EAGER),
     "visual bert": Sized("VisualBertModel", "VisualBertConfig", attention=EAGER),
     # text encoders of image and audio models
@@ -310,9 +308,10 @@ MORE: dict[str, Sized] = {
     "siglip text": Sized("SiglipTextModel", "SiglipTextConfig"),
     "siglip2 text": Sized("Siglip2TextModel", "Siglip2TextConfig"),
     "chinese clip text": Sized("ChineseCLIPTextModel", "ChineseCLIPTextConfig"),
-    "clap text": Sized("ClapTextModel", "ClapTextConfig"),
-    "altclip text": Sized("AltRobertaModel", "AltCLIPTextConfig"),
-    "blip text": Sized("BlipTextModel", "BlipTextConfig", {"encoder_hidden_size": 32}, EAGER),
+    "clap text": Sized("ClapTextModel", "ClapTextConfig", attention=EAGER),
+    "blip text": Sized(
+        "BlipTextModel", "BlipTextConfig", {"encoder_hidden_size": 32, "is_decoder": False}, EAGER
+    ),
     "groupvit text": Sized("GroupViTTextModel", "GroupViTTextConfig", attention=EAGER),
     "owlvit text": Sized("OwlViTTextModel", "OwlViTTextConfig", attention=EAGER),
     "owlv2 text": Sized("Owlv2TextModel", "Owlv2TextConfig", attention=EAGER),
@@ -320,7 +319,6 @@ MORE: dict[str, Sized] = {
     "flava text": Sized("FlavaTextModel", "FlavaTextConfig", attention=EAGER),
     "aimv2 text": Sized("Aimv2TextModel", "Aimv2TextConfig"),
     "metaclip2 text": Sized("MetaClip2TextModel", "MetaClip2TextConfig"),
-    "bridgetower text": Sized("BridgeTowerTextModel", "BridgeTowerTextConfig"),
     # encoders with decoders
     "blenderbot small seq2seq": Sized(
         "BlenderbotSmallForConditionalGeneration", "BlenderbotSmallConfig"

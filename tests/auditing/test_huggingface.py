@@ -10,7 +10,14 @@ import torch
 
 import maskwright as mw
 from maskwright.auditing.huggingface import expected_masks, make_inputs
-from tests._helpers.more_architectures import FLOATS, MORE, NOT_TESTED, Sized
+from tests._helpers.more_architectures import (
+    EXCEPTIONS,
+    FALSE_ALARMS,
+    FLOATS,
+    MORE,
+    NOT_TESTED,
+    Sized,
+)
 from tests._helpers.sampling import ALL, subset_of_cases
 from tests._helpers.tiny_architectures import (
     ARCHITECTURES,
@@ -81,7 +88,8 @@ def test_number_of_architectures() -> None:
 def kinds_of(cases: dict[str, Any], every: int) -> list[tuple[str, str]]:
     """A subset of the names with one attention each; with MASKWRIGHT_ALL_CASES, all with all."""
     found = []
-    for n, name in subset_of_cases([*enumerate(cases)], every):
+    healthy = [name for name in cases if name not in {**EXCEPTIONS, **FALSE_ALARMS}]
+    for n, name in subset_of_cases([*enumerate(healthy)], every):
         one = cases[name]
         kinds = getattr(one, "sized", one).attention
         found += [(name, kind) for m, kind in enumerate(kinds) if ALL or m == n % len(kinds)]
@@ -99,6 +107,14 @@ def test_more_healthy_models_are_ok(name: str, kind: str) -> None:
 def test_healthy_models_of_speech_and_images_are_ok(name: str, kind: str) -> None:
     one = FLOATS[name]
     check(mw.audit(one.build(kind), one.inputs, expects=one.expects, probes=MAIN))
+
+
+@pytest.mark.parametrize("name", EXCEPTIONS)
+def test_exceptions_have_findings(name: str) -> None:
+    one: Any = FLOATS.get(name) or MORE[name]
+    inputs, expects = getattr(one, "inputs", None), getattr(one, "expects", "auto")
+    model = one.build("eager")
+    assert mw.audit(model, inputs, expects=expects, probes=MAIN).findings
 
 
 def compare(expects: Any, calls: Sequence[mw.AttentionCall], inputs: dict[str, Any]) -> None:

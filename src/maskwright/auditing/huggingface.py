@@ -24,6 +24,10 @@ BATCH: Final = 2
 NUM_PADDED: Final = 7  # positions of padding in the second sequence
 SPECIAL_IDS: Final = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 LAYER_TYPES: Final = ("layer_types", "attention_layers", "layers_block_type")  # config attributes
+CAUSAL_TEXT_ENCODERS: Final = (  # model types of CLIP, whose configs do not say that they are causal
+    *("clip_text_model", "clipseg_text_model", "groupvit_text_model", "metaclip_2_text_model"),
+    *("owlvit_text_model", "owlv2_text_model", "xclip_text_model", "aimv2_text_model"),
+)
 SLIDING: Final = ("sliding_attention", "local", "attention")  # layer types that have the window
 FULL: Final = (  # layer types that may attend to everything before, or read it in a state
     *("full_attention", "global", "linear_attention", "mamba", "mamba2", "recurrent", "conv"),
@@ -217,7 +221,7 @@ def is_causal(model: Any) -> bool:
     or other models in its source file: if these only generate, it is causal.
     """
     config = model.config.get_text_config()
-    if getattr(model.config, "is_decoder", False):
+    if getattr(model.config, "is_decoder", False) or config.model_type in CAUSAL_TEXT_ENCODERS:
         return True
     if _is_bidirectional(config):
         return False

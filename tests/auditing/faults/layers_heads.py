@@ -120,7 +120,7 @@ WEAK = Family(
     "weak leak",
     after="random initialisation hides leaks",
     checks="W",
-    causes="future-visible fill-too-small soft-mask not-through-attention mask-missing padding-visible",
+    causes="future-visible fill-too-weak not-through-attention mask-missing padding-visible",
 )
 
 

@@ -15,7 +15,9 @@ from tests.auditing.faults.registry import Case, Family
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OUTSIDE = "not-through-attention future-visible attends-across-batch padding-visible"
+OUTSIDE = (
+    "mixes-sequences not-through-attention future-visible attends-across-batch padding-visible"
+)
 
 
 class Mixing(tiny.Layers):

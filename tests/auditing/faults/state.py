@@ -102,7 +102,7 @@ EDGE = Family(
     "window off by one in one path",
     after="transformers#29623, vLLM#47332",
     checks="PC",
-    causes="window-missing step-differs too-narrow path-differs missing-in-layer",
+    causes="window-off-by-one window-missing step-differs too-narrow path-differs missing-in-layer",
 )
 
 

@@ -20,7 +20,7 @@ GRAMS = Family(
     "embedding of n-grams with the next id",
     after="byte n-gram hash embeddings",
     checks="ID",
-    causes="future-visible not-through-attention id-dependent",
+    causes="future-visible not-through-attention length-dependent",
 )
 
 
