@@ -106,10 +106,10 @@ check: $(VENV)/.ready ## Formatting, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-fuzz: $(VENV)/.peers ## Compare random masks with the oracle: 100,000 evaluated, 20,000 lowered, 10,000 in attention; 10,000 requests
+fuzz: $(VENV)/.peers ## Compare random masks with the oracle: 100,000 evaluated, 20,000 lowered, 10,000 in attention, 10,000 with bias and sinks; 10,000 requests
 	MASKWRIGHT_FUZZ=$(or $(CASES),100000) $(TEST) tests/core/test_truth.py
 	MASKWRIGHT_TARGET_CASES=$(or $(TARGET_CASES),20000) $(TEST) tests/targets/test_lowering.py
-	MASKWRIGHT_ENGINE_CASES=$(or $(ENGINE_CASES),10000) $(TEST) tests/engine/test_attention.py
+	MASKWRIGHT_ENGINE_CASES=$(or $(ENGINE_CASES),10000) $(TEST) tests/engine/test_attention.py tests/engine/test_scores.py
 	MASKWRIGHT_EXPLORE_CASES=$(or $(EXPLORE_CASES),10000) $(TEST) tests/explore/test_fuzz.py
 
 audit-faults: $(VENV)/.peers ## Audit models with planted faults and their healthy twins; updates docs/audit.md

@@ -11,9 +11,9 @@ import sys
 from importlib import import_module
 from itertools import takewhile
 
-MEASURED = ("core", "targets", "attention", "variants", "prefill", "training", "explore")
+MEASURED = ("core", "targets", "attention", "bias", "variants", "prefill", "training", "explore")
 ON_REQUEST = ("compare", "compare_core", "report")  # run only where they are named
-WITH_OPTIONS = ("attention", "variants", "prefill", "training", "compare", "compare_core")
+WITH_OPTIONS = ("attention", "bias", "variants", "prefill", "training", "compare", "compare_core")
 
 
 def main(given: list[str]) -> int:

@@ -1,11 +1,11 @@
-"""An SVG chart: maskwright relative to the fastest peer, per mask."""
+"""An SVG chart: maskwright relative to the fastest baseline, per mask."""
 
 from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING
 
-from benchmarks.figures import FORWARD, OURS, SAID, clock, peer, ratio, times
+from benchmarks.figures import FORWARD, LABELS, OURS, clock, peer, ratio, times
 
 if TYPE_CHECKING:
     from benchmarks.figures import Cell, Result
@@ -18,7 +18,7 @@ CLASSES = "text", "faint", "ours", "peer", "ground"
 
 
 def chart(result: Result) -> str:
-    """Time of one forward pass; a bar is as long as its share of the fastest peer's time.
+    """Time of one forward pass; a bar is as long as its share of the time of the fastest baseline.
 
     The colours follow the reader's choice of light or dark.
     """
@@ -29,8 +29,10 @@ def chart(result: Result) -> str:
         and ratio(cell) is not None
     ]
     height = TOP + ROW * len(cells) + 34
-    title = f"Attention forward, {int(GROUP):,} tokens, {DTYPE}: time relative to the fastest peer"
-    said = "; ".join(f"{SAID[c['pattern']]}: {times(ratio(c))} as fast" for c in cells)
+    title = (
+        f"Attention forward, {int(GROUP):,} tokens, {DTYPE}: time relative to the fastest baseline"
+    )
+    said = "; ".join(f"{LABELS[c['pattern']]}: {times(ratio(c))} as fast" for c in cells)
     dark = "".join(f".{name}{{fill:{ink}}}" for name, ink in zip(CLASSES, DARK, strict=True))
     light = "".join(f".{name}{{fill:{ink}}}" for name, ink in zip(CLASSES, INK, strict=True))
     return "\n".join(
@@ -66,7 +68,7 @@ def _row(cell: Cell, y: int) -> list[str]:
     theirs = str(peer(cell))
     took = cell["seconds"]
     longest = max(took[OURS], took[theirs])
-    lines = [f'<text x="16" y="{y + 18}" class="text">{escape(SAID[cell["pattern"]])}</text>']
+    lines = [f'<text x="16" y="{y + 18}" class="text">{escape(LABELS[cell["pattern"]])}</text>']
     for kind, name, top in (("ours", OURS, y + 3), ("peer", theirs, y + 15)):
         wide = max(2, round(BARS * took[name] / longest))
         told = clock(took[name]) if name == OURS else f"{clock(took[name])}, {name}"

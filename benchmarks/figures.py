@@ -1,7 +1,4 @@
-"""What the measurements of attention say: ratios, shares of the peak, and their means.
-
-Everything here is computed from the JSON files in results/, and nothing is measured.
-"""
+"""Ratios, shares of the matmul peak and their means, computed from the JSON files in results/."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ if TYPE_CHECKING:
     Result = dict[str, Any]
 
 OURS, FORWARD, BOTH = "maskwright", "forward", "forward + backward"
-IN_FLOAT32 = " in float32"  # a peer that casts its bfloat16 and computes in float32
-LOST = 0.95  # below this share of the fastest peer's speed a cell is listed
+IN_FLOAT32 = " in float32"  # a baseline that casts bfloat16 to float32
+SLOWER = 0.95  # below this share of the fastest baseline's speed a cell is listed
 LONG, SPARSE = 4_096, 0.15
 INTERVALS = ("causal", "window", "documents", "chunked", "prefix-lm", "sinks")
-SAID = {
+LABELS = {
     "none": "no mask",
     "causal": "causal",
     "ragged": "causal, ragged padding",
@@ -39,7 +36,7 @@ SAID = {
     "random-blocks": "a tenth of the blocks of 64",
     "by-head": "heads differ: causal, window, documents, chunks",
 }
-SHORT = {"window": "causal window of 64", "documents": "packed documents of 32, causal"} | {
+SMALL_LABELS = {"window": "causal window of 64", "documents": "packed documents of 32, causal"} | {
     "sinks": "4 sinks and a window of 64",
     "chunked": "chunks of 32, causal",
 }
@@ -49,13 +46,13 @@ SHORT = {"window": "causal window of 64", "documents": "packed documents of 32, 
 
 
 def peer(cell: Cell) -> str | None:
-    """The fastest runner that is not maskwright."""
+    """The fastest baseline."""
     others = {name: took for name, took in cell["seconds"].items() if name != OURS}
     return min(others, key=others.__getitem__, default=None)
 
 
 def ratio(cell: Cell) -> float | None:
-    """How many times faster than the fastest peer; None where one of them is missing."""
+    """Time of the fastest baseline over that of maskwright; None if one is missing."""
     fastest, ours = peer(cell), cell["seconds"].get(OURS)
     return None if fastest is None or ours is None else cell["seconds"][fastest] / ours
 
@@ -67,7 +64,7 @@ def share(cell: Cell, gemm: float) -> float | None:
 
 
 def line(cell: Cell, gemm: float) -> str:
-    """A cell in a line, for reading along while it is measured."""
+    """One line per cell, printed during the measurement."""
     took = ", ".join(f"{name} {clock(s)}" for name, s in cell["seconds"].items())
     where = f"{cell['group']:>6} {cell['dtype']:8} {cell['mode']:18} {cell['pattern']:13}"
     wrong = "".join(f"  DIFFERS {name} {gap:.1g}" for name, gap in cell["differs"].items())
@@ -76,7 +73,7 @@ def line(cell: Cell, gemm: float) -> str:
 
 
 def times(number: float | None) -> str:
-    """A ratio to read."""
+    """Formats a ratio."""
     if number is None:
         return "–"
     return (
@@ -89,7 +86,7 @@ def times(number: float | None) -> str:
 
 
 def percent(number: float | None) -> str:
-    """A share to read."""
+    """Formats a share."""
     return (
         "–"
         if number is None
@@ -100,7 +97,7 @@ def percent(number: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time to read."""
+    """Formats a time."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -111,13 +108,13 @@ def clock(seconds: float) -> str:
 
 
 def geomean(numbers: Iterable[float | None]) -> float | None:
-    """The geometric mean of those that are there."""
+    """The geometric mean of the numbers that are not None."""
     there = [number for number in numbers if number is not None]
     return math.exp(sum(map(math.log, there)) / len(there)) if there else None
 
 
 def tokens(cell: Cell) -> int:
-    """The length that a cell belongs to."""
+    """The sequence length of a cell."""
     return int(cell["shape"]["kv_len"])
 
 
@@ -126,18 +123,18 @@ def is_long(cell: Cell) -> bool:
     return cell["group"].isdigit() and tokens(cell) >= LONG
 
 
-def lost(result: Result) -> list[Cell]:
-    """The cells in which a peer is clearly faster."""
-    return [cell for cell in result["cells"] if (r := ratio(cell)) is not None and r < LOST]
+def slower(result: Result) -> list[Cell]:
+    """The cells in which a baseline is clearly faster."""
+    return [cell for cell in result["cells"] if (r := ratio(cell)) is not None and r < SLOWER]
 
 
 def wrong(result: Result) -> list[Cell]:
-    """The cells in which a runner computed something else, or maskwright could not."""
+    """The cells in which outputs differ, or in which maskwright failed."""
     return [cell for cell in result["cells"] if cell["differs"] or OURS in cell["failed"]]
 
 
 def goals(result: Result) -> list[tuple[str, str]]:
-    """The few numbers that say most."""
+    """The summary table."""
     cells, gemm = result["cells"], result["gemm"]
 
     def mean(chosen: Callable[[Cell], bool]) -> str:
@@ -145,11 +142,11 @@ def goals(result: Result) -> list[tuple[str, str]]:
 
     rows = [
         (
-            f"cells below {LOST} of the fastest peer",
-            f"{len(lost(result))} of {sum(ratio(cell) is not None for cell in cells)}",
+            f"cells below {SLOWER} of the fastest baseline",
+            f"{len(slower(result))} of {sum(ratio(cell) is not None for cell in cells)}",
         ),
-        ("forward, relative to the fastest peer", mean(lambda c: c["mode"] == FORWARD)),
-        ("forward + backward, relative to the fastest peer", mean(lambda c: c["mode"] == BOTH)),
+        ("forward, relative to the fastest baseline", mean(lambda c: c["mode"] == FORWARD)),
+        ("forward + backward, relative to the fastest baseline", mean(lambda c: c["mode"] == BOTH)),
         (
             f"forward + backward, {LONG:,} tokens and more, density at most {SPARSE:.0%}".replace(
                 "%", " %"
@@ -171,11 +168,11 @@ def goals(result: Result) -> list[tuple[str, str]]:
         )
         rows.append((name, counted(shares, percent)))
     rows.append(
-        ("small shapes, relative to the fastest peer", mean(lambda c: c["group"] == "small"))
+        ("small shapes, relative to the fastest baseline", mean(lambda c: c["group"] == "small"))
     )
     rows.append(
         (
-            "one step of decoding, relative to the fastest peer",
+            "one decode step, relative to the fastest baseline",
             mean(lambda c: c["group"] == "decode"),
         )
     )
@@ -191,11 +188,11 @@ def goals(result: Result) -> list[tuple[str, str]]:
 
 
 def counted(numbers: list[float | None], shown: Callable[[float | None], str]) -> str:
-    """A geometric mean, with how many numbers it is of and the least of them."""
+    """The geometric mean, the count and the minimum."""
     there = [number for number in numbers if number is not None]
     if not there:
         return "not measured"
-    return f"{shown(geomean(there))} (geometric mean of {len(there)}, least {shown(min(there))})"
+    return f"{shown(geomean(there))} (geometric mean of {len(there)}, minimum {shown(min(there))})"
 
 
 def groups_table(result: Result) -> str:
@@ -212,7 +209,7 @@ def groups_table(result: Result) -> str:
         ratios = [r for cell in cells if (r := ratio(cell)) is not None]
         rows.append(
             [
-                said_group(group),
+                group_label(group),
                 dtype,
                 mode,
                 times(geomean(ratios)),
@@ -221,16 +218,16 @@ def groups_table(result: Result) -> str:
             ]
         )
     rows.append(["all", "", "", times(geomean(map(ratio, result["cells"]))), "", ""])
-    return table(["tokens", "dtype", "mode", "ratio", "least", "share of peak"], rows)
+    return table(["tokens", "dtype", "mode", "ratio", "minimum", "share of peak"], rows)
 
 
 def cells_table(result: Result) -> str:
-    """Every cell, with every runner's time."""
+    """All cells with the times of all implementations."""
     names = list(dict.fromkeys(name for cell in result["cells"] for name in cell["seconds"]))
     rows = [
         [
             cell["pattern"],
-            said_group(cell["group"]),
+            group_label(cell["group"]),
             cell["dtype"],
             cell["mode"],
             f"{cell['density']:.3f}",
@@ -246,21 +243,21 @@ def cells_table(result: Result) -> str:
 
 
 def summary(result: Result) -> str:
-    """The goals, the groups, and every cell that is lost or wrong."""
+    """The summary, the groups, and every cell that is slower than a baseline or wrong."""
     parts = [
         groups_table(result),
-        table(["what", "measured"], [list(row) for row in goals(result)]),
+        table(["measurement", "result"], [list(row) for row in goals(result)]),
         f"2048³ matmul in float32: {result['gemm'] / 1e9:.0f} Gflop/s, {result['threads']} threads",
-        f"cells below {LOST} of the fastest peer: {len(lost(result))}",
-        *(line(cell, result["gemm"]) for cell in sorted(lost(result), key=ratio)),
+        f"cells below {SLOWER} of the fastest baseline: {len(slower(result))}",
+        *(line(cell, result["gemm"]) for cell in sorted(slower(result), key=ratio)),
     ]
     if wrong(result):
         parts += ["NOT THE SAME OUTPUT:", *(line(c, result["gemm"]) for c in wrong(result))]
     return "\n\n".join(parts[:3]) + "\n\n" + "\n".join(parts[3:])
 
 
-def said_group(group: str) -> str:
-    """A group to read."""
+def group_label(group: str) -> str:
+    """The label of a group."""
     return f"{int(group):,}" if group.isdigit() else group
 
 
@@ -284,6 +281,6 @@ def variants_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def load(name: str) -> Result | None:
-    """A measurement, if there is one."""
+    """Loads a measurement, or returns None."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None

@@ -100,7 +100,7 @@ def measure(
         "tokens": tokens,
         "mask": mask,
         "seconds": seconds,
-        "tokens a second": {name: batch * tokens / took for name, took in seconds.items()},
+        "tokens_per_second": {name: batch * tokens / took for name, took in seconds.items()},
         "ratio": seconds["sdpa"] / seconds[OURS],
         "rounds": {runner.name: runner.rounds for runner in runners},
     }
@@ -113,13 +113,13 @@ def run(given: Sequence[str] = ()) -> int:
     cells = [measure(*cell) for cell in CELLS]
     size = {"width": WIDTH, "heads": HEADS, "layers": LAYERS, "vocabulary": VOCABULARY}
     print(f"\n{machine()}\n")
-    head = ["batch × tokens", "mask", "a step", "tokens/s", "tokens/s on sdpa", "times"]
+    head = ["batch × tokens", "mask", "time per step", "tokens/s", "tokens/s with sdpa", "ratio"]
     rows = [
         [
             f"{cell['batch']} × {cell['tokens']:,}",
             cell["mask"],
             clock(cell["seconds"][OURS]),
-            *(f"{cell['tokens a second'][name]:,.0f}" for name in (OURS, "sdpa")),
+            *(f"{cell['tokens_per_second'][name]:,.0f}" for name in (OURS, "sdpa")),
             times(cell["ratio"]),
         ]
         for cell in cells

@@ -1,4 +1,4 @@
-"""The page of the command line: every verb's help, with its examples and options."""
+"""The page of the command line: the help of each command, with its examples and options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from maskwright.cli import app
 
 
 def sections() -> str:
-    """A heading for every verb, in the order of the help."""
+    """A section per command, in the order of `--help`."""
     verbs: dict[str, Any] = typer.main.get_command(app).commands
     lines = []
     for name, verb in verbs.items():
@@ -21,13 +21,13 @@ def sections() -> str:
         given = [one for one in verb.params if one.help]
         rows = [f"| {_named(one)} | {_celled(one.help)} |" for one in given]
         if rows:
-            lines += ["| give | what it does |", "|---|---|", *rows, ""]
+            lines += ["| argument or option | meaning |", "|---|---|", *rows, ""]
     return "\n".join(lines).rstrip()
 
 
 def _named(given: Any) -> str:
     if given.param_type_name == "argument":
-        return f"`{given.name.upper()}`"
+        return f"`{given.metavar or given.name.upper()}`"
     return ", ".join(f"`{option}`" for option in [*given.opts, *given.secondary_opts])
 
 

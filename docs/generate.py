@@ -15,7 +15,7 @@ PARTS = {
     "masks.md": {"atoms": tables.atoms, "recipes": tables.recipes},
     "targets.md": {"overview": tables.target_overview, "targets": tables.target_sections},
     "../README.md": {"api": tables.api, "performance": tables.performance},
-    "../README.zh-CN.md": {"performance": tables.performance_zh},
+    "../README.zh-CN.md": {"api": tables.api_zh, "performance": tables.performance_zh},
     "lint-codes.md": {"codes": lint_codes.sections},
     "probes.md": {"probes": probes.sections, "causes": probes.causes},
     "apps.md": {"training": tables.training},

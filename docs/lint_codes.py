@@ -18,12 +18,13 @@ def added(keep, fill):
 """
 
 TITLES: Final = {
-    Subject.VALUES: "Values of an array",
+    Subject.VALUES: "Values of an array or a bias",
     Subject.SHAPE: "Shape of an array",
     Subject.CELLS: "Cells of a mask",
 }
 
 EXAMPLES: Final = {
+    "bias-hides": "mw.bias.tensor(added(past, -1e9))",
     "fill-at-limit": "added(past & (np.arange(4) > 0), np.finfo(np.float32).min)",
     "fill-overflows": 'added(past, -1e9), dtype="float16"',
     "fill-too-weak": "added(past, -1), causal=True",

@@ -19,6 +19,37 @@ API = {
     "Show": ("picture", "walkthrough"),
     "Expressions": ("by_head", "by_batch", "simplify", "parse", "to_json", "from_json"),
 }
+TASKS_ZH = {
+    "Compute": "计算",
+    "Convert": "转换",
+    "Check": "检查",
+    "Batches": "批次",
+    "Show": "展示",
+    "Expressions": "表达式",
+}
+API_ZH = {
+    "attention": "在掩码下精确计算 q 对 k 和 v 的注意力。",
+    "explain_backend": "`attention` 对相同参数选择的后端及其原因。",
+    "top_blocks": "块稀疏掩码：每个查询块保留分数最高的 `keep` 个键块。",
+    "lower": "把掩码精确转换为框架的格式；无法表示时抛出 `Unsupported`。",
+    "explain_lowering": "返回在框架中构造该掩码并调用注意力的代码。",
+    "capabilities": "返回各目标格式的能力。",
+    "recognize": "返回与数组等价的最短掩码表达式，支持任何框架和编码。",
+    "lint": "检查掩码：表达式、绑定尺寸的掩码或任意框架的数组。",
+    "trace": "运行一次模型，记录每次注意力调用实际使用的掩码。",
+    "influence": "测量模型的哪个输出依赖哪个输入位置。",
+    "audit": "以黑盒方式检验模型是否遵守其注意力掩码。",
+    "pad": "把长度不同的序列填充为一个数组，并返回其填充掩码。",
+    "pack": "把多个序列打包到长度为 `length` 的行中，尽量减少填充。",
+    "picture": "把掩码、差异、逐步计算或矩阵绘制为 SVG、PNG、HTML 或文本。",
+    "walkthrough": "对少量词元逐步计算注意力。",
+    "by_head": "每个头使用不同的掩码：头 h 使用 `masks[h]`。",
+    "by_batch": "每个批次行使用不同的掩码：批次行 b 使用 `masks[b]`。",
+    "simplify": "返回按集合与基本掩码的运算律化简后的等价掩码。",
+    "parse": "解析掩码表达式的文本。",
+    "to_json": "把掩码写为 JSON。",
+    "from_json": "读取 `to_json` 写出的掩码。",
+}
 PERFORMANCE = """
 Measured with maskwright {version} on {machine}, {threads} threads, for 15 masks, five sizes and two
 dtypes. Each is compared with the fastest of SDPA, compiled FlexAttention and a textbook implementation
@@ -26,8 +57,8 @@ in the same run: forward is {forward} faster (geometric mean of {forward_count} 
 + backward {both} ({both_count} configurations). For sparse masks (at most 15 % visible, 4,096 tokens or
 more) forward + backward is {sparse} faster than SDPA with a dense mask, which is the only baseline
 there: FlexAttention has no backward pass on the CPU. A Mistral-like model with a window of 256 prefills
-4,096 tokens {prefill} faster than with SDPA. `python -m benchmarks attention` repeats the measurement
-on your machine; [docs/performance.md](docs/performance.md) lists every configuration.
+4,096 tokens {prefill} faster than with SDPA{prefill_version}. `python -m benchmarks attention` repeats
+the measurement on your machine; [docs/performance.md](docs/performance.md) lists every configuration.
 """
 PERFORMANCE_ZH = """
 以 maskwright {version} 在 {machine}（{threads} 个线程）上测得，涵盖 15 种掩码、五种规模和两种数据类型，
@@ -35,7 +66,7 @@ PERFORMANCE_ZH = """
 前向快 {forward}（{forward_count} 组配置的几何平均），前向加反向快 {both}（{both_count} 组）。
 对于稀疏掩码（可见比例不超过 15 %，长度不小于 4,096），前向加反向比使用稠密掩码的 SDPA 快 {sparse}；
 FlexAttention 在 CPU 上没有反向传播，因此 SDPA 是这里唯一的对比对象。
-窗口为 256 的类 Mistral 模型预填充 4,096 个词元比使用 SDPA 快 {prefill}。
+窗口为 256 的类 Mistral 模型预填充 4,096 个词元比使用 SDPA 快 {prefill}{prefill_version_zh}。
 `python -m benchmarks attention` 可在本机重新测量；
 [docs/performance.md](docs/performance.md) 列出全部配置（英文）。
 """
@@ -70,13 +101,23 @@ def api() -> str:
     return "\n".join(rows)
 
 
+def api_zh() -> str:
+    """The table of `api` in Chinese."""
+    rows = ["| 任务 | 函数 | |", "|---|---|---|"]
+    for task, names in API.items():
+        for name in names:
+            rows.append(f"| {TASKS_ZH.get(task, '')} | `{name}` | {API_ZH[name]} |")
+            task = ""
+    return "\n".join(rows)
+
+
 def target_overview() -> str:
     """One row per target: what it supports, and the format."""
-    rows = ["| target | supports | returns |", "|---|---|---|"]
+    rows = ["| target | supports | scores | returns |", "|---|---|---|---|"]
     for name, target in mw.capabilities().items():
-        rows.append(
-            f"| [`{name}`](#target-{name.replace('.', '')}) | {target.supports} | {target.returns} |"
-        )
+        link = f"[`{name}`](#target-{name.replace('.', '')})"
+        scores = ", ".join(f"`{score}`" for score in target.scores)
+        rows.append(f"| {link} | {target.supports} | {scores} | {target.returns} |")
     return "\n".join(rows)
 
 
@@ -86,6 +127,7 @@ def target_sections() -> str:
     for name, target in mw.capabilities().items():
         lines = [f"### Target `{name}`", "", f"Supports {target.supports}.", ""]
         lines += [f"- {title}: {getattr(target, field)}" for field, title in TARGET_FIELDS.items()]
+        lines += [f"- `{name}`: {how}" for name, how in target.scores.items()]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
@@ -108,7 +150,7 @@ def training() -> str:
         "|---|---|---|---|---|",
     ]
     for cell in result["cells"]:
-        ours, sdpa = (cell["tokens a second"][name] for name in (figures.OURS, "sdpa"))
+        ours, sdpa = (cell["tokens_per_second"][name] for name in (figures.OURS, "sdpa"))
         shape = f"{cell['batch']} × {cell['tokens']:,}"
         rows.append(
             f"| {shape} | `{cell['mask']}` | {ours:,.0f} | {sdpa:,.0f} | {cell['ratio']:.2f} |"
@@ -132,7 +174,11 @@ def _figures() -> dict[str, str]:
         and figures.is_long(cell)
         and cell["density"] <= figures.SPARSE
     ]
+    other = prefill["machine"]["maskwright"]
+    differs = other != machine["maskwright"]
     return {
+        "prefill_version": f" (measured with maskwright {other})" if differs else "",
+        "prefill_version_zh": f"（以 maskwright {other} 测得）" if differs else "",
         "version": machine["maskwright"],
         "machine": machine["cpu"],
         "threads": str(result["threads"]),

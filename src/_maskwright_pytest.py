@@ -23,9 +23,8 @@ MARKER: Final = "mask_audit"
 FORMS: Final = (".html", ".json", ".xml", ".sarif")
 OUTPUT: Final = "mask_audits"  # key in the workeroutput of pytest-xdist
 
-Kept = list[
-    Any
-]  # name, ok, verdict, the report as HTML or JSON: plain data that can be sent between processes
+# Name, ok, verdict, the report as HTML or JSON: plain data that can be sent between processes
+Kept = list[Any]
 KEPT: Final = pytest.StashKey[list[Kept]]()
 KNOWN: Final = pytest.StashKey[dict[str, Any]]()  # the reports of the baseline, by name
 

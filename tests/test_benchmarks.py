@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import maskwright as mw  # noqa: E402
 from benchmarks import (  # noqa: E402
     attention,
+    bias,
     chart,
     compare,
     figures,
@@ -26,7 +27,7 @@ from benchmarks import (  # noqa: E402
 )
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.figures import BOTH, FORWARD, OURS  # noqa: E402
-from benchmarks.patterns import DECODE, LENGTHS, PATTERNS, SMALL, make, patterns_of  # noqa: E402
+from benchmarks.patterns import DECODE, PATTERNS, SMALL, make, patterns_of  # noqa: E402
 from maskwright.engine.native import loaded, use_isa  # noqa: E402
 from tests._helpers.sampling import subset_of_cases  # noqa: E402
 
@@ -99,18 +100,6 @@ def test_flex_agrees(pattern: str, group: str) -> None:
     assert attention.difference((ours,), (theirs,)) < attention.TOLERANCE["float32"]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_shapes_of_cases(pattern: str) -> None:
-    for length in LENGTHS[:2]:
-        case = make(pattern, str(length))
-        q, k, _, grad = attention.tensors(case, torch.bfloat16)
-        assert q.shape == grad.shape == (4 if pattern == "ragged" else 1, 8, case.q_len, 64)
-        assert k.transpose(1, 2).is_contiguous()
-        assert case.q_len == (256 if pattern == "tree" else length)
-    seen = make("dilated", "4096").bound().spans
-    assert sum(stop - start for start, stop in seen.row(4_095)) == 256
-
-
 def test_differing_and_failing_peers_are_reported() -> None:
     case = make("causal", TINY)
     found = attention.ways(case, "float32", with_flex=False)
@@ -130,27 +119,23 @@ def test_nan_is_infinite_difference() -> None:
     assert attention.difference((bad,), (good,)) == float("inf")
 
 
-def test_slow_peers_run_once() -> None:
-    pause = {OURS: 0.001, "fast": 0.001, "slow": 0.05}
+@pytest.mark.parametrize(
+    ("pace", "rounds"),
+    [
+        ({"least": 4, "most": 4, "more": 0}, [4, 4, 1]),
+        ({"once": 0.0}, [1, 1, 1]),
+        ({"least": 2, "most": 2, "close": 1e9, "more": 5}, [7, 7, 1]),
+    ],
+)
+def test_slow_peers_run_once_and_close_results_are_repeated(
+    pace: dict[str, float], rounds: list[int]
+) -> None:
+    def runner(name: str, pause: float) -> attention.Runner:
+        return attention.Runner(name, lambda: (attention.time.sleep(pause),))
 
-    def runner(name: str) -> attention.Runner:
-        return attention.Runner(name, lambda: (attention.time.sleep(pause[name]),))
-
-    runners = [runner(name) for name in pause]
-    attention.race(runners, attention.Pace(least=4, most=4, call=0.0, more=0))
-    assert [r.rounds for r in runners] == [4, 4, 1]
-    runners = [runner(name) for name in pause]
-    attention.race(runners, attention.Pace(once=0.0, call=0.0))
-    assert [r.rounds for r in runners] == [1, 1, 1]
-
-
-def test_close_results_are_repeated() -> None:
-    def runner(name: str) -> attention.Runner:
-        return attention.Runner(name, lambda: ())
-
-    runners = [runner(name) for name in (OURS, "near")]
-    attention.race(runners, attention.Pace(least=2, most=2, call=0.0, close=1e9, more=5))
-    assert [r.rounds for r in runners] == [7, 7]
+    runners = [runner(OURS, 0.001), runner("fast", 0.001), runner("slow", 0.05)]
+    attention.race(runners, attention.Pace(call=0.0, **pace))
+    assert [r.rounds for r in runners] == rounds
 
 
 def test_command_writes_tables_and_json(results: Path, capsys: Any) -> None:
@@ -158,7 +143,7 @@ def test_command_writes_tables_and_json(results: Path, capsys: Any) -> None:
     assert main(["attention", *options]) == 0
     printed = capsys.readouterr().out
     assert "| window " in printed
-    assert "cells below 0.95 of the fastest peer" in printed
+    assert "| measurement" in printed
     found = json.loads((results / "attention-part.json").read_text())
     assert len(found["cells"]) == 4
     assert found["gemm"] > 0
@@ -222,8 +207,10 @@ def test_derived_figures() -> None:
     assert figures.geomean([]) is None
     slow = cell(mode=BOTH, seconds={OURS: 0.4, "sdpa float mask": 0.1})
     goals = dict(figures.goals(a_result(one, slow)))
-    assert goals["cells below 0.95 of the fastest peer"] == "1 of 2"
-    assert goals["forward, relative to the fastest peer"].startswith("2.00 × (geometric mean of 1")
+    assert goals["cells below 0.95 of the fastest baseline"] == "1 of 2"
+    assert goals["forward, relative to the fastest baseline"].startswith(
+        "2.00 × (geometric mean of 1"
+    )
     sparse = "forward + backward, 4,096 tokens and more, density at most 15 %"
     assert goals[sparse].startswith("0.25 ×")
     assert figures.ratio(cell(seconds={"flex": 0.2})) is None
@@ -255,7 +242,7 @@ def test_peers_may_compute_bfloat16_in_float32(monkeypatch: pytest.MonkeyPatch) 
 def test_training_agrees(mask: str) -> None:
     found = training.measure(2, 24, mask, pace=ONCE, width=16)
     assert found["ratio"] == found["seconds"]["sdpa"] / found["seconds"]["maskwright"]
-    assert min(found["tokens a second"].values()) > 0
+    assert min(found["tokens_per_second"].values()) > 0
 
 
 def test_prefill_agrees(results: Path) -> None:
@@ -271,7 +258,7 @@ def test_page_is_current() -> None:
     if result is None or not report.PAGE.exists():
         pytest.skip("not measured yet")
     stale = "docs/performance.md is stale: run `python -m benchmarks report`"
-    beside = (figures.load(name) for name in report.BESIDE)
+    beside = (figures.load(name) for name in report.OTHER_RESULTS)
     assert report.PAGE.read_text() == report.page(result, *beside), stale
     assert report.PICTURE.read_text() == chart.chart(result), stale
 
@@ -288,14 +275,6 @@ def test_instruction_sets_agree(results: Path) -> None:
     text = report.page(a_result(cell()), variants={"cells": found})
     assert "| causal window of 64" in text
     assert "baseline" in text
-
-
-def test_chart_shows_ratio() -> None:
-    one = cell(group="4096", pattern="window")
-    text = chart.chart(a_result(one))
-    assert figures.times(figures.ratio(one)) in text
-    assert "flex" in text
-    assert text.count("<rect") == 5
 
 
 COMPARED = ["--quick", "--lengths", "64", "--threads", "1", "--minimum-runs", "2"]
@@ -396,3 +375,16 @@ def test_kernel_is_built_only_when_older_than_sources(
     os.utime(native / "src" / "module.c", (2.1e9, 2.1e9))
     compare.build_kernel(tmp_path)
     assert len(built) == 1
+
+
+@pytest.mark.slow  # compiles FlexAttention
+@pytest.mark.parametrize("name", bias.CASES)
+def test_bias(name: str) -> None:
+    found = bias.measure(name, tokens=96, pace=ONCE)
+    assert found["ratio"] > 0
+    assert OURS in found["seconds"]
+
+
+def test_memory_of_bias_grows_with_the_tokens() -> None:
+    found = bias.measure_memory(tokens=2_048)
+    assert 0 < found["bytes"] < 2_048 * 2_048 * 4 * bias.HEADS

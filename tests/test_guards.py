@@ -15,10 +15,16 @@ import pytest
 import maskwright
 import maskwright.errors
 import maskwright.recipes
+from maskwright.targets.lower import TARGETS
+from tests._helpers.run_python import run_python
 
 SOURCE = Path(maskwright.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-FRAMEWORKS = {"torch", "jax", "tensorflow", "keras", "transformers", "xformers", "flax"}
+FRAMEWORKS = {
+    *("torch", "jax", "tensorflow", "keras", "transformers", "xformers", "flax"),
+    *("paddle", "onnx", "onnxruntime", "flashinfer"),
+}
+TARGET_MODULES = {path.partition(":")[0] for path in TARGETS.entries.values()}
 
 LAZY_TORCH = (  # modules of the engine that import torch inside functions only
     *("api", "cost", "dispatch", "dropout", "params", "reference", "softmax", "validate"),
@@ -40,13 +46,6 @@ def imports_of(path: Path) -> set[str]:
             else:
                 found.add(node.module)
     return found
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_framework_is_imported_in_modules_named_after_it(path: Path) -> None:
-    if path.parent.name == "targets":
-        found = {name.split(".")[0] for name in imports_of(path)} & FRAMEWORKS
-        assert found <= {path.stem.strip("_").split("_")[0]}
 
 
 def test_import_contracts_are_kept() -> None:
@@ -93,6 +92,16 @@ def imports_at_module_level(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("path", sorted((SOURCE / "targets").glob("*.py")), ids=lambda p: p.stem)
+def test_target_imports_its_own_framework_in_functions_and_no_other_target(path: Path) -> None:
+    imported = imports_of(path)
+    own = path.stem.strip("_").split("_")[0]
+    assert {name.split(".")[0] for name in imported} & FRAMEWORKS <= {own}
+    assert not imports_at_module_level(path) & FRAMEWORKS
+    if path.stem in TARGET_MODULES:
+        assert not imported & {f"maskwright.targets.{name}" for name in TARGET_MODULES}
+
+
 @pytest.mark.parametrize("module", LAZY_TORCH)
 def test_engine_modules_load_without_torch(module: str) -> None:
     paths = sorted((SOURCE / "engine").glob(f"{module}.py"))
@@ -101,18 +110,21 @@ def test_engine_modules_load_without_torch(module: str) -> None:
         assert "torch" not in imports_at_module_level(path), f"{path.name} imports torch"
 
 
+def loaded_by(code: str) -> set[str]:
+    """The packages that are loaded after running code in a new process."""
+    done = run_python(f"{code}; import sys; print(*sys.modules)")
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
 def test_importing_maskwright_loads_no_framework() -> None:
-    code = "import sys, maskwright; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    loaded = loaded_by("import maskwright")
     assert "numpy" in loaded
     assert not loaded & (FRAMEWORKS | {"typer", "rich", "hypothesis", "matplotlib", "wcwidth"})
 
 
 def test_pytest_plugin_loads_nothing_until_it_is_used() -> None:
-    code = "import sys, pytest, _maskwright_pytest; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    loaded = loaded_by("import pytest, _maskwright_pytest")
+    assert "pytest" in loaded
     assert not loaded & (FRAMEWORKS | {"numpy", "maskwright"})
 
 
@@ -128,7 +140,9 @@ def test_exports_are_sorted_and_complete(module: Any) -> None:
     }
     visible -= {"TYPE_CHECKING", "annotations", "importlib"}
     visible -= {"models", "registry", "sparse", "speculative", "vision"}
-    assert visible == {name for name in module.__all__ if name not in ("__version__", "recipes")}
+    assert visible == {
+        name for name in module.__all__ if name not in ("__version__", "bias", "recipes")
+    }
 
 
 def subclasses(kind: type) -> list[type]:

@@ -55,27 +55,30 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     """Both, of a copy of this tree; without optimisation, as only the compiler would be slower."""
     at = tmp_path_factory.mktemp("packages")
     shutil.copytree(ROOT, at / "tree", ignore=shutil.ignore_patterns(*NEVER_COPIED))
-    build("sdist", at / "tree", at)
+    wanted = {"MASKWRIGHT_CFLAGS": "-O0", "MASKWRIGHT_BUILD": "required" if COMPILER else "none"}
+    build("sdist", at / "tree", at, **wanted)
     (source,) = at.glob("*.tar.gz")
     with tarfile.open(source) as held:
         held.extractall(at / "unpacked")
     (unpacked,) = (at / "unpacked").iterdir()
-    build("wheel", unpacked, at)
+    build("wheel", unpacked, at, **wanted)
     (wheel,) = at.glob("*.whl")
     return Packages(at / "tree", source, wheel)
 
 
-def build(what: str, tree: Path, to: Path) -> None:
-    wanted = {"MASKWRIGHT_CFLAGS": "-O0", "MASKWRIGHT_BUILD": "required" if COMPILER else "none"}
+def build(what: str, tree: Path, to: Path, **env: str) -> str:
+    """Build a package, and return what was printed as warnings."""
     done = subprocess.run(
         [sys.executable, "-c", BUILD.format(what), to],
         capture_output=True,
         text=True,
         check=False,
         cwd=tree,
-        env={**os.environ, **wanted},
+        env={**os.environ, **env},
+        start_new_session=True,  # without a terminal
     )
     assert not done.returncode, done.stderr
+    return done.stderr
 
 
 @pytest.fixture(scope="session")
@@ -218,17 +221,7 @@ def test_a_wheel_without_the_kernel_holds_the_reason(
     packages: Packages, tmp_path: Path, compiler: str, reason: str
 ) -> None:
     shutil.copytree(packages.tree, tmp_path / "tree")
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD.format("wheel"), tmp_path],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path / "tree",
-        env={**os.environ, "CC": compiler},
-        start_new_session=True,  # without a terminal
-    )
-    assert not done.returncode, done.stderr
-    assert reason in done.stderr
+    assert reason in build("wheel", tmp_path / "tree", tmp_path, CC=compiler)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as held:
         assert reason in held.read("maskwright/engine/native/build_failure.txt").decode()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from maskwright import recipes
+from maskwright import bias, recipes
 from maskwright.core.atoms import (
     blocks,
     causal,
@@ -80,34 +80,24 @@ if TYPE_CHECKING:
     from maskwright.tracing import AttentionCall, Trace, trace
 
 # Loaded on first access, so that `import maskwright` needs numpy only.
-_LATER = {
-    "AttentionCall": "tracing",
-    "AuditFinding": "auditing.report",
-    "AuditReport": "auditing.report",
-    "BackendChoice": "engine.api",
-    "Convention": "recognition.encoding",
-    "Finding": "linting.codes",
-    "Influence": "auditing.measure",
-    "LintReport": "linting.codes",
-    "Recognized": "recognition",
-    "Target": "targets.base",
-    "Trace": "tracing",
-    "Walkthrough": "draw.walkthrough",
-    "WorkEstimate": "engine.cost",
-    "attention": "engine.api",
-    "audit": "auditing",
-    "capabilities": "targets.lower",
-    "explain_lowering": "targets.lower",
-    "explain_backend": "engine.api",
-    "influence": "auditing.measure",
-    "lint": "linting",
-    "lower": "targets.lower",
-    "picture": "draw.picture",
-    "recognize": "recognition",
-    "top_blocks": "engine.block_selection",
-    "trace": "tracing",
-    "walkthrough": "draw.walkthrough",
+_LATER = {  # the same names as above, by module
+    "auditing": ("audit",),
+    "auditing.measure": ("Influence", "influence"),
+    "auditing.report": ("AuditFinding", "AuditReport"),
+    "draw.picture": ("picture",),
+    "draw.walkthrough": ("Walkthrough", "walkthrough"),
+    "engine.api": ("BackendChoice", "attention", "explain_backend"),
+    "engine.block_selection": ("top_blocks",),
+    "engine.cost": ("WorkEstimate",),
+    "linting": ("lint",),
+    "linting.codes": ("Finding", "LintReport"),
+    "recognition": ("Recognized", "recognize"),
+    "recognition.encoding": ("Convention",),
+    "targets.base": ("Target",),
+    "targets.lower": ("capabilities", "explain_lowering", "lower"),
+    "tracing": ("AttentionCall", "Trace", "trace"),
 }
+_MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
     "ArgumentError",
@@ -145,6 +135,7 @@ __all__ = [
     "__version__",
     "attention",
     "audit",
+    "bias",
     "blocks",
     "by_batch",
     "by_head",
@@ -186,15 +177,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module 'maskwright' has no attribute {name!r}")
     from maskwright._optional_deps import require
 
     with require(name):
-        value = getattr(importlib.import_module(f"maskwright.{_LATER[name]}"), name)
+        value = getattr(importlib.import_module(f"maskwright.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_MODULES})

@@ -46,7 +46,7 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 
 def staging_folder(folder: Path) -> Path:
-    """Creates the empty folder `….new` beside `folder`, for `commit_folder`."""
+    """Creates the empty folder `….new` next to `folder`, for `commit_folder`."""
     fresh = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)

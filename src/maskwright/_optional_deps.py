@@ -10,37 +10,21 @@ from maskwright.errors import MissingError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EXTRAS: Final = {  # import name -> the extra of pyproject.toml that installs it
-    "babel": "apps",
-    "chatterbot_corpus": "apps",
-    "filelock": "apps",
-    "jax": "jax",
-    "keras": "keras",
-    "markdown_it": "cli",
-    "matplotlib": "apps",
-    "msgspec": "explore",
-    "networkx": "apps",
-    "num2words": "apps",
-    "onnx": "onnx",
-    "onnxscript": "onnx",
-    "pygments": "cli",
-    "resvg_py": "draw",
-    "rich": "cli",
-    "rouge_score": "apps",
-    "sacrebleu": "apps",
-    "safetensors": "apps",
-    "sklearn": "apps",
-    "starlette": "explore",
-    "tensorflow": "tensorflow",
-    "tokenizers": "apps",
+_IMPORTS: Final = {  # the packages that each extra of pyproject.toml installs, by import name
+    "cli": "markdown_it pygments rich typer",
+    "draw": "resvg_py wcwidth",
     "torch": "torch",
     "transformers": "transformers",
-    "typer": "cli",
-    "uvicorn": "explore",
-    "wcwidth": "draw",
     "xformers": "xformers",
-    "yaml": "apps",
+    "jax": "jax",
+    "keras": "keras",
+    "tensorflow": "tensorflow",
+    "onnx": "onnx onnxscript",
+    "explore": "msgspec starlette uvicorn",
+    "apps": "babel chatterbot_corpus filelock matplotlib networkx num2words "
+    "rouge_score sacrebleu safetensors sklearn tokenizers yaml",
 }
+EXTRAS: Final = {name: extra for extra, names in _IMPORTS.items() for name in names.split()}
 PACKAGES: Final = {  # import name -> distribution name, where they differ
     "markdown_it": "markdown-it-py",
     "chatterbot_corpus": "chatterbot-corpus",

@@ -31,7 +31,7 @@ __all__ = [
 
 
 class MaskError(ValueError):
-    """The base of all errors that maskwright raises.
+    """Base class of the errors in masks, arguments and models.
 
     >>> import maskwright as mw
     >>> try:

@@ -261,3 +261,23 @@ def table_values(table: Locator) -> list[list[float]]:
     rows = table.evaluate("(table) => probes.titles(table)")
     symbols = str.maketrans({"−": "-", "∞": "inf"})
     return [[float(text.translate(symbols)) for text in row] for row in rows]
+
+
+def axe_violations(page: Page, context: str | None = None, *, is_loaded: bool = False) -> list[str]:
+    """What axe reports of a page or a part of it; `is_loaded` if it has run on this page before."""
+    try:
+        from axe_playwright_python.sync_playwright import Axe
+    except ImportError:
+        skip_or_fail("axe is not installed. Run: pip install axe-playwright-python")
+    axe = Axe(axe_script="void 0") if is_loaded else Axe()
+    return [
+        f"{rule['id']}: {node['target']} {node['failureSummary']}"
+        for rule in axe.run(page, context).response["violations"]
+        for node in rule["nodes"]
+    ]
+
+
+def overflow(page: Page) -> int:
+    """Number of pixels by which a page is wider than its window."""
+    pixels: int = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+    return max(0, pixels)

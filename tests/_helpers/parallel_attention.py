@@ -12,11 +12,13 @@ import torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention
 
 import maskwright as mw
+from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.engine.reference import reference
 from maskwright.parallel.context_parallel import context_parallel_attention
 from maskwright.parallel.layout import balance
 from maskwright.parallel.ulysses import ulysses_attention
 from tests._helpers.attention_inputs import MASKS, tensors
+from tests._helpers.score_terms import ScoreOptions, TermBias, exact_attention
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,6 +133,61 @@ def context_parallel(
     with count_bytes() as back:
         result = backward(out, lse, inputs, grads)
     return result, (forth[0], forth[1]), (back[0], back[1])
+
+
+def score_options(case: Case, kinds: str) -> ScoreOptions:
+    """Soft cap, sinks, and bias terms of the whole sequence: distance, grid, tensor, key, row."""
+    made, dtype = torch.Generator().manual_seed(2), getattr(torch, case.dtype)
+    tokens, heads = case.tokens, case.heads
+    width = 5
+    height = -(-tokens // width)
+
+    def values(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=made).to(dtype).requires_grad_()
+
+    terms = {
+        "d": lambda: DistanceTerm(values(heads, 2 * tokens - 1), tokens - 1),
+        "g": lambda: GridTerm(values(1, 2 * height - 1, 2 * width - 1), height, width),
+        "t": lambda: TensorTerm(values(1, heads, tokens, tokens)),
+        "k": lambda: TensorTerm(values(case.batch, 1, 1, tokens)),
+        "r": lambda: TensorTerm(values(1, heads, tokens, 1)),
+    }
+    bias = TermBias(tuple(terms[kind]() for kind in kinds))
+    return ScoreOptions(3.0, bias, values(heads))
+
+
+def context_parallel_scores(group: Any, case: Case, kinds: str) -> tuple[list[Any], list[Any]]:
+    """Of one rank: output, dq, dk, dv of its rows; and its gradients of bias values and sinks."""
+    bound, layout = case.bound(), case.layout(dist.get_world_size(group))
+    inputs, grads = shard(case, layout, dist.get_rank(group))
+    options = score_options(case, kinds)
+    out, lse = context_parallel_attention(
+        *(*inputs, bound, group),
+        layout=layout,
+        **options.arguments,
+        enable_gqa=True,
+        exchange=case.exchange,
+        return_lse=True,
+    )
+    found = with_gradients(out, lse, grads, (*inputs, *options.tensors))
+    return found[:5], found[5:]
+
+
+def one_process_scores(case: Case, kinds: str) -> tuple[list[Any], list[Any]]:
+    """The same in one process, by the reference."""
+    q, k, v, *grads = case.tensors()
+    inputs = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    options = score_options(case, kinds)
+    out, lse, _ = exact_attention(tuple(inputs), case.bound(), options, None)
+    found = with_gradients(out, lse, grads, (*inputs, *options.tensors))
+    return found[:5], found[5:]
+
+
+def with_gradients(out: Any, lse: Any, grads: Any, leaves: Any) -> list[np.ndarray]:
+    finite = lse.masked_fill(lse == -torch.inf, 0.0)
+    total = (out * grads[0]).sum() + (finite * grads[1].to(lse.dtype)).sum()
+    found = torch.autograd.grad(total, leaves, materialize_grads=True)
+    return [x.detach().double().numpy() for x in (out, lse, *found)]
 
 
 @contextmanager

@@ -32,3 +32,34 @@ def random_qkv(
     q = rng.standard_normal((b, h, t, width))
     k, v = rng.standard_normal((2, b, h, s, width))
     return q, k, v
+
+
+def attention_with_scores(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    allowed: np.ndarray,
+    *,
+    bias: np.ndarray | None = None,
+    softcap: float | None = None,
+    sinks: np.ndarray | None = None,
+    scale: float | None = None,
+) -> np.ndarray:
+    """The same with scale, softcap, bias and mask in this order, and sinks in the denominator.
+
+    bias broadcasts to (B, H, T, S); sinks is (H,).
+    """
+    scale = 1 / np.sqrt(max(q.shape[3], 1)) if scale is None else scale
+    scores = (q.astype(np.float64) @ np.swapaxes(k, 2, 3).astype(np.float64)) * scale
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    scores = np.where(allowed, scores, -np.inf)
+    top = scores.max(axis=3, keepdims=True, initial=-np.inf)
+    sink = -np.inf if sinks is None else np.asarray(sinks, np.float64)[None, :, None, None]
+    empty = np.isneginf(top)
+    top = np.where(empty, 0.0, np.maximum(top, sink))
+    power = np.exp(scores - top)
+    total = power.sum(axis=3, keepdims=True) + np.exp(sink - top)
+    return (power / np.where(empty, 1.0, total)) @ v

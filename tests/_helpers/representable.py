@@ -240,22 +240,14 @@ def always(_: np.ndarray) -> bool:
     return True
 
 
+# The other targets represent every mask, except:
+# "hf" needs to know where the queries sit, and "torch.transformer" takes three masks.
 CAN_REPRESENT: dict[str, Callable[[np.ndarray], bool]] = {
-    "numpy": always,
-    "additive": always,
-    "torch.bool": always,
-    "torch.additive": always,
-    "torch.sdpa": always,
-    "torch.mha": always,
-    "torch.flex": always,
     "flash.varlen": flash_varlen,
-    "xformers": always,
     "jax": jax,
     "jax.splash": splash,
     "keras": has_no_empty_row,
     "flashmask": flashmask,
-    "cudnn": always,
     "magi": heads_are_equal,
     "flashinfer": heads_are_equal,
-    "onnx": always,
-}  # "hf" needs to know where the queries sit; "torch.transformer" takes three masks
+}

@@ -91,8 +91,8 @@ def run_training(
 
 def run_command(words: list[str]) -> str:
     """The output of the command line, with a small model."""
-    small = replace(language.CONFIGS["gpt"], n_embd=32, n_layer=2)
-    language.CONFIGS["gpt"] = small
+    sizes, training = language.PRESETS["gpt"]
+    language.PRESETS["gpt"] = replace(sizes, n_embd=32, n_layer=2), training
     sys.argv, code = ["maskwright", *words], None
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:

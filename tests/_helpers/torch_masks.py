@@ -6,6 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 import maskwright as mw
 from maskwright.integrations import multihead_attention, torch_function
@@ -37,6 +38,18 @@ def randoms(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 def as_tensor(mask: mw.Mask | mw.BoundMask, q_len: int = T, kv_len: int = S) -> torch.Tensor:
     bound = mask if isinstance(mask, mw.BoundMask) else mask.on(q_len, kv_len, B, H)
     return mw.lower(bound, "torch.bool")
+
+
+def as_floats(mask: mw.Mask, *sizes: int) -> torch.Tensor:
+    """The mask for every sequence and head, as floats, which no fused path takes."""
+    bias = mw.lower(mask, "torch.additive", *sizes, batch=B, heads=H, dtype=torch.float64)
+    return bias.expand(B, H, -1, -1).flatten(0, 1)
+
+
+def run_layer(module: nn.Module, training: bool, grad: bool, *inputs: Any, **masks: Any) -> Any:
+    module.train(training)
+    with torch.set_grad_enabled(grad):
+        return module(*inputs, **masks)
 
 
 def assert_same(one: Any, other: Any, inputs: Any) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from maskwright.apps import TaskOptions
 from maskwright.apps.language import Language
-from maskwright.apps.mask_ablation import MIN_STEPS, MaskAblation, compare_masks
+from maskwright.apps.mask_ablation import MIN_STEPS, MaskAblation, MaskRun, compare_masks
 from maskwright.apps.trainer import TrainingConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @pytest.fixture(scope="module")
@@ -25,30 +21,27 @@ def found(tmp_path_factory: pytest.TempPathFactory, small: None) -> MaskAblation
     return compare_masks(Language, options, "everything()", config)
 
 
-def with_losses(found: MaskAblation, *losses: Sequence[float]) -> MaskAblation:
-    results = (
-        replace(result, state=replace(result.state, losses=list(values)))
-        for result, values in zip(found.results, losses, strict=True)
-    )
-    return replace(found, results=tuple(results))
+def with_losses(run: MaskRun, loss: float) -> MaskRun:
+    state = replace(run.result.state, losses=[loss] * MIN_STEPS)
+    return replace(run, result=replace(run.result, state=state))
 
 
 def test_both_masks_are_trained_alike_and_compared(found: MaskAblation) -> None:
-    assert found.names == ("causal()", "everything()")
-    own, other = (result.state.losses for result in found.results)
-    assert len(own) == len(other) == 4
-    assert own != other
+    own, other = found.own, found.other
+    assert (own.mask, other.mask) == ("causal()", "everything()")
+    assert len(own.losses) == len(other.losses) == 4
+    assert own.losses != other.losses
     assert str(found).count(found.metric) == 2
     data = found.as_dict()["everything()"]
-    assert data["losses"] == other
-    assert data["score"]["value"] == found.scores[1]
+    assert data["losses"] == other.losses
+    assert data["score"]["value"] == other.score
 
 
 def test_the_conclusion_needs_enough_steps(found: MaskAblation) -> None:
     assert "4 steps are too few" in str(found)
-    low, high = [1.0] * MIN_STEPS, [2.5] * MIN_STEPS
-    assert "2.5 times higher" in str(with_losses(found, low, high))
-    assert "2.5 times lower" in str(with_losses(found, high, low))
+    for own, other, expected in ((1.0, 2.5, "2.5 times higher"), (2.5, 1.0, "2.5 times lower")):
+        runs = with_losses(found.own, own), with_losses(found.other, other)
+        assert expected in str(MaskAblation(*runs, found.metric))
 
 
 @pytest.mark.parametrize(("file_format", "begins"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
@@ -56,4 +49,6 @@ def test_the_curves_are_plotted(found: MaskAblation, file_format: str, begins: b
     pytest.importorskip("matplotlib")
     plot = found.plot(file_format)
     assert plot.startswith(begins)
-    assert file_format == "png" or all(name.encode() in plot for name in found.names)
+    assert file_format == "png" or all(
+        run.mask.encode() in plot for run in (found.own, found.other)
+    )

@@ -82,7 +82,7 @@ def test_the_loss_with_the_source_becomes_lower_than_without(
     task = Reverse()
     done = train(task, TrainingConfig(60, 1e-2, warmup_steps=10, eval_interval=30, device="cpu"))
     assert done.state.best_loss < 0.8 * done.state.losses[0]
-    assert task.held_out_loss() < task.held_out_loss(drop_source=True)
+    assert task.evaluate() < task.evaluate(drop_source=True)
 
 
 def test_batched_generation_equals_one_by_one() -> None:

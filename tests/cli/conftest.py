@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,6 +48,31 @@ def run_without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
         "from maskwright.__main__ import main; main()"
     )
     return run_python(code, *words)
+
+
+def in_terminal(folder: Path, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts the command line with a pseudo-terminal as standard output and error."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "maskwright", *words],
+        stdout=theirs,
+        stderr=theirs,
+        stdin=subprocess.DEVNULL,
+        cwd=folder,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
+    )
+    os.close(theirs)
+    return process, ours
+
+
+def read_terminal(terminal: int) -> str:
+    """What a terminal shows, up to the end of the process."""
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while part := os.read(terminal, 65536):
+            shown += part
+    os.close(terminal)
+    return shown.decode(errors="replace")
 
 
 @pytest.fixture

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import os
-import pty
 import re
 import signal
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.conftest import RunCli, in_terminal, read_terminal
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.cli.conftest import RunCli
 
 pytest.importorskip("tokenizers")
 
@@ -149,34 +145,9 @@ def test_help_groups_the_options(cli: RunCli) -> None:
     assert all(re.search(rf"─ {group} ─", shown) for group in groups)
 
 
-def in_terminal(folder: Path, *words: str) -> tuple[subprocess.Popen[bytes], int]:
-    """Starts the command line with a pseudo-terminal as standard output and error."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "maskwright", *words],
-        stdout=theirs,
-        stderr=theirs,
-        stdin=subprocess.DEVNULL,
-        cwd=folder,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
-    )
-    os.close(theirs)
-    return process, ours
-
-
-def read_terminal(terminal: int) -> str:
-    """What a terminal shows, up to the end of the process."""
-    shown = b""
-    with contextlib.suppress(OSError):  # the other end is closed
-        while part := os.read(terminal, 65536):
-            shown += part
-    return shown.decode(errors="replace")
-
-
 def test_lines_and_progress_bar_do_not_collide_in_a_terminal(tmp_path: Path) -> None:
     process, terminal = in_terminal(tmp_path, *TRAIN, "--max-steps", "12", "--eval-interval", "4")
     shown = read_terminal(terminal)
-    os.close(terminal)
     assert process.wait() == 0, shown
     assert "tokens/s" in shown
     assert "━" in shown  # there was a bar
@@ -198,7 +169,6 @@ def test_ctrl_c_saves_and_exits_with_130(tmp_path: Path) -> None:
     time.sleep(1)
     process.send_signal(signal.SIGINT)
     shown = read_terminal(terminal)
-    os.close(terminal)
     assert process.wait() == 130, shown
     step = json.loads(path.read_text())["step"]
     assert step > 0

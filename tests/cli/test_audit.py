@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import maskwright as mw  # noqa: E402
 from maskwright.cli.audit import load_model, make_inputs, run_trace  # noqa: E402
-from tests.cli.conftest import RunCli, run  # noqa: E402
+from tests.cli.conftest import RunCli, in_terminal, read_terminal, run  # noqa: E402
 
 MODELS = Path(__file__).parents[1] / "_helpers/cli_models.py"
 LLAMA = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
@@ -150,15 +147,9 @@ def test_trace_of_a_model_that_raises_is_one_line(cli: RunCli) -> None:
 
 
 def test_a_terminal_shows_that_the_command_runs(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "maskwright", "trace", "toys:Toy"]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=theirs, text=True, cwd=tmp_path, check=True
-    )
-    os.close(theirs)
-    assert "toys:Toy" in os.read(ours, 10_000).decode()
-    assert "toys:Toy" not in done.stdout
-    os.close(ours)
+    process, terminal = in_terminal(tmp_path, "trace", "toys:Toy")
+    assert "toys:Toy" in read_terminal(terminal)
+    assert process.wait() == 0
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────

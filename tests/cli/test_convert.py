@@ -36,9 +36,9 @@ def test_targets_lists_all_and_describes_one(cli: RunCli) -> None:
     listed = cli("targets").out.splitlines()
     assert [line.split()[0] for line in listed if line[0] != " "] == list(mw.capabilities())
     told = json.loads(cli("targets", "torch.mha", "--format", "json").out)
-    assert [(one["name"], one["polarity"]) for one in told] == [("torch.mha", "True drops")]
+    assert [(one["name"], one["polarity"]) for one in told] == [("torch.mha", "True masks")]
     one = cli("targets", "torch.mha").out
-    assert "True drops\n" in one
+    assert "True masks\n" in one
     assert "key_padding_mask" in one
     assert cli("targets", "slices").out == cli("targets", "magi").out
 

@@ -25,7 +25,8 @@ COMMANDS = (
 )
 SHOW = [sys.executable, "-m", "maskwright", "show", "causal()"]
 SLOW = """
-import time, torch
+import signal, time, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may ignore it
 class Slow(torch.nn.Module):
     def __init__(self):
         super().__init__()

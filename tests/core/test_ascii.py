@@ -49,8 +49,3 @@ def test_mask_with_too_many_intervals_is_not_drawn() -> None:
     lines = str(mw.stride(2).on(65_536)).splitlines()
     assert lines[1] == "65,536 queries × 65,536 keys"
     assert lines[2].startswith("too many intervals to draw")
-
-
-def test_small_density_keeps_digits() -> None:
-    assert "density 0.00024" in str(mw.window(back=255).on(1_048_576)).splitlines()[1]
-    assert "density 0.00" in str(mw.nothing().on(4)).splitlines()[1]

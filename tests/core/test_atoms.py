@@ -13,6 +13,7 @@ import maskwright as mw
 from maskwright import Frame
 from maskwright.core.evaluate import View
 from tests._helpers.strategies import atom, fitting, frames
+from tests.core.test_spans import painted
 
 N = 12
 POSITIONS = st.lists(st.integers(0, N + 3), unique=True, max_size=8)
@@ -92,12 +93,6 @@ def test_part_of_keys_reads_as_whole_does(data: st.DataObject) -> None:
     expected = np.zeros_like(whole[:, :, row:stop])
     expected[..., key:key_stop] = whole[:, :, row:stop, key:key_stop]
     assert np.array_equal(*np.broadcast_arrays(part, expected))
-
-
-def painted(spans: mw.Spans) -> np.ndarray:
-    cells = np.zeros((*spans.shape, spans.kv_len), np.bool_)
-    spans.write_dense(cells)
-    return cells
 
 
 def test_branch_that_leaves_view_may_come_back() -> None:

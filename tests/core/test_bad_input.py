@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
-import sys
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
@@ -15,6 +12,7 @@ import pytest
 import torch
 
 import maskwright as mw
+from tests._helpers.run_python import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,19 +26,16 @@ BAD: dict[type[mw.MaskError], dict[str, tuple[Callable[[], Any], str]]] = {
         "back of text": (lambda: mw.window("3"), "str"),
         "back of float": (lambda: mw.window(2.5), "of type float"),
         "back of truth": (lambda: mw.window(True), "of type bool"),
-        "back of array": (lambda: mw.window(np.array([3, 4])), "ndarray"),
         "back of tensor truth": (lambda: mw.window(torch.tensor(True)), "Tensor"),
         "back beyond": (lambda: mw.window(HUGE), "beyond 2**62"),
         "back of 20000 bits": (lambda: mw.window(1 << 20000), "beyond 2**62"),
         "chunk of 0": (lambda: mw.chunks(0), "size=0 is less than 1"),
         "phase too large": (lambda: mw.stride(4, phase=4), "not less than step=4"),
-        "None as size": (lambda: mw.chunks(None), "None"),
         # lengths, ids, flags
         "negative length": (lambda: mw.padding(lengths=[3, -1]), "contains -1"),
         "lengths of floats": (lambda: mw.padding(lengths=[1.5]), "dtype float64"),
         "lengths of two axes": (lambda: mw.padding(lengths=[[1], [2]]), "2 dimensions"),
         "ragged array": (lambda: mw.dense([[1, 0], [1]]), "ragged"),
-        "ragged map": (lambda: mw.blocks([[[1]], [[1, 0]]], 2), "ragged"),
         "ragged lengths": (lambda: mw.padding(lengths=[[1], [2, 3]]), "ragged"),
         "lengths as text": (lambda: mw.padding(lengths="34"), "of type str"),
         "lengths as generator": (lambda: mw.padding(lengths=(n for n in [1])), "of type generator"),
@@ -60,7 +55,6 @@ BAD: dict[type[mw.MaskError], dict[str, tuple[Callable[[], Any], str]]] = {
             "(batch, tokens)",
         ),
         "document -2": (lambda: mw.documents(ids=[[0, -2]]), "contains -2"),
-        "documents of text": (lambda: mw.documents(lengths="abc"), "of type str"),
         "documents of bytes": (lambda: mw.documents(lengths=b"ab"), "bytes"),
         "documents of a number": (lambda: mw.documents(lengths=np.array(3)), "one number"),
         "documents too deep": (lambda: mw.documents(lengths=[[[1]]]), "list of lists"),
@@ -82,7 +76,6 @@ BAD: dict[type[mw.MaskError], dict[str, tuple[Callable[[], Any], str]]] = {
         "bfloat16": (lambda: mw.dense(torch.ones(2, 2, dtype=torch.bfloat16)), "numpy cannot read"),
         # relations and arrays
         "cycle": (lambda: mw.tree([1, 0]), "never ends"),
-        "own parent": (lambda: mw.tree([0]), "never ends"),
         "parent outside": (lambda: mw.tree([-1, 7]), "contains 7"),
         "edge of three": (lambda: mw.graph([(0, 1, 2)]), "(query, key) pairs"),
         "negative node": (lambda: mw.graph([(0, -1)]), "node -1"),
@@ -146,10 +139,8 @@ BAD: dict[type[mw.MaskError], dict[str, tuple[Callable[[], Any], str]]] = {
         "huge q_len": (lambda: mw.causal().on(HUGE), "2**62"),
         "huge q_start": (lambda: mw.causal().on(2, q_start=1 << 20000), "2**62"),
         "array q_start": (lambda: mw.causal().on(2, q_start=np.ones(2)), "ndarray"),
-        "why of text": (lambda: mw.causal().on(2).why("a", 0), "of type str"),
         "why of a float": (lambda: mw.causal().on(2).why(1.5, 0), "of type float"),
         "rows backwards": (lambda: mw.causal().on(4).rows(3, 1), "less than 3"),
-        "unbound rows of text": (lambda: mw.causal().rows("a", 2), "of type str"),
         "unbound step before 0": (lambda: mw.causal().step(-1), "position=-1"),
         "tiles of 0": (lambda: mw.causal().on(4).tiles(0), "q_block=0"),
         "equals of an array": (lambda: mw.causal().on(2).equals(np.ones((2, 2))), "dense(...)"),
@@ -339,20 +330,13 @@ def test_error_names_value_or_fix(kind: type[mw.MaskError], name: str) -> None:
 def test_bad_input_takes_little_memory() -> None:
     """All of it, one after the other, in a process that may not use 256 MB more."""
     code = (
-        "from tests.core.test_bad_input import BAD, limit; limit()\n"
+        "from tests._helpers.run_python import limit_memory\n"
+        "from tests.core.test_bad_input import BAD; limit_memory()\n"
         "for kind, calls in BAD.items():\n"
         "    for name, (call, _) in calls.items():\n"
         "        try: call()\n"
         "        except kind: continue\n"
         "        raise SystemExit(name + ' raised nothing')\n"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = run_python(code)
     assert done.returncode == 0, done.stderr
-
-
-def limit() -> None:
-    """Refuse this process more than 256 MB of new data."""
-    pages = int(open("/proc/self/statm").read().split()[5])  # noqa: SIM115, PTH123
-    used = pages * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_DATA, (used + 2**28, used + 2**28))

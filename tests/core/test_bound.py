@@ -64,19 +64,6 @@ def test_threads_share_one_computation_per_key() -> None:
     )
 
 
-def test_threads_read_same_spans() -> None:
-    for _ in range(20):
-        bound, start = (mw.window(back=3) | mw.keys([0])).on(64), Barrier(8)
-
-        def use(_: int, bound: mw.BoundMask = bound, start: Barrier = start) -> mw.Spans:
-            start.wait()
-            return bound.spans
-
-        with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(use, range(8)))
-        assert all(spans is found[0] for spans in found)
-
-
 @pytest.mark.parametrize(
     "same", [copy.copy, copy.deepcopy, lambda bound: pickle.loads(pickle.dumps(bound))]
 )

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.messages import LANGUAGES, messages, reasons
+from maskwright.messages import LANGUAGES, messages
+from tests._helpers.message_reasons import reasons
 from tests._helpers.strategies import bind, cases
 
 c = mw.causal()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +13,7 @@ import pytest
 import maskwright as mw
 from maskwright.core import bound as bound_module
 from maskwright.core import evaluate, tiles
+from tests._helpers.run_python import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +22,7 @@ MB = 2**20
 MAX_BYTES = 32 * MB  # in place of 8 GB, so that the test needs little memory
 MEMORY = 512 * MB  # results, their parts, and what computes them
 SECONDS = 0.05  # per call: a mask without a closed form is interrupted
-CASES = 200
+CASES = 100
 
 METHODS: dict[str, Callable[[mw.BoundMask], Any]] = {
     "spans": lambda bound: bound.spans,
@@ -130,14 +128,7 @@ PARTS = 2
 @pytest.mark.parametrize("part", range(PARTS))
 def test_memory_is_limited(part: int) -> None:
     code = f"from tests.core.test_memory_limit import call_all; call_all({part})"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-    )
+    done = run_python(code, OPENBLAS_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-3000:]
     returned, refused, _ = map(int, done.stdout.split())
     assert returned > refused > 0

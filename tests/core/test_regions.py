@@ -13,7 +13,7 @@ import maskwright as mw
 from maskwright.core import regions
 from maskwright.core.regions import Region
 
-LARGE = 2**31 - 1
+N = 2**31 - 1  # tokens
 
 
 @st.composite
@@ -65,7 +65,6 @@ def test_intersection_is_that_of_cells(one: Region, other: Region) -> None:
     assert sum(sign * regions.count(region, 20, 20) for sign, region in found) == want
 
 
-N = LARGE
 CLOSED = {
     "everything": (mw.everything(), N * N),
     "causal": (mw.causal(), N * (N + 1) // 2),

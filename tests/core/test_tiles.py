@@ -10,6 +10,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 import maskwright as mw
+from tests._helpers.target_readers import listed_blocks
 
 LENGTHS = [100, 28, 200, 56]
 IDS = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS))
@@ -38,20 +39,11 @@ def test_tiles_are_torchs_blocks(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = create_block_mask(mask_mod, 1, heads, 384, 384, "cpu", 32)
-    kinds = bound.tiles(32).kinds()[0]
-    partial = lit_blocks(theirs.kv_num_blocks, theirs.kv_indices)
-    full = lit_blocks(theirs.full_kv_num_blocks, theirs.full_kv_indices)
+    kinds = bound.tiles(32).kinds()
+    partial = listed_blocks(theirs.kv_num_blocks, theirs.kv_indices, (1, heads))
+    full = listed_blocks(theirs.full_kv_num_blocks, theirs.full_kv_indices, (1, heads))
     assert np.array_equal(kinds == 1, partial)
     assert np.array_equal(kinds == 2, full)
-
-
-def lit_blocks(counts: torch.Tensor, indices: torch.Tensor) -> np.ndarray:
-    _, heads, rows, columns = indices.shape
-    lit = np.zeros((heads, rows, columns), bool)
-    for head in range(heads):
-        for row in range(rows):
-            lit[head, row, indices[0, head, row, : counts[0, head, row]].numpy()] = True
-    return lit
 
 
 def test_million_tokens() -> None:

@@ -38,11 +38,6 @@ def test_flex_mask_mods_work_unchanged() -> None:
         assert np.array_equal(np.broadcast_to(ours, theirs.shape), theirs)
 
 
-def test_it_combines_with_other_masks() -> None:
-    mask = mw.where(same_document) & mw.causal()
-    assert mask.on(8).equals(mw.recipes.packed(ids=[IDS]))
-
-
 def test_only_varying_axes_are_stored() -> None:
     assert mw.where(causal).on(4, batch=5, heads=6).shape == (1, 1, 4, 4)
     assert mw.where(by_head).on(4, batch=5, heads=6).shape == (1, 6, 4, 4)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
 
-from docs import commands, generate, lint_codes, packages, probes
+import maskwright as mw
+from docs import commands, generate, lint_codes, packages, probes, tables
 from maskwright.auditing.probes import PROBES
+from maskwright.core.atoms import ATOMS
 from maskwright.linting.codes import CODES
 
 
@@ -50,3 +53,10 @@ def test_lines_of_picture_lead_to_every_import() -> None:
 def test_page_without_markers_is_rejected() -> None:
     with pytest.raises(AssertionError, match="markers of atoms"):
         generate.filled("# Masks", "atoms", "| a table |")
+
+
+def test_tables_of_functions_are_complete() -> None:
+    public = {name for name in mw.__all__ if inspect.isfunction(getattr(mw, name))}
+    listed = {name for names in tables.API.values() for name in names}
+    assert public - set(ATOMS) - {"where"} == listed == set(tables.API_ZH)
+    assert set(tables.TASKS_ZH) == set(tables.API)

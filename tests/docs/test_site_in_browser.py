@@ -6,17 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests._helpers.browser import expect, skip_or_fail
-
-try:
-    from axe_playwright_python.sync_playwright import Axe
-except ImportError:
-    skip_or_fail("axe is not installed. Run: pip install axe-playwright-python")
+from tests._helpers.browser import axe_violations, expect, overflow
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from playwright.sync_api import Page
 
     from tests._helpers.browser import Visit
 
@@ -48,15 +41,8 @@ def test_axe_finds_nothing(reader: Visit, scheme: str, width: int, names: list[s
         expect(page.locator("body")).to_have_attribute(
             "data-md-color-scheme", "slate" if scheme == "dark" else "default"
         )
-        assert faults(page, None if name == "index.html" else "article") == [], name
-        assert sideways(page) == 0, name
-
-
-def test_axe_would_find_something(reader: Visit) -> None:
-    page = reader.blank()
-    page.goto(reader.address)
-    page.evaluate("document.body.append(document.createElement('button'))")
-    assert "button-name" in "".join(faults(page, "body > button"))
+        assert axe_violations(page, None if name == "index.html" else "article") == [], name
+        assert overflow(page) == 0, name
 
 
 @pytest.mark.parametrize(("word", "found"), [("sinks", "recipes"), ("填充", "zh/02-padding")])
@@ -65,26 +51,3 @@ def test_word_is_found(reader: Visit, word: str, found: str) -> None:
     page.goto(reader.address)
     page.get_by_role("textbox", name="Search").fill(word)
     expect(page.locator(f".md-search-result__link[href*='{found}']").first).to_be_visible()
-
-
-def test_theme_is_switched(reader: Visit) -> None:
-    page = reader.blank()
-    page.goto(reader.address)
-    body = page.locator("body")
-    expect(body).to_have_attribute("data-md-color-scheme", "default")
-    page.locator("label[title='Switch to dark']").click()
-    expect(body).to_have_attribute("data-md-color-scheme", "slate")
-
-
-def faults(page: Page, within: str | None = None) -> list[str]:
-    return [
-        f"{fault['id']}: {node['target']} {node['failureSummary']}"
-        for fault in Axe().run(page, within).response["violations"]
-        for node in fault["nodes"]
-    ]
-
-
-def sideways(page: Page) -> int:
-    """By how many pixels the page is wider than its window."""
-    wider: int = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
-    return max(0, wider)

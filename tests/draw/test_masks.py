@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.draw.masks import (
+    GridOptions,
     View,
     difference_grid,
     difference_of,
@@ -52,7 +53,7 @@ def test_a_grid_shows_the_cells_of_the_dense_mask(bound: mw.BoundMask, data: st.
     )
     max_cells = data.draw(st.integers(1, 12))
     view = View(row, rows, key, keys)
-    grid = grid_of(bound, batch=batch, head=head, view=view, max_cells=max_cells)
+    grid = grid_of(bound, GridOptions(batch, head, view, max_cells))
     cells = dense[batch, head, row : row + rows, key : key + keys]
     kinds, shares = tiled(cells, grid.block)
     assert grid.kinds.tolist() == kinds.tolist()
@@ -69,7 +70,7 @@ def test_a_difference_marks_cells_of_only_one_mask(data: st.DataObject) -> None:
     other = data.draw(st.sampled_from(["causal()", "window(back=2)", "nothing()", "stride(2)"]))
     frame = first.frame
     second = mw.parse(other).on(*size, frame.batch, frame.heads, frame.q_start)
-    grid = difference_grid(first, second, max_cells=256)
+    grid = difference_grid(first, second, GridOptions(max_cells=256))
     mine, theirs = (
         np.broadcast_to(b.dense(), (frame.batch, frame.heads, *size))[0, 0]
         if frame.batch * frame.heads
@@ -83,7 +84,7 @@ def test_a_difference_marks_cells_of_only_one_mask(data: st.DataObject) -> None:
 
 
 def test_a_tile_in_which_both_differ_is_mixed() -> None:
-    grid = difference_grid(mw.causal().on(4), mw.causal().T.on(4), max_cells=1)
+    grid = difference_grid(mw.causal().on(4), mw.causal().T.on(4), GridOptions(max_cells=1))
     assert grid.kinds.tolist() == [[Kind.BOTH_DIFFER]]
 
 
@@ -101,7 +102,7 @@ def test_too_many_intervals_are_refused_and_a_view_is_drawn() -> None:
     bound = mw.stride(2).on(2**20)
     with pytest.raises(mw.SizeError, match="Draw fewer rows"):
         grid_of(bound)
-    part = grid_of(bound, view=View(1000, 4, 1000, 4))
+    part = grid_of(bound, GridOptions(view=View(1000, 4, 1000, 4)))
     assert part.kinds.tolist() == [[2, 0, 2, 0], [0, 2, 0, 2], [2, 0, 2, 0], [0, 2, 0, 2]]
 
 
@@ -152,8 +153,8 @@ def test_the_text_alternative_has_every_row_of_a_small_mask() -> None:
 
 def test_a_difference_counts_cells() -> None:
     scene = difference_of(mw.causal().on(3), mw.window(back=1).on(3))
-    assert "1 visible in the first only, 0 in the second only" in scene.note
-    assert scene.title == "causal() against window(back=1)"
+    assert "visible only in the first: 1, only in the second: 0" in scene.note
+    assert scene.title == "causal() compared with window(back=1)"
     with pytest.raises(mw.FrameError, match="Bind both to the same frame"):
         difference_of(mw.causal().on(3), mw.causal().on(4))
 

@@ -236,8 +236,3 @@ def test_a_long_title_is_wrapped_inside_the_picture():
     lines = [node.text or "" for node in root.findall(f"{SVG}text[@font-size='15']")]
     assert len(lines) == 4
     assert all(text_width(line, 15) < picture.width - 2 * svg.MARGIN for line in lines)
-
-
-def test_the_size_of_blocks_is_in_the_note_once():
-    text = svg.render(scene_of(mw.causal().on(65536)))
-    assert text.count("1 square = 256 × 256 cells") == 1

@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-import maskwright as mw
-from maskwright.draw.masks import scene_of as mask_scene
 from maskwright.draw.scene import Grid, Kind, Scene, legend_of
 from maskwright.draw.terminal import render
 from maskwright.errors import ArgumentError
@@ -222,13 +220,6 @@ def test_grids_with_labels_of_different_heights_align_at_the_first_row() -> None
     lines = render(Scene("", grids), 60, colour=False).split("\n")
     assert [line.count("██") for line in lines if "█" in line][:2] == [2, 4]
     assert sum("query ↓" in line for line in lines) == 2  # above the labels of each grid
-
-
-def test_the_cells_of_a_character_are_given_once() -> None:
-    text = render(mask_scene(mw.causal().on(65536)), 80, colour=False)
-    assert text.count("65,536 queries × 65,536 keys") == 1
-    assert text.count(" cells") == 1
-    assert "1 character = 2,048 × 1,024 cells" in text
 
 
 TOKEN = st.text(max_size=20) | st.sampled_from(["注意", "cafe\u0301", "👩\u200d👩\u200d👧", "שלום"])

@@ -33,12 +33,6 @@ def test_every_step_has_texts_in_both_languages() -> None:
             assert any("\u4e00" <= letter <= "\u9fff" for letter in text["zh"])
 
 
-def test_given_scores_begin_there_and_end_with_weights() -> None:
-    walk = mw.walkthrough("a b", scores=[[0, 0], [0, 0]])
-    assert [step.name for step in walk.steps] == ["scores", "masked", "weights"]
-    assert walk["weights"].values.tolist() == [[0.5, 0.5]] * 2
-
-
 def test_scaling_can_be_left_out() -> None:
     given = {"x": np.eye(2), "wq": np.full((2, 4), 1.0), "wk": np.full((2, 4), 1.0)}
     with_it, without = (

@@ -38,10 +38,18 @@ def attend(**options: Any) -> Any:
 def test_override_gets_every_option() -> None:
     with override_attention(marked):
         name, mask, options = attend(
-            scale=0.5, dropout_p=0.1, enable_gqa=True, q_start=0, impl="blocks", return_lse=True
+            scale=0.5,
+            softcap=2.0,
+            bias="bias",
+            sinks="sinks",
+            dropout_p=0.1,
+            enable_gqa=True,
+            q_start=0,
+            impl="blocks",
+            return_lse=True,
         )
     assert (name, mask) == ("overridden", mw.causal())
-    assert options == (0.5, 0.1, True, 0, "blocks", True)
+    assert options == (0.5, 0.1, True, 0, "blocks", True, 2.0, "bias", "sinks")
     assert isinstance(attend(), torch.Tensor)
 
 

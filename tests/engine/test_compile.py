@@ -16,13 +16,26 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import maskwright as mw
 import maskwright.integrations
+from maskwright.bias.terms import DistanceTerm
 from maskwright.core import mask_registry
 from tests._helpers.attention_inputs import MASKS, T, Tensors, gradients, sizes_of, tensors
 from tests._helpers.run_python import run_python
+from tests._helpers.score_terms import TermBias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+
+SETTINGS = {
+    "q_start": None,
+    "scale": 0.5,
+    "softcap": None,
+    "terms": [],
+    "has_sinks": False,
+    "dropout_p": 0.0,
+    "impl": "auto",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -188,8 +201,41 @@ def test_operator_keeps_torchs_rules(name: str, dropout_p: float) -> None:
     sizes = sizes_of(name)
     given = tensors(**sizes, kv_heads=sizes["heads"] // 2, value_dim=3, q_len=T).learning()
     mask, seed = MASKS[name], torch.tensor(7) if dropout_p else None
-    options = {"q_start": None, "scale": 0.5, "dropout_p": dropout_p, "impl": "auto"}
-    torch.library.opcheck(torch.ops.maskwright.attend, (*given, seed, mask._handle), options)
+    options = {**SETTINGS, "dropout_p": dropout_p}
+    torch.library.opcheck(torch.ops.maskwright.attend, (*given, seed, [], mask._handle), options)
+
+
+def test_operator_with_bias_and_sinks_keeps_torchs_rules() -> None:
+    given = tensors(2, 4, q_len=9, kv_heads=2).learning()
+    values = [torch.randn(shape).double() for shape in ((4, 17), (1, 1, 9, 9), (2, 4, 1, 9), (4,))]
+    for x in (values[0], values[2], values[3]):
+        x.requires_grad_()
+    terms = [*(0, 8, 0, 0, 1), *(2, 0, 0, 0, 0), *(2, 0, 0, 0, 1)]
+    options = {**SETTINGS, "softcap": 2.0, "terms": terms, "has_sinks": True}
+    mask = mw.causal()
+    torch.library.opcheck(
+        torch.ops.maskwright.attend, (*given, None, values, mask._handle), options
+    )
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_bias_and_sinks_in_graph(dynamic: bool | None) -> None:
+    def attend_with_terms(q: Any, k: Any, v: Any, mask: Any, table: Any, sinks: Any) -> Any:
+        distance = torch.arange(1 - q.shape[2], k.shape[2])
+        bias = TermBias((DistanceTerm(table[:, distance.abs().clamp(max=5)], q.shape[2] - 1),))
+        return mw.attention(q, k, v, mask, softcap=3.0, bias=bias, sinks=sinks, q_start=0)
+
+    run, counter = compiled(attend_with_terms, dynamic=dynamic)
+    table, sinks = (torch.randn(n, dtype=torch.float64, requires_grad=True) for n in ((2, 6), (2,)))
+    for back in range(5):
+        mask, given = mw.window(back=back + 1), tensors(q_len=20, seed=back).learning()
+        leaves, found = (*given, table, sinks), []
+        for function in (run, attend_with_terms):
+            out = function(*given, mask, table, sinks)
+            found.append((out.detach(), *gradients(out.square(), leaves)))
+        assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+        assert all(x.any() for x in found[0])
+    assert counter.frame_count <= 2
 
 
 class Layer(torch.nn.Module):
@@ -228,9 +274,8 @@ def test_export_with_mask_as_constant(tmp_path: Path) -> None:
 
 def test_mask_that_is_gone() -> None:
     handle = mw.window(back=3)._handle
-    options = {"q_start": None, "scale": 1.0, "dropout_p": 0.0, "impl": "auto"}
     with pytest.raises(mw.ArgumentError, match="Keep a reference to the mask"):
-        torch.ops.maskwright.attend(*tensors(), None, handle, **options)
+        torch.ops.maskwright.attend(*tensors(), None, [], handle, **SETTINGS)
 
 
 def test_handles_of_two_processes_differ() -> None:

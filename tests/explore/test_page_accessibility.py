@@ -11,18 +11,14 @@ from tests._helpers.browser import (
     PANELS,
     Page,
     Visit,
+    axe_violations,
     expect,
     expression_box,
     open_panel,
+    overflow,
     panel_of,
-    skip_or_fail,
 )
 from tests._helpers.sampling import subset_of_cases
-
-try:
-    from axe_playwright_python.sync_playwright import Axe
-except ImportError:
-    skip_or_fail("axe is not installed. Run: pip install axe-playwright-python")
 
 STATE = {
     "text": "The cat\nI",
@@ -34,21 +30,6 @@ STATE = {
 }
 # The first and the last of the eight combinations, which differ in all three values.
 VARIANTS = subset_of_cases(list(product(("en", "zh"), ("light", "dark"), (390, 1280))), 7)
-LOADED_AXE = Axe(axe_script="void 0")  # for a page that has loaded axe
-
-
-def violations(page: Page, axe: Axe = LOADED_AXE, context: str | None = None) -> list[str]:
-    return [
-        f"{rule['id']}: {node['target']} {node['failureSummary']}"
-        for rule in axe.run(page, context).response["violations"]
-        for node in rule["nodes"]
-    ]
-
-
-def overflow(page: Page) -> int:
-    """Number of pixels by which the page is wider than its window."""
-    pixels: int = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
-    return max(0, pixels)
 
 
 @pytest.mark.parametrize(("lang", "theme", "width"), VARIANTS)
@@ -58,13 +39,13 @@ def test_there_are_no_violations(visit: Visit, lang: str, theme: str, width: int
         summary.click()
     page.locator("#atoms .chip").first.click()
     expect(page.locator("#toast")).to_be_visible()
-    assert violations(page, Axe()) == []
+    assert axe_violations(page) == []
     for name in PANELS:
         panel = open_panel(page, name)
         if name == "recognize":
             panel.locator("button.quiet").click()  # the example
             expect(panel.locator(".formula code")).to_be_visible()
-        assert violations(page, context=f"#panel-{name}") == [], name
+        assert axe_violations(page, f"#panel-{name}", is_loaded=True) == [], name
         assert overflow(page) == 0, name
         assert page.evaluate("probes.smallControls()") == [], name
 
@@ -72,7 +53,7 @@ def test_there_are_no_violations(visit: Visit, lang: str, theme: str, width: int
 def test_axe_finds_violations(visit: Visit) -> None:
     page = visit(text="a b")
     page.evaluate("document.body.append(document.createElement('button'))")
-    assert "button-name" in "".join(violations(page, Axe()))
+    assert "button-name" in "".join(axe_violations(page))
 
 
 def test_errors_suggestions_and_lessons_have_no_violations(visit: Visit) -> None:
@@ -83,7 +64,7 @@ def test_errors_suggestions_and_lessons_have_no_violations(visit: Visit) -> None
     box.press("Control+a")
     box.press_sequentially("ca")
     expect(page.get_by_role("listbox", name="Suggestions")).to_be_visible()
-    assert violations(page, Axe()) == []
+    assert axe_violations(page) == []
 
 
 def test_long_tokens_and_large_numbers_do_not_overflow(visit: Visit) -> None:

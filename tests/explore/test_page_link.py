@@ -112,15 +112,6 @@ def test_text_fields_keep_their_own_undo(visit: Visit) -> None:
     expect(padding).not_to_be_checked()
 
 
-def test_back_shows_the_link_before(visit: Visit) -> None:
-    page = visit(text="a b c", expression="causal()")
-    page.goto(visit.link(text="a b", expression="everything()", panel="recognize"))
-    expect(page.locator("#size-summary")).to_have_text("2 queries × 2 keys")
-    page.go_back()
-    expect(page.locator("#size-summary")).to_have_text("3 queries × 3 keys")
-    expect(expression_box(page)).to_have_value("causal()")
-
-
 INVALID: list[dict[str, object]] = [
     {"size": -5, "batch": 999, "head": "x", "view": {"row": 0}},
     {"expression": ["causal()"], "text": 5, "query": 10**9, "key": "a", "fill": {}},

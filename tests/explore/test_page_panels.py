@@ -51,13 +51,6 @@ def test_differing_cells_of_two_other_masks_are_marked(visit: Visit) -> None:
     expect(panel.locator(".legend li")).to_have_count(4)
 
 
-def test_equal_masks_are_equal(visit: Visit) -> None:
-    page = visit(panel="compare", expression="window(back=None)", text=None, size=7, others=[])
-    panel = panel_of(page, "compare")
-    panel.get_by_role("button", name="causal()", exact=True).click()
-    expect(section(panel, "Other mask 1").locator(".verdict")).to_have_text("equal")
-
-
 def test_an_error_in_one_field_does_not_affect_the_other(visit: Visit) -> None:
     others = ["wndow(back=1)", "causal()"]
     page = visit(panel="compare", expression=FIRST, text="a b c d", others=others)
@@ -130,9 +123,9 @@ def test_play_stops_at_the_end(visit: Visit) -> None:
 # Code ------------------------------------------------------------------------------------------
 
 POLARITY = {
-    "True keeps": "True keeps: the query attends to the key",
-    "True drops": "True drops: the key is masked",
-    "0 keeps, -inf hides": "added to the scores: 0 keeps, −∞ masks",
+    "True keeps": "True keeps the key: the query attends to it",
+    "True masks": "True masks the key",
+    "0 keeps, -inf masks": "added to the scores: 0 keeps, −∞ masks",
 }
 
 

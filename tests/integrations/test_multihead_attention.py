@@ -67,6 +67,18 @@ def assert_same_layers(
         torch.testing.assert_close(one, two)
 
 
+def compare(
+    layers: tuple[MultiheadAttention, nn.MultiheadAttention],
+    inputs: list[torch.Tensor],
+    mask: mw.Mask,
+    *sizes: int,
+    **options: Any,
+) -> None:
+    """Ours with a mask, and nn's with what it is lowered to."""
+    lowered = mw.lower(mask, "torch.mha", *sizes, batch=B, heads=layers[1].num_heads)
+    assert_same_layers(layers, inputs, {"attn_mask": mask, **options}, {**lowered, **options})
+
+
 def test_state_dict_is_nns() -> None:
     for options in KINDS.values():
         own, right = pair(**options)
@@ -90,13 +102,7 @@ def test_mask_equals_tensor_masks_of_nn(
 ) -> None:
     layers = pair(batch_first=batch_first, **KINDS[kind])
     inputs = inputs_of(layers[1], T, S)
-    lowered = mw.lower(MASKS[name], "torch.mha", T, S, batch=B, heads=layers[1].num_heads)
-    assert_same_layers(
-        layers,
-        inputs,
-        {"attn_mask": MASKS[name], "need_weights": need_weights},
-        {**lowered, "need_weights": need_weights},
-    )
+    compare(layers, inputs, MASKS[name], T, S, need_weights=need_weights)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -108,9 +114,8 @@ def test_queries_and_keys_may_be_of_different_lengths(
     layers = pair(batch_first=True)
     inputs = inputs_of(layers[1], q_len, kv_len)
     mask = mw.by_head([mw.causal(), mw.window(1, 1)])
-    lowered = mw.lower(mask, "torch.mha", q_len, kv_len, batch=B)
     options = {"need_weights": need_weights, "average_attn_weights": average}
-    assert_same_layers(layers, inputs, {"attn_mask": mask, **options}, {**lowered, **options})
+    compare(layers, inputs, mask, q_len, kv_len, **options)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -118,21 +123,16 @@ def test_self_attention_projects_once_and_gives_same(need_weights: bool) -> None
     for batch_first in (True, False):
         layers = pair(batch_first=batch_first)
         x = randoms((B, T, D) if batch_first else (T, B, D))
-        lowered = mw.lower(mw.causal(), "torch.mha", T)
-        options = {"need_weights": need_weights}
-        given = {"attn_mask": mw.causal(), **options}
-        assert_same_layers(layers, x * 3, given, {**lowered, **options})
+        compare(layers, x * 3, mw.causal(), T, need_weights=need_weights)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_inputs_without_batch(need_weights: bool) -> None:
     layers = pair(add_zero_attn=True)
     inputs = randoms((3, D), (T, D), (T, D))
-    lowered = mw.lower(mw.causal(), "torch.mha", 3, T)
     for average in (True, False):
         options = {"need_weights": need_weights, "average_attn_weights": average}
-        given = {"attn_mask": mw.causal(), **options}
-        assert_same_layers(layers, inputs, given, {**lowered, **options})
+        compare(layers, inputs, mw.causal(), 3, T, **options)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 import maskwright as mw
 from maskwright.integrations import MultiheadAttention, wrap_mask
-from tests._helpers.torch_masks import MASKS, MODES, PAD, B, D, H, T, randoms
+from tests._helpers.torch_masks import MASKS, MODES, PAD, B, D, H, T, as_floats, randoms, run_layer
 
 
 def with_ours(module: nn.Module) -> nn.Module:
@@ -28,18 +27,6 @@ def with_ours(module: nn.Module) -> nn.Module:
     return module
 
 
-def floats(mask: mw.Mask, *sizes: int) -> torch.Tensor:
-    """The mask for every sequence and head, as floats, which no fused path takes."""
-    bias = mw.lower(mask, "torch.additive", *sizes, batch=B, heads=H, dtype=torch.float64)
-    return bias.expand(B, H, -1, -1).flatten(0, 1)
-
-
-def run(module: nn.Module, training: bool, grad: bool, *inputs: Any, **masks: Any) -> Any:
-    module.train(training)
-    with torch.set_grad_enabled(grad):
-        return module(*inputs, **masks)
-
-
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize(("training", "grad"), MODES)
 def test_encoder_accepts_wrapped_mask(name: str, training: bool, grad: bool) -> None:
@@ -49,8 +36,8 @@ def test_encoder_accepts_wrapped_mask(name: str, training: bool, grad: bool) -> 
             D, H, 16, 0.0, act, batch_first=True, norm_first=norm_first, dtype=torch.float64
         )
         encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        right = run(encoder, True, True, x, mask=floats(MASKS[name], T))
-        out = run(with_ours(encoder), training, grad, x, mask=wrap_mask(MASKS[name]))
+        right = run_layer(encoder, True, True, x, mask=as_floats(MASKS[name], T))
+        out = run_layer(with_ours(encoder), training, grad, x, mask=wrap_mask(MASKS[name]))
         torch.testing.assert_close(out, right)
 
 
@@ -60,11 +47,11 @@ def test_encoder_accepts_padding_with_wrapped_mask(training: bool, grad: bool) -
     layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True, dtype=torch.float64)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     whole = mw.causal() & mw.padding(keep=~PAD)
-    right = run(encoder, True, True, x, mask=floats(whole, T))
+    right = run_layer(encoder, True, True, x, mask=as_floats(whole, T))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nn warns where the two masks are of different dtypes
         masks = {"mask": wrap_mask(mw.causal()), "src_key_padding_mask": PAD}
-        out = run(with_ours(encoder), training, grad, x, **masks)
+        out = run_layer(with_ours(encoder), training, grad, x, **masks)
     torch.testing.assert_close(out, right)
 
 
@@ -73,8 +60,8 @@ def test_encoder_with_tensors_is_still_nns(training: bool, grad: bool) -> None:
     (x,) = randoms((B, T, D))
     layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True, dtype=torch.float64)
     hidden = mw.lower(mw.causal(), "torch.mha", T)["attn_mask"]
-    right = run(layer, training, grad, x, src_mask=hidden, src_key_padding_mask=PAD)
-    out = run(with_ours(layer), training, grad, x, src_mask=hidden, src_key_padding_mask=PAD)
+    right = run_layer(layer, training, grad, x, src_mask=hidden, src_key_padding_mask=PAD)
+    out = run_layer(with_ours(layer), training, grad, x, src_mask=hidden, src_key_padding_mask=PAD)
     torch.testing.assert_close(out, right)
 
 
@@ -83,22 +70,11 @@ def test_transformer_accepts_wrapped_masks(training: bool, grad: bool) -> None:
     source, target = randoms((B, 4, D), (B, T, D))
     model = nn.Transformer(D, H, 1, 1, 16, 0.0, batch_first=True, dtype=torch.float64)
     own, cross = MASKS["causal and padding"], mw.padding(lengths=[4, 2])
-    right = run(
-        model,
-        True,
-        True,
-        source,
-        target,
-        src_mask=floats(cross, 4),
-        tgt_mask=floats(own, T),
-        memory_mask=floats(cross, T, 4),
-    )
-    masks = {
-        "src_mask": wrap_mask(cross),
-        "tgt_mask": wrap_mask(own),
-        "memory_mask": wrap_mask(cross),
-    }
-    out = run(with_ours(model), training, grad, source, target, **masks)
+    given = {"src_mask": (cross, 4), "tgt_mask": (own, T), "memory_mask": (cross, T, 4)}
+    slow = {name: as_floats(*of) for name, of in given.items()}
+    right = run_layer(model, True, True, source, target, **slow)
+    masks = {name: wrap_mask(mask) for name, (mask, *_) in given.items()}
+    out = run_layer(with_ours(model), training, grad, source, target, **masks)
     torch.testing.assert_close(out, right)
 
 
@@ -106,7 +82,7 @@ def test_transformer_accepts_wrapped_masks(training: bool, grad: bool) -> None:
 def test_wrapped_mask_in_nn_attention_is_rejected(training: bool, grad: bool) -> None:
     layer = nn.TransformerEncoderLayer(D, H, 16, 0.0, batch_first=True)
     with pytest.raises(mw.ArgumentError, match="MultiheadAttention"):
-        run(layer, training, grad, torch.zeros(B, T, D), src_mask=wrap_mask(mw.causal()))
+        run_layer(layer, training, grad, torch.zeros(B, T, D), src_mask=wrap_mask(mw.causal()))
 
 
 def test_wrapped_mask_reaches_sdpa_and_prints() -> None:

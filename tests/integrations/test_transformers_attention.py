@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -185,11 +183,6 @@ def ids(length: int = 12) -> torch.Tensor:
     return torch.randint(3, VOCABULARY - 2, (2, length))
 
 
-@torch.no_grad()
-def apart(tiny: Tiny, **given: Any) -> float:
-    return float((tiny.build()(**given)[0] - tiny.build(NAME)(**given)[0]).abs().max())
-
-
 def test_all_layers_share_one_mask_and_forwards_of_same_sizes_too() -> None:
     model, seen = LLAMA.build(NAME), []
     for layer in model.model.layers:
@@ -291,17 +284,3 @@ def test_release_without_interface_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("transformers.masking_utils.sdpa_mask", older)
     with pytest.raises(MissingError, match=r"transformers [\d.]+\S* is too old.*pip install"):
         register()
-
-
-def test_missing_transformers() -> None:
-    code = (
-        "import sys; sys.modules['transformers'] = None\n"
-        "from maskwright.integrations.transformers import register\n"
-        "register()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    last = done.stderr.strip().splitlines()[-1]
-    assert last == (
-        "maskwright.errors.MissingError: register: transformers is not installed. "
-        "Run: pip install -U 'maskwright[transformers]'"
-    )

@@ -31,13 +31,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     """Both versions after 200 steps on a tongue twister, told again and again."""
     path = tmp_path_factory.mktemp("text") / "twister.txt"
     path.write_text(TEXT * 60)
-    sizes = {
-        name: GPTConfig(0, block_size=CONTEXT, n_embd=WIDTH, n_head=heads, n_layer=1)
+    presets = {
+        name: (GPTConfig(0, CONTEXT, n_embd=WIDTH, n_head=heads, n_layer=1), CONFIG)
         for name, heads in HEADS.items()
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(language, "BLOCK_SIZE", CONTEXT)  # the app's own are larger, and take minutes
-        patch.setattr(language, "CONFIGS", sizes)
+        patch.setattr(language, "PRESETS", presets)
         tasks = {
             name: Language(TaskOptions(version=name, text=path, batch_size=16)) for name in HEADS
         }

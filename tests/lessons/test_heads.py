@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import maskwright as mw
-from maskwright.models.attention import Head, MultiHeadAttention, NaiveMultiHeadAttention
+from maskwright.models.attention import Head, NaiveMultiHeadAttention
 from maskwright.models.gpt import BabyGPT, GPTConfig
 
 BATCH, TOKENS, WIDTH, HEAD_SIZE, BLOCK_SIZE = 2, 5, 12, 4, 8
@@ -160,17 +160,6 @@ def test_e4_heads_are_independent() -> None:
         layer.weight.neg_()
     after = heads(x, mw.causal()).split(HEAD_SIZE, dim=-1)
     assert [torch.equal(*pair) for pair in zip(before, after, strict=True)] == [True, False, True]
-
-
-def test_e4_fused_heads_compute_the_same() -> None:
-    """Three layers of 4 are one layer of 12, cut in three: that is how fast attention does it."""
-    torch.manual_seed(0)
-    heads, x = NaiveMultiHeadAttention(WIDTH, 3).double(), some_tokens()
-    at_once = MultiHeadAttention(WIDTH, 3, bias=False).double()
-    at_once.load_from_naive(heads)
-    assert at_once.q_proj.weight.shape == (WIDTH, WIDTH)
-    for mask in (mw.causal(), mw.padding(lengths=[3, 5]), mw.window(back=1)):
-        torch.testing.assert_close(at_once(x, mask), heads(x, mask))
 
 
 def look_at(place: Tensor) -> Head:

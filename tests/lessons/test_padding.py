@@ -148,22 +148,3 @@ def test_d2_true_is_masked_convention() -> None:
 
     inverted = softmax(select(scores.numpy(), mw.padding(keep=hide).on(5).dense(), -np.inf))
     assert not inverted[0, :, :, :3].any()
-
-
-def test_d2_key_padding_mask_is_inverted() -> None:
-    """`nn.MultiheadAttention` is one such reader: its `key_padding_mask` hides where True."""
-    tokens = torch.from_numpy(np.random.default_rng(2).normal(size=(2, 5, 4)))
-    layer = torch.nn.MultiheadAttention(4, 1, bias=False, batch_first=True, dtype=torch.float64)
-    with torch.no_grad():  # queries, keys and values are the tokens themselves
-        layer.in_proj_weight.copy_(torch.eye(4).repeat(3, 1))
-        layer.out_proj.weight.copy_(torch.eye(4))
-    keep = mw.padding(lengths=[3, 4]).on(5).dense()  # (2, 1, 5, 5)
-    hide = torch.from_numpy(~keep[:, 0, 0])
-    output, weights = layer(tokens, tokens, tokens, key_padding_mask=hide)
-    assert not weights[0, :, 3:].any()
-    assert not weights[1, :, 4:].any()
-
-    x = tokens.numpy()
-    ours = softmax(select(x @ x.transpose(0, 2, 1) / np.sqrt(4), keep[:, 0], -np.inf))
-    np.testing.assert_allclose(ours, weights.detach().numpy(), rtol=1e-9)
-    np.testing.assert_allclose(ours @ x, output.detach().numpy(), rtol=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ CHINESE = ENGLISH / "zh"
 FOLDERS = pytest.mark.parametrize("folder", [ENGLISH, CHINESE], ids=["English", "Chinese"])
 
 
+@cache
 def definitions(path: Path) -> set[str]:
     """Names of the functions and classes of a file; methods as `Class.method`."""
     found = set()
@@ -26,6 +28,7 @@ def definitions(path: Path) -> set[str]:
     return found
 
 
+@cache
 def lesson_tests() -> set[str]:
     """Ids of all lesson tests, as pytest names them."""
     return {

@@ -14,7 +14,7 @@ import torch
 import maskwright as mw
 from maskwright import LintReport, lint
 from maskwright.linting.codes import CODES
-from maskwright.messages import LANGUAGES, messages, reasons
+from maskwright.messages import LANGUAGES, messages
 from tests._helpers.lint_masks import (
     BOTH,
     EMPTY,
@@ -28,6 +28,7 @@ from tests._helpers.lint_masks import (
     SORTED,
     added,
 )
+from tests._helpers.message_reasons import reasons
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,6 +159,12 @@ CASES: dict[str, Case] = {
         call(added(PAST, 1e9), causal=True), call(added(PAST, -1e9), causal=True)),
     "small positive fill value": Case("positive-value", (0, 0, 0, 1),
         call(added(PAST, 2.0)), call(np.linspace(-2, 2, 36).reshape(6, 6))),  # a learned bias
+    "bias as a mask": Case("bias-hides", (0, 0, 0, 1),
+        call(mw.bias.alibi(2) + mw.bias.tensor(added(PAST, -1e9))),
+        call(mw.bias.alibi(2) + mw.bias.tensor(np.linspace(-2, 2, 36).reshape(6, 6)))),
+    "multiple of a learned bias": Case("bias-hides", None,
+        call(-1e5 * mw.bias.relative(torch.tensor([[0.0, 0.0, 1.0]]))),
+        call(-1e3 * mw.bias.relative(torch.tensor([[0.0, 0.0, 1.0]])))),
     "fill of -1": Case("fill-too-weak", (0, 0, 0, 1),
         call(added(PAST, -1), causal=True), call(added(PAST, -1000), causal=True)),
     "fill of -100": Case("fill-too-weak", (0, 0, 0, 1),

@@ -9,7 +9,8 @@ import pytest
 
 import maskwright as mw
 from maskwright.linting.codes import CODES
-from maskwright.messages import LANGUAGES, Reason, messages, reasons, render
+from maskwright.messages import LANGUAGES, Reason, messages, render
+from tests._helpers.message_reasons import reasons
 
 
 def fields(text: str) -> set[str]:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.models.attention import Head, KVCache, MultiHeadAttention, NaiveMultiHeadAttention
+from maskwright.models.attention import KVCache, MultiHeadAttention, NaiveMultiHeadAttention
 
 MASKS = (
     mw.causal(),
@@ -48,14 +48,6 @@ def test_both_versions_agree_on_all_shapes(
     naive, fast = make_layers(n_head * head_dim, n_head)
     x = torch.randn(batch, tokens, n_head * head_dim, dtype=torch.float64)
     torch.testing.assert_close(fast(x, mw.causal()), naive(x, mw.causal()))
-
-
-def test_head_equals_sdpa() -> None:
-    head = Head(8, 4)
-    x = torch.randn(2, 5, 8)
-    q, k, v = head.query(x), head.key(x), head.value(x)
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    torch.testing.assert_close(head(x, mw.causal()), expected)
 
 
 @pytest.mark.parametrize("mask", [mw.causal(), mw.window(back=2)], ids=repr)

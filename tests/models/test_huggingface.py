@@ -19,6 +19,7 @@ from maskwright.models.huggingface import (
     to_gpt2_encoder_decoder,
 )
 from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from tests._helpers.large_weights import with_large_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,15 +32,6 @@ SRC_KEEP = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [1] * 7, [0, 0, 1, 1, 1, 1, 1]])
 TGT_KEEP = torch.tensor([[1, 1, 1, 0, 0], [1] * 5, [1, 1, 1, 1, 0]])
 SRC_PADDING = mw.padding(keep=SRC_KEEP.numpy())
 SIZES = {"n_layer": 2, "n_head": 3, "n_embd": 24}
-
-
-def with_large_weights(model: Any) -> Any:
-    """Random weights so large that one cell of the mask changes the logits visibly."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(torch.randn_like(weight) * 0.2)
-    return model.eval()
 
 
 def our_gpt(mask: mw.Mask | None = None) -> GPT:

@@ -11,6 +11,7 @@ from maskwright.models.bert import Bert, BertConfig
 from maskwright.models.gpt import GPT, GPTConfig
 from maskwright.models.onnx import MaskFormula, export_onnx, onnx_bytes
 from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from tests._helpers.large_weights import with_large_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,28 +38,21 @@ def run(session: Any, **feeds: Any) -> np.ndarray:
     return session.run(["logits"], {name: np.asarray(x) for name, x in feeds.items()})[0]
 
 
-def with_large_weights(model: Any) -> Any:
-    """Random weights so large that one cell of the mask changes the logits visibly."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(torch.randn_like(weight) * 0.4)
-    return model.eval()
-
-
 def gpt(mask: mw.Mask | None = None, dropout: float = 0.0) -> GPT:
-    return with_large_weights(GPT(GPTConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16, dropout), mask))
+    return with_large_weights(
+        GPT(GPTConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16, dropout), mask), scale=0.4
+    )
 
 
 def bert(mask: mw.Mask | None = None) -> Bert:
-    return with_large_weights(Bert(BertConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16), mask))
+    return with_large_weights(Bert(BertConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16), mask), scale=0.4)
 
 
 def seq2seq(
     mask: mw.Mask | None = None, pointer: bool = False, block_size: int = BLOCK_SIZE
 ) -> Seq2Seq:
     config = Seq2SeqConfig(VOCAB, VOCAB, block_size, 1, HEADS, 16, use_pointer=pointer)
-    return with_large_weights(Seq2Seq(config, mask))
+    return with_large_weights(Seq2Seq(config, mask), scale=0.4)
 
 
 def make_ids(batch: int, length: int) -> torch.Tensor:
@@ -173,11 +167,10 @@ def test_a_fixed_length_of_a_seq2seq_is_that_of_its_target() -> None:
         assert_close(run(session, src=src, tgt=tgt), model(src, tgt))
 
 
-@pytest.mark.parametrize("block_size", [1, 2])
-def test_a_small_block_size_can_be_exported(block_size: int) -> None:
-    model = seq2seq(mw.everything(), block_size=block_size)
+def test_a_block_size_of_one_can_be_exported() -> None:
+    model = seq2seq(mw.everything(), block_size=1)
     session = make_session(model, padding=False)
-    src, tgt = make_ids(3, 1), make_ids(3, block_size)
+    src, tgt = make_ids(3, 1), make_ids(3, 1)
     assert_close(run(session, src=src, tgt=tgt), model(src, tgt))
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from benchmarks import patterns
-from benchmarks.core import document_lengths
 from tests._helpers import parallel_attention
 from tests._helpers.attention_inputs import MASKS, T
 from tests._helpers.parallel_attention import Case, Result
@@ -135,18 +134,6 @@ def test_no_tokens(pool: Pool, ranks: int) -> None:
     check_equal(pool, Case(mw.causal(), 0), ranks)
 
 
-@pytest.mark.parametrize("name", ["window", "documents"])
-def test_local_masks_need_little_communication(pool: Pool, name: str) -> None:
-    tokens = 16_384
-    mask = {
-        "window": mw.recipes.sliding(256),
-        "documents": mw.recipes.packed(lengths=[document_lengths(tokens, tokens // 512)]),
-    }[name]
-    case = Case(mask, tokens, heads=1, kv_heads=1, dtype="float32")
-    run(pool, case, 4)  # which exchanges the bytes of the layout
-    assert 0 < case.layout(4).comm_fraction <= 0.15
-
-
 def test_masks_that_differ_are_refused_on_all_ranks(pool: Pool) -> None:
     one, other = (Case(mask, 12, strategy="contiguous") for mask in (mw.causal(), mw.window(2)))
     with pytest.raises(JobError) as error:
@@ -180,3 +167,23 @@ def test_ulysses(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
     right = parallel_attention.one_process(case, with_lse=False)
     for field in ("out", "dq", "dk", "dv"):
         np.testing.assert_allclose(getattr(found, field), getattr(right, field), 1e-11, 1e-11)
+
+
+@pytest.mark.parametrize("exchange", ["all_to_all", "ring"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("kinds", ["", "d", "g", "t", "kr", "dgtk"])
+def test_softcap_bias_and_sinks(pool: Pool, kinds: str, dtype: str, exchange: str) -> None:
+    """Sinks count once, and the gradients of shared values add up over the ranks."""
+    case = Case("holes", T, 2, 4, 2, 4, 6, dtype, "chunked", exchange)
+    rows, shared = parallel_attention.one_process_scores(case, kinds)
+    tolerance = 1e-11 if dtype == "float64" else 3e-5
+    for ranks in (1, 3):
+        layout = case.layout(ranks)
+        found = pool.run(parallel_attention.context_parallel_scores, ranks, case, kinds)
+        back = np.argsort(layout.order)
+        for n, right in enumerate(rows):
+            mine = np.concatenate([own[n] for own, _ in found], 2)[:, :, back]
+            np.testing.assert_allclose(mine, right, rtol=tolerance, atol=tolerance)
+        for n, right in enumerate(shared):
+            mine = sum(each[n] for _, each in found)
+            np.testing.assert_allclose(mine, right, rtol=tolerance, atol=tolerance)

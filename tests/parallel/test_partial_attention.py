@@ -10,10 +10,10 @@ import torch
 
 import maskwright as mw
 from maskwright.engine.backends import blocks
-from maskwright.engine.params import AttentionOptions, Saved
+from maskwright.engine.params import AttentionOptions, Positions, Saved
 from maskwright.engine.softmax import merge
 from maskwright.errors import Unsupported
-from maskwright.parallel.context_parallel import select_partial_attention
+from maskwright.parallel.context_parallel import KeyPart, select_partial_attention
 from maskwright.parallel.submask import submask
 
 T, SCALE = 40, 0.3
@@ -24,6 +24,11 @@ MASKS = {
     "empty rows": mw.causal() & mw.window(back=9) & mw.keys(range(12, 20)),
     "per head": mw.by_head([mw.causal(), mw.window(back=3), mw.nothing(), mw.everything()]),
 }
+
+
+def key_part(bound: mw.BoundMask, keys: np.ndarray) -> KeyPart:
+    rows = np.arange(T)
+    return KeyPart(submask(bound, rows, keys), Positions(rows, keys))
 
 
 def tensors(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
@@ -39,12 +44,12 @@ def test_results_over_disjoint_keys_add_up(name: str, impl: str) -> None:
     q, k, v = (x.requires_grad_() for x in tensors())
     bound = MASKS[name].on(T, T, 2, 4)
     options = AttentionOptions(SCALE, enable_gqa=True, impl=impl)
-    attention = select_partial_attention(bound, (q, k, v), options)
+    attention, scores = select_partial_attention(bound, (q, k, v), options)
     parts = [np.arange(0, T, 2), np.arange(1, T, 2)]
-    masks = [submask(bound, np.arange(T), keys) for keys in parts]
+    masks = [key_part(bound, keys) for keys in parts]
     with torch.no_grad():
         found = [
-            attention.forward(mask, q, k[:, :, keys], v[:, :, keys])
+            attention.forward(mask, q, k[:, :, keys], v[:, :, keys], scores)
             for mask, keys in zip(masks, parts, strict=True)
         ]
         out, lse = merge(*found)
@@ -74,9 +79,10 @@ def test_results_over_disjoint_keys_add_up(name: str, impl: str) -> None:
 def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     q, k, v = tensors(dtype)
     bound = mw.causal().on(T, T, 2, 4)
-    attention = select_partial_attention(bound, (q, k, v), AttentionOptions())
+    attention, scores = select_partial_attention(bound, (q, k, v), AttentionOptions())
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out, lse = attention.forward(bound, q, k, v)
+        part = key_part(bound, np.arange(T))
+        out, lse = attention.forward(part, q, k, v, scores)
     assert (out.dtype, lse.dtype) == (torch.float32, torch.float32)
     right = mw.attention(q.float(), k.float(), v.float(), bound, enable_gqa=True)
     torch.testing.assert_close(out, right)
@@ -86,9 +92,9 @@ def test_no_keys() -> None:
     q, k, v = tensors()
     bound = mw.causal().on(T, T, 2, 4)
     for impl in ("native", "blocks"):
-        attention = select_partial_attention(bound, (q, k, v), AttentionOptions(impl=impl))
-        mask = submask(bound, np.arange(T), np.zeros(0, np.int64))
-        out, lse = attention.forward(mask, q, k[:, :, :0], v[:, :, :0])
+        attention, scores = select_partial_attention(bound, (q, k, v), AttentionOptions(impl=impl))
+        mask = key_part(bound, np.zeros(0, np.int64))
+        out, lse = attention.forward(mask, q, k[:, :, :0], v[:, :, :0], scores)
         assert not out.any()
         assert (lse == -math.inf).all()
         saved = Saved(q, k[:, :, :0], v[:, :, :0], out, lse)
@@ -106,6 +112,6 @@ def test_the_backend_is_used_or_refused() -> None:
     double = tensors(torch.float64)
     with pytest.raises(Unsupported, match='impl="native"'):
         select_partial_attention(bound, double, AttentionOptions(impl="native"))  # type: ignore[arg-type]
-    assert select_partial_attention(bound, double, AttentionOptions()).backend is blocks  # type: ignore[arg-type]
+    assert select_partial_attention(bound, double, AttentionOptions())[0].backend is blocks  # type: ignore[arg-type]
     elsewhere = tuple(x.to("meta") for x in given)
-    assert select_partial_attention(bound, elsewhere, AttentionOptions()).backend is blocks  # type: ignore[arg-type]
+    assert select_partial_attention(bound, elsewhere, AttentionOptions())[0].backend is blocks  # type: ignore[arg-type]

@@ -30,4 +30,4 @@ def test_examples_can_be_bound_and_parsed(name: str) -> None:
 
 def test_unknown_recipes_are_rejected_with_suggestion() -> None:
     with pytest.raises(mw.ArgumentError, match=r"longfromer.*longformer"):
-        RECIPES.find("longfromer", "recipes")
+        RECIPES.resolve("longfromer", "recipes")

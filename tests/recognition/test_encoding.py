@@ -61,8 +61,7 @@ def test_empty_arrays(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("array", "text"),
     [
-        ([[0.0, -5.0]], "it holds -5 at (0, 1), which neither keeps nor hides"),
-        ([[0.0, np.nan]], "it holds nan at (0, 1)"),
+        ([[0.0, -5.0]], "it holds -5 at (0, 1), which neither keeps nor masks"),
         ([[0.0, np.inf]], "it holds inf at (0, 1)"),
         ([3, 1], "it holds 3 at (0,)"),
         ([0.0, -1e9, 5.0], "it holds 5 at (2,)"),
@@ -80,18 +79,9 @@ def test_invalid_values_raise(array: Any, text: str) -> None:
 def test_convention_text() -> None:
     assert str(interpretations(CAUSAL, "it")[1].convention) == "bool, False keeps, (3, 3)"
     numbers = interpretations([1, 0], "it")[0].convention
-    assert str(numbers) == "integer, 1 keeps, 0 hides, (2,), int64"
+    assert str(numbers) == "integer, 1 keeps, 0 masks, (2,), int64"
     added = interpretations([0.0, -np.inf], "it")[0].convention
-    assert repr(added) == "additive, 0 keeps, -inf hides, (2,), float64"
-
-
-def test_bfloat16_tensor_with_gradient() -> None:
-    torch = pytest.importorskip("torch")
-    (only,) = interpretations(
-        torch.tensor([0.0, -1e30], dtype=torch.bfloat16, requires_grad=True), "it"
-    )
-    assert only.convention.dtype == "bfloat16"
-    assert only.visible.tolist() == [True, False]
+    assert repr(added) == "additive, 0 keeps, -inf masks, (2,), float64"
 
 
 # ── polarity ──────────────────────────────────────────────────────────────────────────────────

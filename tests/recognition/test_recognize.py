@@ -16,9 +16,6 @@ from tests._helpers.mask_encodings import CONVENTIONS, cells_on, check_exact, en
 from tests._helpers.strategies import bind, cases
 from tests.conftest import FUZZ
 
-R = mw.recipes
-
-
 # ── free compositions ─────────────────────────────────────────────────────────────────────────
 
 
@@ -64,7 +61,7 @@ def test_text_of_result() -> None:
     low = float(np.finfo(np.float32).min)
     found = recognize(np.where(mask.on(4).dense(), 0, low).astype(np.float32))
     text = "causal() & padding(lengths=[3, 4])   "
-    assert str(found) == text + "additive, 0 keeps, -3.4e+38 hides, (2, 1, 4, 4), float32"
+    assert str(found) == text + "additive, 0 keeps, -3.4e+38 masks, (2, 1, 4, 4), float32"
     floats = str(recognize(mask.on(4).dense().astype(np.float32))).splitlines()
     assert floats[1] == "0 and 1 as floats: added to scores, they mask nothing"
 

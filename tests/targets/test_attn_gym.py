@@ -38,12 +38,8 @@ def test_mask_mod_is_mask(name: str) -> None:
     block_mask = mw.lower(mask, "torch.flex", q_len=LENGTH, block_size=16)
     again = create_mask(block_mask.mask_mod, 1, 1, LENGTH, LENGTH, device="cpu").numpy()
     assert np.array_equal(again, theirs)
-
-
-@pytest.mark.parametrize("name", EQUALS)
-def test_our_own_masks_equal_theirs(name: str) -> None:
-    theirs = create_mask(MODS[name], 1, 1, LENGTH, LENGTH, device="cpu").numpy()
-    assert np.array_equal(mw.lower(EQUALS[name], "numpy", q_len=LENGTH), theirs)
+    if name in EQUALS:
+        assert np.array_equal(mw.lower(EQUALS[name], "numpy", q_len=LENGTH), theirs)
 
 
 def over_tensors(mod: Any) -> Any:

@@ -7,7 +7,6 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tests._helpers import representable
-from tests._helpers.reference_attention import attention, random_qkv
 
 
 @st.composite
@@ -47,13 +46,3 @@ def test_partitions_are_found_where_any_exists(allowed: np.ndarray) -> None:
     can = representable.splash_by_brute_force(allowed[:, :, :3, :3])
     event(f"can be said: {can}")
     assert representable.splash(allowed[:, :, :3, :3]) == can
-
-
-def test_reference_gives_zero_for_empty_row_and_plain_softmax_for_others() -> None:
-    q, k, v = random_qkv((1, 1, 2, 3))
-    allowed = np.array([[[[True, False, True], [False, False, False]]]])
-    out = attention(q, k, v, allowed)
-    power = np.exp(q[0, 0, 0] @ k[0, 0].T / 2)
-    first = (power[0] * v[0, 0, 0] + power[2] * v[0, 0, 2]) / (power[0] + power[2])
-    assert np.allclose(out[0, 0, 0], first, rtol=1e-12)
-    assert not out[0, 0, 1].any()

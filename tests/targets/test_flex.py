@@ -132,18 +132,7 @@ def test_rows_of_many_intervals_are_looked_up_in_table() -> None:
     assert np.array_equal(block_mask.mask_mod(b, h, q, k).numpy(), allowed[0, 0])
 
 
-def test_table_that_does_not_fit_is_rejected() -> None:
-    mask = mw.causal() & mw.keys(range(0, 2000, 50))  # 40 intervals per row, 17 GB of cells
-    with pytest.raises(mw.SizeError, match=r"a table of 17\.2 GB\. Lower a range of rows"):
-        mw.lower(mask, "torch.flex", q_len=131_072)
-
-
 @pytest.mark.parametrize("block_size", [0, -1, 1.5, (128, 0), "128", True])
 def test_block_has_size(block_size: Any) -> None:
     with pytest.raises(mw.ArgumentError, match="block_size"):
         mw.lower(mw.causal(), "torch.flex", q_len=4, block_size=block_size)
-
-
-def test_table_that_is_too_large_is_rejected_before_it_is_read() -> None:
-    with pytest.raises(mw.SizeError, match=r"need a table of 17\.2 GB"):
-        mw.lower(mw.stride(2), "torch.flex", q_len=131_072)

@@ -62,15 +62,16 @@ def test_exactly_this_mask_or_real_refusal(target: str) -> None:
 def check_one(target: str, mask: Mask, frame: Frame) -> None:
     note(f"{mask!r}\n{frame}")
     right = cells(mask, frame)
+    can_represent = representable.CAN_REPRESENT.get(target, representable.always)(right)
     try:
         given_form = mw.lower(bind(mask, frame), target)
     except mw.Unsupported as refusal:
         event("refused")
-        assert not representable.CAN_REPRESENT[target](right), "it could have been represented"
+        assert not can_represent, "it could have been represented"
         check_refusal(refusal, target, mask)
         return
     event("lowered")
-    assert representable.CAN_REPRESENT[target](right), "it cannot be represented"
+    assert can_represent, "it cannot be represented"
     assert np.array_equal(READERS[target](given_form, right.shape), right)
     if target in RUNNERS:
         RUNNERS[target](given_form, right)
@@ -171,7 +172,7 @@ def test_restricted_targets_get_masks_that_they_support_and_others(
 ) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=200, derandomize=True, database=None)
+    @settings(max_examples=100, derandomize=True, database=None)
     @given(for_target(target))
     def draw(case: tuple[Mask, Frame]) -> None:
         bound: BoundMask = bind(*case)
@@ -183,4 +184,4 @@ def test_restricted_targets_get_masks_that_they_support_and_others(
             counts["lowered"] += 1
 
     draw()
-    assert min(counts["lowered"], counts["refused"]) >= 6, counts
+    assert min(counts["lowered"], counts["refused"]) >= 4, counts

@@ -64,7 +64,8 @@ def test_fills(target: str) -> None:
     def bias(**options: Any) -> np.ndarray:
         return np.asarray(mw.lower(mw.causal(), target, q_len=2, **options), np.float64)
 
-    for fill, value in (("-inf", -np.inf), (-np.inf, -np.inf), (-1e9, -1e9), (None, -np.inf)):
+    values = {"-inf": -np.inf, -np.inf: -np.inf, -1e9: -1e9, None: -np.inf, np.int64(-9999): -9999}
+    for fill, value in values.items():
         assert bias(fill=fill, dtype="float64").tolist() == [[[[0, value], [0, 0]]]]
     for dtype in ("float16", "float32"):
         assert bias(fill="min", dtype=dtype)[0, 0, 0, 1] == float(np.finfo(dtype).min)
@@ -99,6 +100,7 @@ def test_option_empty_rows(target: str) -> None:
     ("name", "hint"),
     [
         ("torch.sdap", "Did you mean 'torch.sdpa'?"),
+        ("sdpa", "Did you mean 'torch.sdpa'?"),
         ("nothing like it", "Pass one of numpy"),
         (7, ""),
     ],
@@ -217,12 +219,6 @@ def test_invalid_option(target: str, options: dict[str, Any], part: str) -> None
         mw.lower(mw.causal(), target, q_len=4, **options)
 
 
-def test_numbers_of_every_kind_are_fills() -> None:
-    for fill in (np.float32(-1e9), np.int64(-10_000), -10_000):
-        bias = mw.lower(mw.causal(), "torch.additive", q_len=2, fill=fill)
-        assert bias.min() == float(fill)
-
-
 @pytest.mark.parametrize(
     ("mask", "target", "sizes"),
     [
@@ -231,6 +227,8 @@ def test_numbers_of_every_kind_are_fills() -> None:
         (mw.causal() | mw.prefix(5), "hf", {"q_len": 8_192, "batch": 64}),
         (mw.causal() | mw.prefix(5), "xformers", {"q_len": 8_192, "batch": 8, "heads": 8}),
         (mw.by_head([mw.causal(), mw.window(3)] * 8), "torch.mha", {"q_len": 4_096, "batch": 64}),
+        (mw.causal() & mw.keys(range(0, 2000, 50)), "torch.flex", {"q_len": 131_072}),
+        (mw.stride(2), "torch.flex", {"q_len": 131_072}),
         (mw.causal(), "torch.flex", {"q_len": 2**20, "block_size": 16}),
         (mw.causal(), "torch.flex", {"q_len": 5, "block_size": 2**31}),
     ],
@@ -238,7 +236,7 @@ def test_numbers_of_every_kind_are_fills() -> None:
 def test_too_large_masks_are_rejected_early(
     mask: mw.Mask, target: str, sizes: dict[str, int]
 ) -> None:
-    with pytest.raises(mw.SizeError, match=r"would need .* GB"):
+    with pytest.raises(mw.SizeError, match=r"need .* GB"):
         mw.lower(mask, target, **sizes)
 
 
@@ -267,8 +265,3 @@ def test_aliases(alias: str, name: str) -> None:
     mask = mw.window(1, 1).on(4)
     assert mw.explain_lowering(mask, alias) == mw.explain_lowering(mask, name)
     assert alias not in mw.capabilities()
-
-
-def test_target_is_found_by_last_name() -> None:
-    with pytest.raises(mw.ArgumentError, match=r"Did you mean 'torch\.sdpa'"):
-        mw.lower(mw.causal(), "sdpa", q_len=4)

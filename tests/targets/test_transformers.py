@@ -1,4 +1,4 @@
-"""hf: transformers' own masks as oracles, and tiny models that must not notice the difference."""
+"""hf: tiny models attend to exactly the cells of the lowered mask."""
 
 from __future__ import annotations
 
@@ -11,75 +11,19 @@ import torch
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
-    BertConfig,
-    BertModel,
-    FalconForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    OPTForCausalLM,
     RobertaConfig,
     RobertaModel,
     masking_utils,
 )
 
 import maskwright as mw
-from tests._helpers import transformers_reader
+from tests._helpers.tiny_models import ALL, NO_OTHER
 
 LENGTH = 8
 OURS: dict[str, np.ndarray] = {}  # the mask that the reference attention goes by
 
 
-# ── transformers' masks equal ours ────────────────────────────────────────────────────────────
-
-
-def their_mask(make: Any, config: Any, mask: Any = None, positions: Any = None) -> np.ndarray:
-    made = make(config, torch.zeros(mask.shape[0] if mask is not None else 1, LENGTH, 4), mask, None,
-                positions)  # fmt: skip
-    return (made == 0).numpy() if made.dtype != torch.bool else made.numpy()
-
-
-def config_of(kind: type, **options: Any) -> Any:
-    config = kind(hidden_size=4, num_attention_heads=1, num_hidden_layers=1, **options)
-    config._attn_implementation = "eager"
-    return config
-
-
 KEEP = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0, 0]])
-POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 0]])
-
-
-@pytest.mark.parametrize("window", [1, 3, 8, 20])
-def test_sliding_window_of_w_keys_looks_back_w_minus_one(window: int) -> None:
-    config = config_of(MistralConfig, sliding_window=window)
-    theirs = their_mask(masking_utils.create_sliding_window_causal_mask, config)
-    assert np.array_equal(theirs, mw.lower(mw.window(back=window - 1), "numpy", q_len=LENGTH))
-
-
-@pytest.mark.parametrize("size", [1, 3, 8])
-def test_chunked_attention_is_causal_within_chunks(size: int) -> None:
-    config = config_of(LlamaConfig, attention_chunk_size=size)
-    theirs = their_mask(masking_utils.create_chunked_causal_mask, config)
-    assert np.array_equal(theirs, mw.lower(mw.causal() & mw.chunks(size), "numpy", q_len=LENGTH))
-
-
-def test_causal_bidirectional_padded_and_packed() -> None:
-    config = config_of(LlamaConfig)
-    causal, padding = mw.causal(), mw.padding(keep=KEEP.numpy() > 0)
-    packed = causal & mw.documents(lengths=[[3, 4, 1]])
-    make = masking_utils.create_causal_mask
-    assert np.array_equal(their_mask(make, config), causal.on(LENGTH).dense())
-    assert np.array_equal(their_mask(make, config, KEEP), (causal & padding).on(LENGTH).dense())
-    theirs = their_mask(make, config, positions=POSITIONS)
-    assert np.array_equal(theirs, packed.on(LENGTH).dense())
-    both = masking_utils.create_bidirectional_mask(config, torch.zeros(2, LENGTH, 4), KEEP)
-    right = np.broadcast_to(padding.on(LENGTH).dense(), both.shape)
-    assert np.array_equal((both == 0).numpy(), right)
-
-
-# ── models ────────────────────────────────────────────────────────────────────────────────────
 
 
 def reference_attention(
@@ -103,24 +47,12 @@ SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "v
 @cache
 def model_of(kind: str, attention: str) -> Any:
     """A tiny model with the same random weights whatever its attention."""
-    torch.manual_seed(0)
-    if kind == "llama":
-        model: Any = LlamaForCausalLM(
-            LlamaConfig(**SMALL, intermediate_size=16, num_key_value_heads=1)
-        )
-    elif kind == "gpt2":
-        sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 32, "n_positions": 32}
-        model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
-    else:
-        model = BertModel(BertConfig(**SMALL, intermediate_size=16), add_pooling_layer=False)
-    model.set_attn_implementation(attention)
-    return model.eval()
+    [tiny] = [tiny for tiny in (*ALL, *NO_OTHER) if tiny.name == kind]
+    return tiny.build(attention)
 
 
 @torch.no_grad()
 def run(kind: str, attention: str, ids: torch.Tensor, **given: Any) -> torch.Tensor:
-    if "use_cache" in given and kind == "bert":
-        given = {name: value for name, value in given.items() if name != "use_cache"}
     return model_of(kind, attention)(ids, **given)[0]
 
 
@@ -132,7 +64,7 @@ MASKS = {
     "packed and padded": mw.causal() & mw.documents(ids=[[0, 0, 0, 1, 1, 1, 1, -1], [0] * 8]),
     "window": mw.window(back=2),
     "prefix": mw.causal() | mw.prefix([3, 1]),
-    "by head": mw.by_head([mw.causal(), mw.window(back=1)]),
+    "by head": mw.by_head([mw.causal(), mw.window(back=1)] * 2),
     "encoder padding": mw.padding(lengths=[8, 5]),
     "encoder left padding": mw.padding(keep=KEEP.numpy() > 0),
     "encoder window": mw.window(2, 2),
@@ -146,10 +78,10 @@ CASES += [("bert", name) for name in MASKS]
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_model_sees_exactly_this_mask(kind: str, name: str, attention: str) -> None:
     mask = MASKS[name]
-    bound = mask.on(LENGTH, batch=2, heads=2)
+    bound = mask.on(LENGTH, batch=2, heads=4)
     given = mw.lower(bound, "hf", model="encoder" if kind == "bert" else "decoder")
     ids = torch.randint(1, 32, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-    allowed = np.broadcast_to(bound.dense(), (2, 2, LENGTH, LENGTH))
+    allowed = np.broadcast_to(bound.dense(), (2, 4, LENGTH, LENGTH))
     OURS["allowed"] = allowed
     right = run(kind, "judge", ids, **given)
     out = run(kind, attention, ids, **given)
@@ -194,14 +126,11 @@ def test_packed_documents_equal_documents_alone(
 
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("kind", [OPTForCausalLM, FalconForCausalLM])
+@pytest.mark.parametrize("kind", ["opt", "falcon"])
 def test_packed_documents_stay_separate_where_model_ignores_positions(
-    kind: Any, attention: str
+    kind: str, attention: str
 ) -> None:
-    torch.manual_seed(0)
-    sizes = {"ffn_dim": 16, "word_embed_proj_dim": 16} if kind is OPTForCausalLM else {}
-    model = kind(kind.config_class(**SMALL, **sizes)).eval()
-    model.set_attn_implementation(attention)
+    model = model_of(kind, attention)
     given = mw.lower(mw.recipes.packed(lengths=[[3, 5]]), "hf")
     ids = torch.arange(1, 9)[None]
     other = ids.clone()
@@ -243,10 +172,3 @@ def test_step_with_cache_equals_full_forward(attention: str) -> None:
         out = model(ids[:, 5:], past_key_values=past, **mw.lower(step, "hf")).logits
     real = KEEP[:, 5:].bool()
     assert torch.allclose(out[real], whole[:, 5:][real], atol=2e-5)
-
-
-def test_reader_without_mask() -> None:
-    shape = (1, 1, 1, 4)
-    assert transformers_reader.as_cells(None, shape, "decoder").all()
-    assert transformers_reader.as_cells(None, (1, 1, 3, 3), "decoder").sum() == 6
-    assert transformers_reader.as_cells(None, (1, 1, 3, 3), "encoder").all()

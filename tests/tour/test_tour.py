@@ -12,7 +12,7 @@ import pytest
 import maskwright as mw
 from maskwright import tour
 from maskwright._optional_deps import EXTRAS
-from tests._helpers.browser import Visit, chromium, skip_or_fail  # noqa: F401
+from tests._helpers.browser import Visit, axe_violations, chromium, overflow  # noqa: F401
 from tests.cli.conftest import cli  # noqa: F401
 
 if TYPE_CHECKING:
@@ -100,10 +100,6 @@ def test_the_page_is_accessible(
     chromium: Chromium,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    try:
-        from axe_playwright_python.sync_playwright import Axe
-    except ImportError:
-        skip_or_fail("axe is not installed. Run: pip install axe-playwright-python")
     with chromium.running_loop():
         visit = Visit(chromium.browser, "http://nowhere/")
         for lang, theme, width in (("en", "light", 360), ("zh", "dark", 1280)):
@@ -111,9 +107,8 @@ def test_the_page_is_accessible(
             file.write_text(tours[lang][1])
             page = visit.blank(screen=(width, 900), color_scheme=theme)
             page.goto(file.as_uri())
-            found = Axe().run(page).response["violations"]
-            assert [(fault["id"], fault["nodes"][0]["target"]) for fault in found] == []
-            assert page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0
+            assert axe_violations(page) == []
+            assert overflow(page) == 0
         assert visit.console_errors == []
         visit.close()
 

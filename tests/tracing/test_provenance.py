@@ -38,7 +38,7 @@ def test_forms_of_manual_attention(name: str, form: str) -> None:
     [call] = trace_unchanged(model.eval(), tokens())
     assert (call.layer, call.kernel) == ("0", "softmax")
     assert_visible(call, MASKS[name])
-    assert call.convention == "bool, True drops"
+    assert call.convention == "bool, True masks"
     assert call.q_shape == call.k_shape == call.v_shape == (B, H, T, D)
     assert call.shapes == ((B, T, C), (B, H, T, D), (B, H, T, T), (B, H, T, D), (B, T, C))
     assert torch.equal(call.mask_argument, ~keep)
@@ -124,7 +124,7 @@ def test_layers_that_share_buffer() -> None:
         return buffer.copy_(scores).masked_fill_(FUTURE, -INF)
 
     for call in trace(ResidualStack(ManualAttention(through), ManualAttention(through)), tokens()):
-        assert (call.mask, call.convention) == (CAUSAL, "bool, True drops")
+        assert (call.mask, call.convention) == (CAUSAL, "bool, True masks")
 
 
 class MixtureOfExperts(nn.Module):

@@ -52,7 +52,7 @@ def test_masks_before_softmax(how: str) -> None:
     assert call.mask_argument is not None or how == "index"
     words = {"where": "bool, True keeps", "add": "added", "add_": "added", "sub": "added"}
     if how != "index":
-        assert call.convention == words.get(how, "bool, True drops")
+        assert call.convention == words.get(how, "bool, True masks")
 
 
 NOT_MASKING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -132,7 +132,7 @@ def test_fully_masked_rows() -> None:
     )
     assert (call.visible == keep.numpy()).all()
     assert not call.after_softmax
-    assert call.convention == "bool, True drops"
+    assert call.convention == "bool, True masks"
     [call] = trace(
         ManualAttention(lambda s: s.masked_fill(~keep, -INF)), tokens()
     )  # the row is NaN

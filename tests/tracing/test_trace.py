@@ -135,13 +135,6 @@ def test_gradients_are_unchanged_by_recording() -> None:
         assert torch.equal(one, parameter.grad)
 
 
-def test_nested_recordings() -> None:
-    model = ResidualStack(causal_layer()).eval()
-    with recording(model) as outer, recording(model) as inner:
-        model(tokens())
-    assert [call.layer for call in outer.calls] == [call.layer for call in inner.calls]
-
-
 def test_default_device() -> None:
     with torch.device("cpu"):
         [call] = trace(causal_layer(), tokens())

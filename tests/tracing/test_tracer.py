@@ -12,6 +12,7 @@ from torch import nn
 
 import maskwright as mw
 from maskwright.tracing import AttentionCall, recording, trace
+from tests._helpers.tiny_models import ALL, WINDOW
 from tests._helpers.traced_modules import (
     CAUSAL,
     FUTURE,
@@ -51,7 +52,7 @@ def test_encoder_fast_path(nested: bool) -> None:
     for call in calls:
         assert call.kernel == "encoder fast path"
         assert call.mask == PADDING
-        assert call.convention == ("nested tensor" if nested else "bool, True drops")
+        assert call.convention == ("nested tensor" if nested else "bool, True masks")
         assert call.shapes[0] == call.shapes[-1] == (B, T, C)
         assert call.shapes[1:4] == ((B, H, T, D), (B, H, T, T), (B, H, T, D))
     calls = trace_unchanged(model, tokens(), mask=FUTURE)
@@ -121,13 +122,15 @@ def assert_visible_without_padding(call: AttentionCall, mask: Mask) -> None:
     np.testing.assert_array_equal(whole[rows], np.broadcast_to(cells(mask), whole.shape)[rows])
 
 
+def build(name: str, implementation: str = "eager") -> Any:
+    [tiny] = [tiny for tiny in ALL if tiny.name == name]
+    return tiny.build(implementation)
+
+
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral"])
 def test_decoders(name: str, implementation: str) -> None:
-    from tests._helpers.tiny_models import DECODERS, WINDOW
-
-    [tiny] = [tiny for tiny in DECODERS if tiny.name == name]
-    model = tiny.build(implementation)
+    model = build(name, implementation)
     calls = trace_unchanged(model, IDS, attention_mask=REAL)
     stem = "transformer.h.{}.attn" if name == "gpt2" else "model.layers.{}.self_attn"
     assert [call.layer for call in calls] == [stem.format(i) for i in range(2)]
@@ -143,40 +146,17 @@ def test_decoders(name: str, implementation: str) -> None:
     assert call.q_shape == (1, H, T, D)
 
 
-def test_bert() -> None:
-    import transformers
-
-    config = transformers.BertConfig(
-        vocab_size=40, hidden_size=C, intermediate_size=C, num_hidden_layers=2,
-        num_attention_heads=H,
-    )  # fmt: skip
-    for implementation in ("eager", "sdpa"):
-        config._attn_implementation = implementation
-        model = transformers.BertModel(config).eval()
-        calls = trace_unchanged(model, IDS, attention_mask=REAL)
-        assert [call.layer for call in calls] == [
-            f"encoder.layer.{i}.attention.self" for i in range(2)
-        ]
-        for call in calls:
-            assert call.mask == PADDING
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_bert(implementation: str) -> None:
+    calls = trace_unchanged(build("bert", implementation), IDS, attention_mask=REAL)
+    names = [f"bert.encoder.layer.{i}.attention.self" for i in range(2)]
+    assert [call.layer for call in calls] == names
+    assert [call.mask for call in calls] == [PADDING, PADDING]
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_encoder_decoders(name: str) -> None:
-    import transformers
-
-    if name == "t5":
-        config = transformers.T5Config(
-            vocab_size=40, d_model=C, d_kv=D, d_ff=C, num_layers=2, num_heads=H,
-            decoder_start_token_id=0,
-        )  # fmt: skip
-        model = transformers.T5ForConditionalGeneration(config).eval()
-    else:
-        from tests._helpers.tiny_models import SEQ2SEQ
-
-        config = transformers.BartConfig(**SEQ2SEQ)
-        config._attn_implementation = "eager"
-        model = transformers.BartForConditionalGeneration(config).eval()
+    model = build(name)
     target = torch.tensor([[1, 2, 3, 4], [4, 3, 2, 1]])
     calls = trace_unchanged(
         model, input_ids=IDS, attention_mask=REAL, decoder_input_ids=target, use_cache=False

@@ -86,6 +86,7 @@ class Task:
     default_training: ClassVar[TrainingConfig]  # the default hyperparameters
     default_batch_size: ClassVar[int]
     tokenizers: ClassVar[tuple[str, ...]] = ()  # attributes that a checkpoint stores
+    encode_special_tokens: ClassVar[bool] = False  # whether "<end>" in a text is plain text
     output_formats: ClassVar[tuple[str, ...]] = (".txt", ".json")
     probes: ClassVar[tuple[str, ...]] = ("leak", "reach", "gradient")  # of the audit
     model_class: ClassVar[Any]
@@ -121,7 +122,7 @@ class Task:
             "seed": self.options.seed,
             **{name: None if value is None else str(value) for name, value in own.items()},
             **{name: getattr(self, name).to_str() for name in self.tokenizers},
-            "model": asdict(self.model.config),
+            "model": asdict(self.model.config) if self.model_config else {},
         }
 
     @classmethod
@@ -153,6 +154,7 @@ class Task:
 
             for name in self.tokenizers:
                 setattr(self, name, Tokenizer.from_str(config[name]))
+                getattr(self, name).encode_special_tokens = self.encode_special_tokens
         self.model = self.make_model(type(self.model_config)(**config["model"]))
 
     # ── to be defined by each task ──────────────────────────────────────────────────────────
@@ -182,7 +184,7 @@ class Task:
         raise NotImplementedError
 
     def report(self) -> Iterator[str]:
-        """Held-out metrics beside those of a baseline, and examples, one line each."""
+        """Held-out metrics compared with those of a baseline, and examples, one line each."""
         raise NotImplementedError
 
     def score_generation(self, reference: Any) -> tuple[str, float]:

@@ -1,7 +1,7 @@
 """Checkpoints of a training run: tensors in safetensors, everything else in JSON, no pickle.
 
 A checkpoint is a folder with `model.safetensors`, `state.json` and, to resume from,
-`optimizer.safetensors`. A new one is written beside the old one and then renamed; if the process is
+`optimizer.safetensors`. A new one is written next to the old one and then renamed; if the process is
 killed in between, the old one still exists, under its own name or as `NAME.old`. Single-process and
 distributed runs write the same format, so either can resume the other.
 """

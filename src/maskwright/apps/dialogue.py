@@ -1,9 +1,9 @@
 """Dialogue: a GPT that replies to a prompt, under a prefix-LM mask over packed examples.
 
 The tokens of a prompt attend to each other in both directions, those of the reply to the prompt and
-their own past. Several examples share a row and do not see each other. The mask depends on how a
-batch is packed, so each batch has its own. The data is the ChatterBot corpus in one of its
-languages, or any pairs. The report compares the model with a unigram model.
+their own past. Several examples are packed into a row and do not attend to each other. The mask
+depends on how a batch is packed, so each batch has its own. The data is the ChatterBot corpus in one
+of its languages, or any pairs. The report compares the model with a unigram model.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class Dialogue(Task):
     )
     default_batch_size = 8  # rows of packed examples
     tokenizers = ("tokenizer",)
+    encode_special_tokens = True
     probes = ("leak", "reach", "documents")
     model_config = CONFIG
 
@@ -136,14 +137,9 @@ class Dialogue(Task):
             self.tokenizer = character_tokenizer(texts)
         else:
             self.tokenizer = bpe_tokenizer(texts, VOCAB_SIZE)
-        self.tokenizer.encode_special_tokens = True  # "<end>" in a text is plain text
+        self.tokenizer.encode_special_tokens = self.encode_special_tokens
         self.training = self._examples(training)
         self.held_out = self._examples(self.held_out_pairs)
-
-    def restore(self, config: Mapping[str, Any]) -> None:
-        """Sets the attributes that `config` describes."""
-        super().restore(config)
-        self.tokenizer.encode_special_tokens = True
 
     def default_mask(self) -> None:
         """None: the mask of each batch."""
@@ -183,7 +179,7 @@ class Dialogue(Task):
         return f"{prompt} → {self._greedy_reply(prompt)}"
 
     def report(self) -> Iterator[str]:
-        """Held-out perplexity beside that of a unigram model, and examples."""
+        """Held-out perplexity compared with that of a unigram model, and examples."""
         self.model.eval()
         own, unigram = math.exp(self.evaluate()), math.exp(self.unigram_loss())
         yield (
@@ -238,7 +234,7 @@ class Dialogue(Task):
         return [token for token in ids[len(prompt) + 1 :] if token != END_ID]
 
     def chat(self, lines: Iterable[str]) -> Iterator[str]:
-        """Replies to each line by itself; an error is printed and the chat goes on."""
+        """Replies to each line by itself; an error is printed and the chat continues."""
         for line in lines:
             if not line.strip():
                 continue

@@ -130,9 +130,7 @@ class DDP(SingleProcess):
 
     def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         """A context for one micro-batch; gradients are averaged after the last one."""
-        context: contextlib.AbstractContextManager[Any]
-        context = contextlib.nullcontext() if last else self._module.no_sync()
-        return context
+        return contextlib.nullcontext() if last else self._module.no_sync()
 
     @contextlib.contextmanager
     def context_parallel(self, model: nn.Module) -> Iterator[None]:

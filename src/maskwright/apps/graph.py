@@ -149,15 +149,8 @@ class Graph(Task):
         return Ensemble(len(self.club.sides), self.mask, self.options.seed)
 
     def config(self) -> dict[str, Any]:
-        """The whole club, so that a checkpoint needs no data."""
-        return {
-            "version": self.version,
-            "mask": repr(self.mask),
-            "batch_size": self.batch_size,
-            "seed": self.options.seed,
-            "club": asdict(self.club),
-            "model": {},
-        }
+        """With the whole club, so that a checkpoint needs no data."""
+        return {**super().config(), "club": asdict(self.club)}
 
     def restore(self, config: Mapping[str, Any]) -> None:
         """Sets the attributes that `config` describes."""

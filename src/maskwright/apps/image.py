@@ -119,7 +119,7 @@ class Image(Task):
         return "\n".join(" ".join(row) for row in zip(*map(braille, images), strict=True))
 
     def report(self) -> Iterator[str]:
-        """Held-out loss beside that of independent pixels, and how many digits are recognised."""
+        """Held-out loss compared with that of independent pixels, and how many digits are recognised."""
         yield (
             f"held-out loss {self.evaluate():.3f} nats/pixel; "
             f"pixels independent given the digit: {self.independent_loss():.3f}"

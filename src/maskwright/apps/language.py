@@ -25,15 +25,10 @@ BLOCK_SIZE = 128
 HELD_OUT = 0.1  # the end of the text
 NUM_WINDOWS = 64  # of the held-out text, per evaluation
 NUM_SCORED = 32  # generated texts to be scored
-CONFIGS = {
-    "gpt": GPTConfig(0, BLOCK_SIZE, n_embd=128, n_head=4, n_layer=4),
-    "v4": GPTConfig(0, BLOCK_SIZE, n_embd=128, n_head=8, n_layer=1),
-    "v3": GPTConfig(0, BLOCK_SIZE, n_embd=128, n_head=1, n_layer=1),
-}
-TRAINING = {
-    "gpt": TrainingConfig(max_steps=800, learning_rate=2e-3),
-    "v4": TrainingConfig(max_steps=1500, learning_rate=3e-3),
-    "v3": TrainingConfig(max_steps=1500, learning_rate=3e-3),
+PRESETS = {  # the sizes of the model, and hyperparameters of training
+    "gpt": (GPTConfig(0, BLOCK_SIZE, n_embd=128, n_head=4, n_layer=4), TrainingConfig(800, 2e-3)),
+    "v4": (GPTConfig(0, BLOCK_SIZE, n_embd=128, n_head=8, n_layer=1), TrainingConfig(1500, 3e-3)),
+    "v3": (GPTConfig(0, BLOCK_SIZE, n_embd=128, n_head=1, n_layer=1), TrainingConfig(1500, 3e-3)),
 }
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # ids and labels, (B, T) each
@@ -44,18 +39,18 @@ class Language(Task):
 
     name = "language"
     summary = "a character-level language model: BabyGPT v3, v4, and a GPT"
-    versions = ("gpt", "v4", "v3")
+    versions = tuple(PRESETS)
     own_data = ("text",)
     default_batch_size = 32
     tokenizers = ("tokenizer",)
-    model_config = CONFIGS["gpt"]
+    model_config = PRESETS["gpt"][0]
 
     model: GPT | BabyGPT
 
     @classmethod
     def training_config(cls, options: TaskOptions) -> TrainingConfig:
         """Some minutes on two cores."""
-        return replace(TRAINING[cls.resolve_version(options)], seed=options.seed)
+        return replace(PRESETS[cls.resolve_version(options)][1], seed=options.seed)
 
     def load_data(self) -> None:
         """The user's text or Python's help, split into training and held-out."""
@@ -68,7 +63,7 @@ class Language(Task):
 
     def make_config(self) -> GPTConfig:
         """The sizes of the version."""
-        return replace(CONFIGS[self.version], vocab_size=self.tokenizer.get_vocab_size())
+        return replace(PRESETS[self.version][0], vocab_size=self.tokenizer.get_vocab_size())
 
     def make_model(self, config: GPTConfig) -> GPT | BabyGPT:
         """A GPT, or a BabyGPT for v3 and v4."""
@@ -101,7 +96,7 @@ class Language(Task):
         return next(self.predict(prompt)).strip()
 
     def report(self) -> Iterator[str]:
-        """Held-out loss beside that of a bigram model, and a sample."""
+        """Held-out loss compared with that of a bigram model, and a sample."""
         yield (
             f"held-out loss {self.evaluate():.3f} nats/character; "
             f"bigram model: {self.bigram_loss():.3f}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, replace
+from statistics import fmean as mean
 from typing import TYPE_CHECKING, Any
 
 from maskwright._optional_deps import require
@@ -25,61 +26,68 @@ MIN_STEPS = 100  # fewer steps do not tell the masks apart
 
 
 @dataclass(frozen=True)
+class MaskRun:
+    """A training run with one mask."""
+
+    mask: str
+    result: TrainingResult
+    sample: str
+    score: float  # of free generation
+
+    @property
+    def losses(self) -> list[float]:
+        """The training loss of each step."""
+        return self.result.state.losses
+
+    @property
+    def final_loss(self) -> float:
+        """The mean training loss over the last tenth of the steps."""
+        return mean(self.losses[-max(1, len(self.losses) // 10) :])
+
+
+@dataclass(frozen=True)
 class MaskAblation:
     """Two training runs of one task: with its own mask first, then with the other."""
 
-    names: tuple[str, str]
-    results: tuple[TrainingResult, TrainingResult]
-    samples: tuple[str, str]
-    metric: str  # of free generation
-    scores: tuple[float, float]
-
-    @property
-    def final_losses(self) -> tuple[float, float]:
-        """The mean training loss over the last tenth of the steps."""
-        losses = [result.state.losses for result in self.results]
-        first, second = (_mean(x[-max(1, len(x) // 10) :]) for x in losses)
-        return first, second
+    own: MaskRun
+    other: MaskRun
+    metric: str  # of the scores
 
     def as_dict(self) -> dict[str, Any]:
         """All losses, samples and scores as plain data."""
         return {
-            name: {
-                "losses": result.state.losses,
-                "evaluations": result.state.evaluations,
-                "sample": sample,
-                "score": {"metric": self.metric, "value": score},
+            run.mask: {
+                "losses": run.losses,
+                "evaluations": run.result.state.evaluations,
+                "sample": run.sample,
+                "score": {"metric": self.metric, "value": run.score},
             }
-            for name, result, sample, score in zip(
-                self.names, self.results, self.samples, self.scores, strict=True
-            )
+            for run in (self.own, self.other)
         }
 
     def __str__(self) -> str:
-        top = max(max(result.state.losses) for result in self.results)
+        top = max(*self.own.losses, *self.other.losses)
         lines = []
-        for name, result, loss, sample, score in zip(
-            self.names, self.results, self.final_losses, self.samples, self.scores, strict=True
-        ):
-            shown = sample.splitlines() if sample.strip() else ["(only white space)"]
-            lines += [name, f"  {sparkline(result.state.losses, top)}  {loss:.3f}"]
-            lines += [f"  {self.metric}: {score:.3f}", "  sample:"]
+        for run in (self.own, self.other):
+            shown = run.sample.splitlines() if run.sample.strip() else ["(only white space)"]
+            lines += [run.mask, f"  {sparkline(run.losses, top)}  {run.final_loss:.3f}"]
+            lines += [f"  {self.metric}: {run.score:.3f}", "  sample:"]
             lines += [*(f"    {line}" for line in shown), ""]
         return "\n".join([*lines, self.conclusion()])
 
     def conclusion(self) -> str:
         """One sentence on the training losses."""
-        steps = min(len(result.state.losses) for result in self.results)
+        steps = min(len(self.own.losses), len(self.other.losses))
         if steps < MIN_STEPS:
             return (
                 f"{steps} steps are too few to tell the masks apart. Pass --max-steps of at least "
                 f"{MIN_STEPS}."
             )
-        own, other = (max(loss, 1e-9) for loss in self.final_losses)
+        own, other = (max(run.final_loss, 1e-9) for run in (self.own, self.other))
         ratio = (
             f"{own / other:.1f} times lower" if other <= own else f"{other / own:.1f} times higher"
         )
-        return f"The training loss with {self.names[1]} is {ratio}."
+        return f"The training loss with {self.other.mask} is {ratio}."
 
     def plot(self, file_format: str) -> bytes:
         """Both loss curves as "svg" or "png"."""
@@ -89,12 +97,10 @@ class MaskAblation:
         figure = Figure(figsize=(7, 3.6), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        for name, result, score, color in zip(
-            self.names, self.results, self.scores, COLORS, strict=True
-        ):
-            size, means = averaged(result.state.losses, PLOT_POINTS)
+        for run, color in zip((self.own, self.other), COLORS, strict=True):
+            size, means = averaged(run.losses, PLOT_POINTS)
             steps = [size * (n + 0.5) for n in range(len(means))]
-            axes.plot(steps, means, color=color, label=f"{name:.40} ({score:.2f})")
+            axes.plot(steps, means, color=color, label=f"{run.mask:.40} ({run.score:.2f})")
         axes.set(xlabel="step", ylabel="training loss", ylim=(0, None))
         axes.legend(title=f"in brackets: {self.metric}", title_fontsize="small", frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
@@ -113,19 +119,15 @@ def compare_masks(
 ) -> MaskAblation:
     """Trains an app with its own mask, then with another one, and compares the two."""
     tasks = app(options), app(replace(options, mask=mask))
-    results, samples, scores = [], [], []
+    runs = []
     for task in tasks:
         log(f"training with {task.describe_mask()}")
-        results.append(train(task, config, on_step=on_step))
-        samples.append(task.sample())
-        scores.append(task.score_generation(tasks[0]))
-    return MaskAblation(
-        (tasks[0].describe_mask(), tasks[1].describe_mask()),
-        (results[0], results[1]),
-        (samples[0], samples[1]),
-        scores[0][0],
-        (scores[0][1], scores[1][1]),
-    )
+        result = train(task, config, on_step=on_step)
+        sample = task.sample()
+        metric, score = task.score_generation(tasks[0])
+        runs.append(MaskRun(task.describe_mask(), result, sample, score))
+    own, other = runs
+    return MaskAblation(own, other, metric)
 
 
 def sparkline(losses: list[float], top: float) -> str:
@@ -147,8 +149,4 @@ def averaged(losses: list[float], points: int) -> tuple[int, list[float]]:
     (2, [3.0, 2.0])
     """
     size = max(1, len(losses) // points)
-    return size, [_mean(losses[n : n + size]) for n in range(0, len(losses), size)]
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+    return size, [mean(losses[n : n + size]) for n in range(0, len(losses), size)]

@@ -71,6 +71,7 @@ class MaskedLM(Task):
     default_training = TrainingConfig(1200, learning_rate=2e-3, warmup_steps=100, eval_interval=100)
     default_batch_size = 64
     tokenizers = ("tokenizer",)
+    encode_special_tokens = True
     probes = ("leak", "reach", "padding")
     model_class, model_config = Bert, CONFIG
 
@@ -83,14 +84,9 @@ class MaskedLM(Task):
         training, self.held_out_sentences = split_held_out(split_sentences(text))
         self.tokenizer = bpe_tokenizer(training, VOCAB_SIZE)
         self.tokenizer.add_special_tokens([MASK])
-        self.tokenizer.encode_special_tokens = True  # "<end>" in a text is plain text
+        self.tokenizer.encode_special_tokens = self.encode_special_tokens
         self.training = sorted(map(self._encode, training), key=len)
         self.held_out = [self._encode(sentence) for sentence in self.held_out_sentences]
-
-    def restore(self, config: Mapping[str, Any]) -> None:
-        """Sets the attributes that `config` describes."""
-        super().restore(config)
-        self.tokenizer.encode_special_tokens = True
 
     def default_mask(self) -> Mask:
         """All tokens, without padding."""
@@ -132,7 +128,7 @@ class MaskedLM(Task):
         return next(self._examples(), "")
 
     def report(self) -> Iterator[str]:
-        """Held-out loss and accuracy beside those of a unigram model, and examples."""
+        """Held-out loss and accuracy compared with those of a unigram model, and examples."""
         self.model.eval()
         unigram_loss, unigram_accuracy = self.unigram_scores()
         yield (

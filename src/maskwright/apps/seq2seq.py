@@ -182,11 +182,7 @@ class Seq2SeqTask(Task):
         """Target and source tokens, without padding."""
         return batch.num_labels + int((batch.source != PAD_ID).sum())
 
-    def evaluate(self) -> float:
-        """Mean loss per held-out target token."""
-        return self.held_out_loss()
-
-    def held_out_loss(self, *, drop_source: bool = False) -> float:
+    def evaluate(self, *, drop_source: bool = False) -> float:
         """Mean loss per held-out target token, with the source or without."""
         pairs = evenly_spaced(self.dataset.held_out, NUM_EVALUATED)
         if drop_source:

@@ -74,8 +74,8 @@ class Summarisation(Seq2SeqTask):
         return f"{summary} (original: {original})"
 
     def report(self) -> Iterator[str]:
-        """Loss with and without the source, ROUGE beside that of the body's first words, examples."""
-        with_source, without = self.held_out_loss(), self.held_out_loss(drop_source=True)
+        """Loss with and without the source, ROUGE compared with the body's first words, examples."""
+        with_source, without = self.evaluate(), self.evaluate(drop_source=True)
         yield (
             f"held-out loss {with_source:.3f} nats/token with the source, {without:.3f} without: "
             f"{1 - with_source / without:.1%} lower"

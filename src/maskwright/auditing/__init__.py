@@ -87,7 +87,7 @@ def audit(
     budget: str | float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> AuditReport:
-    """Test, as a black box, whether a model respects its attention mask.
+    """Tests, as a black box, whether a model respects its attention mask.
 
     The audit changes inputs on which an output must not depend, and inputs on which it must. It
     changes, adds, removes and moves padding, cuts and extends the sequence, and runs sequences

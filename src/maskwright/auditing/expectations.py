@@ -280,7 +280,7 @@ def propose(
 
 
 def terms_of(mask: Mask) -> tuple[Mask, ...]:
-    """The terms of a conjunction; a mask that is none is its own only term."""
+    """The terms of a conjunction; for any other mask, the mask itself."""
     return mask.terms if isinstance(mask, And) else (mask,)
 
 

@@ -107,7 +107,7 @@ def influence(
     by: str = "change",
     seed: int = 0,
 ) -> Influence:
-    """Measure which output of a model depends on which position of an input.
+    """Measures which output of a model depends on which input position.
 
     Each position is changed by itself, and all outputs are compared with those of the unchanged
     inputs. Dropout is off, and every run uses the same random seed.

@@ -43,6 +43,17 @@ Data = Annotated[str | None, _option(DATA, "Another data set of the app.")]
 MaxSteps = Annotated[int | None, _option(OPTIMISATION, "Training steps.", *MAX_STEPS, min=1)]
 Seed = Annotated[int, _option(OPTIMISATION, "Random seed.")]
 Device = Annotated[str, _option(OPTIMISATION, "cpu, cuda, or auto.")]
+Accumulation = Annotated[int, _option(OPTIMISATION, "Batches per optimizer step.", min=1)]
+EvalInterval = Annotated[int | None, _option(OPTIMISATION, "Steps between evaluations.", min=1)]
+Compile = Annotated[bool, _option(OPTIMISATION, "Use torch.compile.", "--compile")]
+OutputDir = Annotated[Path | None, _option(OUTPUT, "Folder of the run. Default: runs/APP-VERSION.")]
+SaveInterval = Annotated[int | None, _option(OUTPUT, "Steps between checkpoints.", min=1)]
+Resume = Annotated[bool, _option(OUTPUT, "Continue from the last checkpoint.", "--resume")]
+Overwrite = Annotated[bool, _option(OUTPUT, "Replace the run in the folder.", "--overwrite")]
+TraceBatch = Annotated[bool, _option(OUTPUT, "Print the shapes of a batch first.", "--trace")]
+Run = Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/APP-VERSION.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Maximum number of generated tokens.")]
+NumSamples = Annotated[int | None, typer.Option(min=1, help="Images per digit (image).")]
 
 
 @command("maskwright apps")
@@ -77,39 +88,23 @@ def train(
     batch_size: Annotated[int | None, _option(DATA, "Sequences per batch.", min=1)] = None,
     max_steps: MaxSteps = None,
     learning_rate: Annotated[float | None, _option(OPTIMISATION, "Maximum learning rate.")] = None,
-    gradient_accumulation_steps: Annotated[
-        int, _option(OPTIMISATION, "Batches per optimizer step.", min=1)
-    ] = 1,
-    eval_interval: Annotated[
-        int | None, _option(OPTIMISATION, "Steps between evaluations.", min=1)
-    ] = None,
+    gradient_accumulation_steps: Accumulation = 1,
+    eval_interval: EvalInterval = None,
     patience: Annotated[
         int | None, _option(OPTIMISATION, "Early stopping: evaluations without improvement.", min=1)
     ] = None,
     seed: Seed = 0,
     device: Device = "auto",
-    compile_model: Annotated[
-        bool, _option(OPTIMISATION, "Use torch.compile.", "--compile")
-    ] = False,
+    compile_model: Compile = False,
     bf16: Annotated[bool, _option(OPTIMISATION, "bfloat16 autocast.", "--bf16")] = False,
     dp: Annotated[int, _option(DISTRIBUTED, "Data parallel ranks.", min=1)] = 1,
     cp: Annotated[int, _option(DISTRIBUTED, "Context parallel ranks.", min=1)] = 1,
     fsdp: Annotated[bool, _option(DISTRIBUTED, "Shard the weights over ranks.", "--fsdp")] = False,
-    output_dir: Annotated[
-        Path | None, _option(OUTPUT, "Folder of the run. Default: runs/APP-VERSION.")
-    ] = None,
-    save_interval: Annotated[
-        int | None, _option(OUTPUT, "Steps between checkpoints.", min=1)
-    ] = None,
-    resume: Annotated[
-        bool, _option(OUTPUT, "Continue from the last checkpoint.", "--resume")
-    ] = False,
-    overwrite: Annotated[
-        bool, _option(OUTPUT, "Replace the run in the folder.", "--overwrite")
-    ] = False,
-    trace: Annotated[
-        bool, _option(OUTPUT, "Print the shapes of a batch first.", "--trace")
-    ] = False,
+    output_dir: OutputDir = None,
+    save_interval: SaveInterval = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    trace: TraceBatch = False,
     audit: Annotated[bool, _option(OUTPUT, "Audit the trained model in full.", "--audit")] = False,
 ) -> None:
     """Train an app and print a report. Ctrl-C saves a checkpoint; --resume continues from it."""
@@ -191,12 +186,8 @@ def generate(
     name: Name,
     text: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt.")] = None,
     version: Version = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder of the run. Default: runs/APP-VERSION.")
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of generated tokens.")
-    ] = None,
+    checkpoint: Run = None,
+    max_new_tokens: MaxTokens = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy decoding.")] = None,
     top_k: Annotated[
         int | None, typer.Option(min=1, help="Sample from, or list, the k most likely tokens.")
@@ -205,9 +196,7 @@ def generate(
     num_beams: Annotated[
         int | None, typer.Option(min=1, help="Beam width (translation, summarisation).")
     ] = None,
-    num_samples: Annotated[
-        int | None, typer.Option(min=1, help="Images per digit (image).")
-    ] = None,
+    num_samples: NumSamples = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     output: Annotated[
         Path | None,

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from maskwright.cli import options as opt
+from maskwright.cli.errors import UsageError
 from maskwright.cli.main import command
 from maskwright.cli.output import status, table, write, write_result
-from maskwright.errors import ArgumentError, FrameError, MaskError
+from maskwright.errors import FrameError, MaskError
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +89,7 @@ def audit(
     not run, or could not have failed. With --baseline, 1 means new findings, and 3 means that a
     probe lost its result.
 
-    It runs on random ids, unless the target provides its inputs.
+    It runs on random ids, unless MODEL provides its inputs.
     """
     chosen = opt.choose_format(form, output, opt.REPORT)
     from maskwright.auditing import report_ci
@@ -196,7 +197,7 @@ def run_trace(model: Any, inputs: Any) -> Trace:
     """Traces one forward pass. Inputs are a tensor, a tuple of arguments, or a dict of them.
 
     Raises:
-        ArgumentError: If the model raises.
+        UsageError: If the model raises.
 
     >>> import torch
     >>> run_trace(torch.nn.Identity(), torch.ones(1, 2))
@@ -212,23 +213,21 @@ def run_trace(model: Any, inputs: Any) -> Trace:
     except MaskError:
         raise
     except Exception as error:
-        raise ArgumentError(
-            f"The model raises {brief(error)}. Let the target return (model, inputs) that fit."
-        ) from error
+        raise UsageError("model_raises", error=brief(error)) from error
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────
 
 
 class Loaded(NamedTuple):
-    """A model, and its inputs if the target provides them."""
+    """A model, and its inputs if MODEL provides them."""
 
     model: Any
     inputs: Any = None
 
 
 def _load_with_inputs(target: str, expects: str, seed: int, **sizes: Any) -> Loaded:
-    """A model, with random inputs unless the target provides them."""
+    """A model, with random inputs unless MODEL provides them."""
     model, inputs = load_model(target, seed)
     if inputs is None:
         inputs = make_inputs(model, expects, **sizes, seed=seed)
@@ -239,19 +238,19 @@ def load_model(target: str, seed: int = 0) -> Loaded:
     """Loads a model from `module:attribute` or `hf:PATH`.
 
     Raises:
-        ArgumentError: If the target is not a model, or it cannot be built.
+        UsageError: If the target is not a model, or it cannot be built.
 
     >>> load_model("torch.nn:Identity").model
     Identity()
     >>> load_model("torch.nn:Identiti")
     Traceback (most recent call last):
-    maskwright.errors.ArgumentError: torch.nn has no Identiti. Did you mean Identity?
+    maskwright.cli.errors.UsageError: torch.nn has no Identiti. Did you mean Identity?
     """
     import torch
 
     module, colon, name = target.partition(":")
     if not (module and colon and name):
-        raise ArgumentError(f"{target!r} is not a model. Expected module:attribute or hf:PATH.")
+        raise UsageError("not_a_target", target=target)
     if module == "hf":
         return Loaded(_load_checkpoint(name, seed))
     torch.manual_seed(seed)
@@ -275,21 +274,15 @@ def _import_attribute(module: str, name: str) -> Any:
     except Exception as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name is not None
         if absent and f"{module}.".startswith(f"{error.name}."):  # type: ignore[attr-defined]
-            fix = "Run this in its directory."
-            message = f"There is no module {module}, neither in {here} nor installed. {fix}"
-        else:
-            message = f"Importing {module} raises {brief(error)}. Fix that first."
-        raise ArgumentError(message) from error
+            raise UsageError("no_module", module=module, here=here) from error
+        raise UsageError("import_raises", module=module, error=brief(error)) from error
     path = module
     for part in name.split("."):
         if not hasattr(found, part):
             near = difflib.get_close_matches(part, dir(found), n=1)
-            fix = (
-                f"Did you mean {near[0]}?"
-                if near
-                else "Pass a model, or a function that builds one."
-            )
-            raise ArgumentError(f"{path} has no {part}. {fix}")
+            if near:
+                raise UsageError("attribute_like", path=path, name=part, near=near[0])
+            raise UsageError("no_attribute", path=path, name=part)
         found, path = getattr(found, part), f"{path}.{part}"
     return found
 
@@ -303,19 +296,15 @@ def _build(target: str, found: Any) -> Loaded:
 
     if not isinstance(found, (nn.Module, tuple)):
         if not callable(found):
-            raise ArgumentError(
-                f"{target} is {describe_type(found)}. Pass a module, or a function that builds one."
-            )
+            raise UsageError("not_a_model", target=target, kind=describe_type(found))
         try:
             found = found()
         except Exception as error:
-            raise ArgumentError(
-                f"{target}() raises {brief(error)}. Fix that first, or pass another function."
-            ) from error
+            raise UsageError("target_raises", target=target, error=brief(error)) from error
     loaded = Loaded(*found) if isinstance(found, tuple) and len(found) == 2 else Loaded(found)
     if not callable(loaded.model):
         kind = f"a tuple of {len(found)}" if isinstance(found, tuple) else describe_type(found)
-        raise ArgumentError(f"{target} returns {kind}. Return a model, or (model, inputs).")
+        raise UsageError("target_returns", target=target, kind=kind)
     return loaded
 
 
@@ -329,10 +318,7 @@ def _load_checkpoint(name: str, seed: int) -> Any:
     path = Path(name)
     config = path / "config.json" if path.is_dir() else path
     if not config.is_file():
-        missing = f"There is no config.json in {name}" if path.is_dir() else f"There is no {name}"
-        raise ArgumentError(
-            f"{missing}. Pass a local directory with a config.json, or its path: nothing is downloaded."
-        )
+        raise UsageError("no_config", path=config)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     with require("hf"):
         import transformers
@@ -348,9 +334,7 @@ def _load_checkpoint(name: str, seed: int) -> Any:
             torch.manual_seed(seed)
             model = auto.from_config(read)
     except Exception as error:
-        raise ArgumentError(
-            f"transformers cannot load {name}: {brief(error)}. Pass what save_pretrained wrote."
-        ) from error
+        raise UsageError("not_a_checkpoint", path=name, error=brief(error)) from error
     return model.eval()
 
 
@@ -378,7 +362,7 @@ def make_inputs(
     """Returns random ids for a model, with padding where the expected mask has some.
 
     Raises:
-        ArgumentError: If the model does not take ids, or an option does not apply to it.
+        UsageError: If the model does not take ids, or an option does not apply to it.
 
     >>> import torch
     >>> model = torch.nn.Embedding(10, 4)
@@ -399,7 +383,7 @@ def make_inputs(
         given = {"--batch": batch, "--vocab-size": vocab_size, "--pad-id": pad_id}
         for option, value in given.items():
             if value is not None:
-                raise ArgumentError(f"{option} {value}: the model's config sets it. Omit {option}.")
+                raise UsageError("set_by_config", option=option, value=value)
         return huggingface.make_inputs(model, length)
     mask = expected if isinstance(expected, Mask) else None
     if batch is None:
@@ -415,10 +399,7 @@ def make_inputs(
         padded = torch.from_numpy(~expect(mask, length, length, batch, layers=1).direct.any(1))
     if bool(padded.any()):
         if pad_id is None and not has_mask:
-            raise ArgumentError(
-                "The mask expects padding, and the model has no attention_mask. Pass --pad-id, or let "
-                "the target return (model, inputs)."
-            )
+            raise UsageError("no_padding")
         ids = ids.masked_fill(padded, 0 if pad_id is None else pad_id)
     return {first: ids, "attention_mask": (~padded).long()} if has_mask else ids
 
@@ -454,9 +435,7 @@ def _usable_ids(model: Any, vocab_size: int | None, pad_id: int | None) -> torch
     size = _vocab_size(model) if vocab_size is None else vocab_size
     known = [n for n in range(1, size) if n not in special]
     if len(known) < 2:
-        raise ArgumentError(
-            f"--vocab-size {size} leaves {len(known)} ids to draw from. Pass a larger one."
-        )
+        raise UsageError("vocab_size", size=size, count=len(known))
     return torch.tensor(known)
 
 
@@ -468,14 +447,11 @@ def _vocab_size(model: Any) -> int:
 
     if is_transformers_model(model):
         return int(model.get_input_embeddings().num_embeddings)
-    fix = "Let the target return (model, inputs), or pass --vocab-size if it takes ids."
     named = model.named_parameters() if isinstance(model, nn.Module) else iter(())
     name, _ = next(named, ("", None))
     if not name:
-        raise ArgumentError(f"The model has no nn.Embedding. {fix}")
+        raise UsageError("no_embedding")
     owner = model.get_submodule(name.rpartition(".")[0])
     if not isinstance(owner, nn.Embedding):
-        raise ArgumentError(
-            f"The model's first weight, {name}, is not an nn.Embedding's: it may not take ids. {fix}"
-        )
+        raise UsageError("first_weight", name=name)
     return int(owner.num_embeddings)

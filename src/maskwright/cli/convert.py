@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from maskwright.cli import options as opt
+from maskwright.cli.errors import UsageError
 from maskwright.cli.main import command
 from maskwright.cli.output import scene_text, table, write, write_result, write_scene
-from maskwright.errors import ArgumentError, MissingError
+from maskwright.errors import MissingError
 
 if TYPE_CHECKING:
     from maskwright.core.expr import Mask
@@ -217,26 +218,22 @@ def read_array(path: Path, name: str | None = None) -> Any:
     """Returns the array of a file that has one, else the array called `name`.
 
     Raises:
-        ArgumentError: If the file or the array does not exist, or cannot be read.
+        UsageError: If the file or the array does not exist, or cannot be read.
     """
     suffix = path.suffix.lower()
     if suffix not in ARRAY_SUFFIXES:
-        raise ArgumentError(
-            f"{path} is not a mask array. Expected a file {', '.join(ARRAY_SUFFIXES)}."
-        )
+        raise UsageError("not_an_array", path=path, known=", ".join(ARRAY_SUFFIXES))
     if not path.is_file():
-        raise ArgumentError(f"There is no file {path}. Check the path.")
+        raise UsageError("no_file", path=path)
     try:
         return _read(path, suffix, name)
-    except (ArgumentError, MissingError):
+    except (UsageError, MissingError):
         raise
     except RecursionError:
-        raise ArgumentError(f"{path} is nested too deeply. Pass an array of 1 to 4 axes.") from None
+        raise UsageError("nested", path=path) from None
     except Exception as error:  # of numpy, json or safetensors
         reason = str(error).partition("\n")[0][:120] or type(error).__name__
-        raise ArgumentError(
-            f"{path} cannot be read as {suffix}: {reason}. Save the array again in this format."
-        ) from error
+        raise UsageError("not_readable", path=path, suffix=suffix, error=reason) from error
 
 
 def _is_file(text: str) -> bool:
@@ -261,7 +258,7 @@ def _read(path: Path, suffix: str, name: str | None) -> Any:
     if isinstance(data, dict):
         return np.array(data[_choose(path, list(data), name)])
     if name is not None:
-        raise ArgumentError(f"{path} contains one array without a name. Omit --name.")
+        raise UsageError("no_name", path=path)
     if suffix == ".json":
         return np.array(data)
     return _read_csv(path) if suffix == ".csv" else np.load(path, allow_pickle=False)
@@ -272,9 +269,10 @@ def _choose(path: Path, names: list[str], name: str | None) -> str:
         return names[0]
     if name in names:
         return name
-    problem = "it has several arrays" if name is None else f"it has no {name}"
-    known = ", ".join(sorted(names)[:20]) or "nothing"
-    raise ArgumentError(f"{path}: {problem}. Pass --name with one of: {known}.")
+    if not names:
+        raise UsageError("no_arrays", path=path)
+    code = "several_arrays" if name is None else "unknown_name"
+    raise UsageError(code, path=path, name=name, known=", ".join(sorted(names)[:20]))
 
 
 def _read_csv(path: Path) -> Any:
@@ -283,7 +281,7 @@ def _read_csv(path: Path) -> Any:
     lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     rows = [[cell.strip().lower() for cell in line.split(",")] for line in lines]
     if len({len(row) for row in rows}) != 1:
-        raise ArgumentError(f"{path}: expected rows of the same length. Pass one row per query.")
+        raise UsageError("ragged", path=path)
     values = np.array(
         [[{"true": 1.0, "false": 0.0}.get(cell, cell) for cell in row] for row in rows], np.float64
     )

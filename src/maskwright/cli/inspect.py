@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskwright.cli import options as opt
+from maskwright.cli.errors import UsageError
 from maskwright.cli.main import command
 from maskwright.cli.output import scene_text, table, write_result, write_scene
-from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ MAX_JSON_ROWS = 4096  # rows whose spans `show --format json` lists
     'maskwright show "causal()"',
     'maskwright show "causal() & padding(lengths=[3, 5])" --size 5',
     'maskwright show "causal()" --tokens "我 喜欢 喝 茶"',
-    'maskwright show "window(back=255) | keys(range(4))" --size 65536 -o mask.svg',
+    'maskwright show "window(back=255) | keys(range(4)) & causal()" --size 65536 -o mask.svg',
 )
 def show(
     expression: opt.Expression,
@@ -200,7 +200,13 @@ def explain(
         )
     else:
         walk = walkthrough(sentence, mask, **options)
-        write_scene(chosen, output, walk.scene, walk.as_dict, lambda: str(walk))
+        write_scene(
+            chosen,
+            output,
+            lambda: walk.scene(lang=lang),
+            walk.as_dict,
+            lambda: walk.text(lang),
+        )
 
 
 @command("maskwright recipes", "maskwright recipes longformer")
@@ -246,7 +252,7 @@ def _split(tokens: str) -> list[str]:
 
     found = split_tokens(tokens)
     if not found:
-        raise ArgumentError("--tokens is empty. Pass a sentence.")
+        raise UsageError("tokens_empty")
     return found
 
 
@@ -277,7 +283,7 @@ def _cell(text: str) -> tuple[int, int]:
     try:
         query, key = (int(number) for number in text.split(","))
     except ValueError:
-        raise ArgumentError(f"--cell {text}: expected QUERY,KEY, such as 3,5.") from None
+        raise UsageError("cell", text=text) from None
     return query, key
 
 
@@ -296,6 +302,4 @@ def _numbers(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise ArgumentError(
-            f"--scores {text[:40]}: expected a list of rows, such as [[0.8, 0.2], [0.4, 0.7]]."
-        ) from None
+        raise UsageError("scores", text=text[:40]) from None

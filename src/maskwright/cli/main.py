@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
 from maskwright._optional_deps import missing
+from maskwright.cli.errors import LANGUAGE, UsageError
 from maskwright.errors import MaskError
 
 if TYPE_CHECKING:
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
-HELP = """Attention masks for Transformers: write one in a line, use it anywhere.
+HELP = """Attention masks for Transformers: compose, visualise, convert, compute and verify them.
 
 A mask is the set of (batch, head, query, key) cells in which the query attends to the key.
 Each query row of that set is a short list of key intervals, called its spans.
+A bias changes the scores inside that set. It never changes the set.
 """
+
+PANELS: Final = {  # of `--help`, by module
+    "inspect": "Show masks",
+    "convert": "Convert and check masks",
+    "attention": "Compute attention",
+    "audit": "Check models",
+    "apps": "Train models",
+    "learn": "Learn",
+}
 
 app = typer.Typer(
     help=HELP,
@@ -34,7 +45,12 @@ app = typer.Typer(
 def command(*examples: str, name: str | None = None) -> Callable[[Function], Function]:
     """Registers a function as a command, by default of its own name; its help ends with examples."""
     lines = ["Examples:", *(f"    {example}" for example in examples)]
-    return app.command(name, epilog="\n\n".join(lines))
+
+    def register(function: Function) -> Function:
+        panel = PANELS[function.__module__.rpartition(".")[2]]
+        return app.command(name, epilog="\n\n".join(lines), rich_help_panel=panel)(function)
+
+    return register
 
 
 def main() -> None:
@@ -45,8 +61,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal prints ? for other characters
             stream.reconfigure(errors="replace")
+    before = LANGUAGE.set("en")  # until `--lang` is read
     try:
         app()
+    except UsageError as error:
+        _fail(error.translated())
     except MaskError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
@@ -63,6 +82,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         place = error.filename or "standard output"
         _fail(f"{place}: {error.strerror or error}. Check the path and the disk.")
+    finally:
+        LANGUAGE.reset(before)
 
 
 def _fail(message: str) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from maskwright.errors import ArgumentError
+from maskwright.cli.errors import LANGUAGE, UsageError
 
 SUFFIXES: Final = {
     ".txt": "text",
@@ -43,26 +43,24 @@ def choose_format(requested: str | None, output: Path | None, formats: tuple[str
     """Returns the output format: the requested one, or that of the file's suffix, or text.
 
     Raises:
-        ArgumentError: If it is none of `formats`, which the command can write.
+        UsageError: If it is none of `formats`, which the command can write.
 
     >>> choose_format(None, Path("report.json"), TEXT)
     'json'
     >>> choose_format(None, Path("report.svg"), TEXT)
     Traceback (most recent call last):
-    maskwright.errors.ArgumentError: --output report.svg: expected a name that ends in .txt or .json.
+    maskwright.cli.errors.UsageError: --output report.svg: expected a name that ends in one of .txt, .json.
     """
     if requested is not None:
         if requested not in formats:
-            raise ArgumentError(f"--format {requested}: expected {' or '.join(formats)}.")
+            raise UsageError("format", format=requested, known=", ".join(formats))
         return requested
     if output is None:
         return "text"
     chosen = SUFFIXES.get(output.suffix.lower())
     if chosen not in formats:
-        *others, last = (suffix for suffix, name in SUFFIXES.items() if name in formats)
-        raise ArgumentError(
-            f"--output {output}: expected a name that ends in {', '.join(others)} or {last}."
-        )
+        known = (suffix for suffix, name in SUFFIXES.items() if name in formats)
+        raise UsageError("suffix", output=output, known=", ".join(known))
     return chosen
 
 
@@ -113,7 +111,7 @@ HeadIndex = Annotated[int | None, typer.Option("--head", min=0, help="Only this 
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET",
+        metavar="MODEL",
         help="module:attribute, a model or a function that returns a model or (model, inputs); or "
         "hf:PATH, a local checkpoint or config of transformers.",
     ),
@@ -128,8 +126,17 @@ VocabSize = Annotated[
 PadId = Annotated[int | None, typer.Option(help="Padding id, if ids mark the padding.")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 
+
 # output
-Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language: English or Chinese.")]
+def _set_language(lang: str) -> str:
+    LANGUAGE.set(lang)
+    return lang
+
+
+Lang = Annotated[
+    Literal["en", "zh"],
+    typer.Option(help="Language: English or Chinese.", is_eager=True, callback=_set_language),
+]
 TextFormat = Annotated[Literal["text", "json"] | None, _FORMAT]
 ReportFormat = Annotated[Literal["text", "json", "html", "junit", "sarif"] | None, _FORMAT]
 PictureFormat = Annotated[Literal["text", "json", "svg", "png", "html"] | None, _FORMAT]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from maskwright._atomic_write import write_atomic
-from maskwright.errors import ArgumentError
+from maskwright.cli.errors import LANGUAGE, UsageError
+from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,16 +25,14 @@ def write(content: str | bytes, output: Path | None = None) -> None:
     """Writes to the file, which is then named on standard error, or to standard output."""
     if output is None:
         if isinstance(content, bytes) and sys.stdout is not None and sys.stdout.isatty():
-            raise ArgumentError("A PNG cannot be printed in a terminal. Pass -o FILE.png.")
+            raise UsageError("png_terminal")
         typer.echo(content, nl=isinstance(content, str))
         return
     try:
         write_atomic(output, content if isinstance(content, bytes) else content.rstrip() + "\n")
     except OSError as error:
-        raise ArgumentError(
-            f"--output {output} cannot be written: {error.strerror}. Pass another file."
-        ) from error
-    typer.echo(f"wrote {output}", err=True)
+        raise UsageError("not_writable", output=output, error=error.strerror) from error
+    typer.echo(render(Reason("cli.wrote", {"output": output}), LANGUAGE.get()), err=True)
 
 
 def write_json(data: Any, output: Path | None = None) -> None:

@@ -1,7 +1,8 @@
 """The core: mask expressions and their exact normal form. Needs numpy only.
 
 A mask is the set of (batch, head, query, key) cells in which the query attends to the key. Each
-query row of that set is a short list of key intervals, called its spans.
+query row of that set is a short list of key intervals, called its spans. A bias changes the scores
+inside that set; it never changes the set.
 
     expr         Mask, Atom, and the operators        atoms/       the masks that are combined
     frame        sizes, positions, conventions        evaluate     expression -> spans, in row blocks

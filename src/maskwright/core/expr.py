@@ -644,6 +644,19 @@ class Chain(Composite):
     def _deciding_terms(self, query: CellQuery) -> tuple[Reason, ...]:
         return _verdicts(self.terms, query, query.visible(self))
 
+    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
+        neutral = "everything" if self.symbol == "&" else "nothing"
+        terms = [term for term in self.terms if getattr(type(term), "name", "") != neutral]
+        if not terms:
+            return writer.constant(self.symbol == "&", row, col)
+        formulas = []
+        for term in terms:
+            formula = term._formula(writer, row, col)
+            if formula is None:
+                return None
+            formulas.append(formula)
+        return f"({f' {self.symbol} '.join(formulas)})" if len(formulas) > 1 else formulas[0]
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class And(Chain):
@@ -686,9 +699,6 @@ class And(Chain):
         known = [e for e in (term._extent() for term in self.terms) if e is not None]
         return min(known, default=None)
 
-    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
-        return _chain_formula(self, writer, row, col)
-
     def _regions(self, batch: int, head: int) -> SignedRegions | None:
         return regions.intersection([term._regions(batch, head) for term in self.terms])
 
@@ -705,9 +715,6 @@ class Or(Chain):
         if not self.terms:
             return view.nothing()
         return span_ops.union([term._spans(view) for term in self.terms])
-
-    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
-        return _chain_formula(self, writer, row, col)
 
     def _regions(self, batch: int, head: int) -> SignedRegions | None:
         # De Morgan: the complement of the intersection of the complements.
@@ -990,20 +997,6 @@ def _verdicts(terms: tuple[Mask, ...], query: CellQuery, visible: bool) -> tuple
 
 def _bracketed(mask: Mask) -> str:
     return f"({brief(mask)})" if mask._precedence == 1 else brief(mask)
-
-
-def _chain_formula(mask: And | Or, writer: FormulaWriter, row: str, col: str) -> str | None:
-    neutral = "everything" if mask.symbol == "&" else "nothing"
-    terms = [term for term in mask.terms if getattr(type(term), "name", "") != neutral]
-    if not terms:
-        return writer.constant(mask.symbol == "&", row, col)
-    formulas = []
-    for term in terms:
-        formula = term._formula(writer, row, col)
-        if formula is None:
-            return None
-        formulas.append(formula)
-    return f"({f' {mask.symbol} '.join(formulas)})" if len(formulas) > 1 else formulas[0]
 
 
 def _not_a_mask(other: object, operator: str) -> ArgumentError:

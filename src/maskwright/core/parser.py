@@ -13,7 +13,7 @@ import re
 import warnings
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maskwright.core.atoms import ATOMS
 from maskwright.core.expr import MAX_DEPTH, by_batch, by_head
@@ -21,8 +21,11 @@ from maskwright.core.validate import MAX_INT
 from maskwright.errors import MaskError, TextError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maskwright.core.expr import Mask
 
+ValueT = TypeVar("ValueT")
 MAX_CHARACTERS: Final = 200_000
 MAX_OPERATORS: Final = 1_000
 MAX_VALUES: Final = 100_000  # in one list
@@ -72,7 +75,7 @@ Build the mask in Python.
 
 
 def parse(text: str) -> Mask:
-    """The mask that a text describes: atoms, `&`, `|`, `~`, `-`, brackets and `.T`.
+    """Parses a mask expression: atoms, `&`, `|`, `~`, `-`, brackets and `.T`.
 
     Args:
         text: A mask expression, as `repr(mask)` shows it.
@@ -98,11 +101,22 @@ stride, tree, window, by_head, by_batch.
         raise TextError(
             f"parse: expected a string, got {type(text).__name__}. Pass text such as 'causal()'."
         )
+    return read_source(text, _Parser().mask, "causal() & window(back=3)")
+
+
+def read_source(text: str, build: Callable[[ast.expr], ValueT], example: str) -> ValueT:
+    """What `build` makes of the syntax tree of a text, within the limits of size and depth.
+
+    Args:
+        text: The text.
+        build: Makes the result; the error of a part has its position, by `located`.
+        example: A valid text, for messages.
+    """
     _check_limits(text)
     line = re.sub(r"[\r\n\f\v]", " ", text)  # so that a position in it is a column
     lead = len(line) - len(line.lstrip())
     try:
-        return _Parser().mask(_tree(line.strip()))
+        return build(_tree(line.strip(), example))
     except (RecursionError, MemoryError):
         raise TextError("The text is nested too deeply. Flatten it.") from None
     except MaskError as error:
@@ -115,7 +129,13 @@ stride, tree, window, by_head, by_batch.
 
 def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Mask:
     """Calls the atom of that name, with a clear message for wrong arguments."""
-    atom = ATOMS[name]
+    return checked_call(ATOMS[name], name, arguments, named)
+
+
+def checked_call(
+    atom: Callable[..., ValueT], name: str, arguments: list[Any], named: dict[str, Any]
+) -> ValueT:
+    """Calls a function, with a clear message for arguments that it does not have."""
     signature = _signature(atom)
     for key in named:
         if key not in signature.parameters:
@@ -136,9 +156,10 @@ def _check_limits(text: str) -> None:
     if len(text) > MAX_CHARACTERS:
         raise TextError(
             f"The text has {len(text)} characters, more than {MAX_CHARACTERS}. "
-            "Build the mask in Python, or pass arrays as JSON."
+            "Build it in Python, or pass arrays as JSON."
         )
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)  # brackets in strings do not nest
+    bare = re.sub(r"\b\d+\.\d*", "0", bare)  # the point of a number is no operator
     depth = deepest = 0
     for bracket in re.findall(r"[()\[\]]", bare):
         depth += 1 if bracket in "([" else -1
@@ -152,9 +173,9 @@ def _check_limits(text: str) -> None:
         )
 
 
-def _tree(text: str) -> ast.expr:
+def _tree(text: str, example: str) -> ast.expr:
     if not text:
-        raise TextError("The text is empty. Write for example causal() & window(back=3).")
+        raise TextError(f"The text is empty. Write for example {example}.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -162,14 +183,12 @@ def _tree(text: str) -> ast.expr:
             )  # of Python about unusual code; the error below replaces them
             return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as error:
-        raise _syntax_error(text, error) from None
+        raise _syntax_error(text, error, example) from None
 
 
-def _syntax_error(text: str, error: SyntaxError | ValueError) -> TextError:
+def _syntax_error(text: str, error: SyntaxError | ValueError, example: str) -> TextError:
     if not isinstance(error, SyntaxError) or error.offset is None:
-        return TextError(
-            f"The text is not an expression ({error}). Write for example causal() & window(back=3)."
-        )
+        return TextError(f"The text is not an expression ({error}). Write for example {example}.")
     place = error.offset or len(text)  # 0 means the end
     around = text[max(0, place - 20) : place + 20]
     found = TextError(
@@ -191,7 +210,7 @@ class _Parser:
         try:
             return self._mask(node)
         except MaskError as error:
-            raise _located(error, node) from error.__cause__
+            raise located(error, node) from error.__cause__
 
     def _mask(self, node: ast.expr) -> Mask:
         if isinstance(node, ast.BinOp):
@@ -246,7 +265,7 @@ class _Parser:
                 raise TextError(f"{name} takes one list of masks. Write {name}([a, b]).")
             return _BY[name]([self.mask(member) for member in node.args[0].elts])
         if name not in ATOMS:
-            raise _located(TextError(_unknown(name)), node.func)
+            raise located(TextError(_unknown(name)), node.func)
         names = list(_signature(ATOMS[name]).parameters)
         arguments = [
             self._argument(argument, f"{name}.{names[index] if index < len(names) else index}")
@@ -270,7 +289,7 @@ class _Parser:
                 return [self._range(part, argument) for part in node.elts]
             return _value(node)
         except MaskError as error:
-            raise _located(error, node) from None
+            raise located(error, node) from None
 
     def _range(self, node: ast.expr, argument: str) -> range:
         assert isinstance(node, ast.Call)
@@ -281,7 +300,7 @@ class _Parser:
         return self.budget.spend_range(range(*ends), argument)
 
 
-def _located(error: MaskError, node: ast.expr) -> MaskError:
+def located(error: MaskError, node: ast.expr) -> MaskError:
     """The error with the position of the innermost part that caused it."""
     if error.at is None:
         error.at = (node.col_offset, node.end_col_offset or node.col_offset)

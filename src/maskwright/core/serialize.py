@@ -39,13 +39,8 @@ VERSION: Final = 1
 MAX_CHARACTERS: Final = 4_000_000
 MIN_RUNS: Final = 64  # values from which an array may be written as runs
 MAX_DIMS: Final = 4
-_BOOLEAN: Final = {  # arguments that store one byte per value
-    "dense.array",
-    "blocks.map",
-    "padding.keep",
-    "keys.where",
-    "queries.where",
-}
+# Arguments that store one byte per value
+_BOOLEAN: Final = {"dense.array", "blocks.map", "padding.keep", "keys.where", "queries.where"}
 
 _UNARY: Final[dict[str, Callable[[Mask], Mask]]] = {
     "not": lambda mask: ~mask,
@@ -60,7 +55,7 @@ _VARIADIC: Final[dict[str, Callable[[list[Mask]], Mask]]] = {
 
 
 def to_json(mask: Mask) -> str:
-    """The mask as JSON text.
+    """Writes a mask as JSON.
 
     Args:
         mask: An unbound mask.
@@ -89,7 +84,7 @@ def to_json(mask: Mask) -> str:
 
 
 def from_json(text: str) -> Mask:
-    """The mask that `to_json` wrote.
+    """Reads a mask that `to_json` wrote.
 
     Args:
         text: JSON text.

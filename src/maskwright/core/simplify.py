@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def simplify(mask: Mask) -> Mask:
-    """An equal mask, shortened by the laws of sets and of the atoms.
+    """Returns an equal mask, simplified by the laws of set algebra and of the atoms.
 
     The result has the same cells on every frame that the mask fits. Where a term is dropped, so is
     its data: pass batch and heads to `.on()` if they came from it.
@@ -122,7 +122,7 @@ def flatten(mask: Mask) -> Mask | None:
 
 
 def idempotence(mask: Mask) -> Mask | None:
-    """A & a = a, a | a = a."""
+    """Idempotence: `a & a = a`, `a | a = a`."""
     if not _is_chain(mask):
         return None
     once = tuple(dict.fromkeys(mask.terms))
@@ -130,7 +130,7 @@ def idempotence(mask: Mask) -> Mask | None:
 
 
 def neutral(mask: Mask) -> Mask | None:
-    """A & everything = a, a | nothing = a."""
+    """Neutral elements: `a & everything = a`, `a | nothing = a`."""
     if not _is_chain(mask):
         return None
     idle = Everything if isinstance(mask, And) else Nothing
@@ -139,7 +139,7 @@ def neutral(mask: Mask) -> Mask | None:
 
 
 def absorbing(mask: Mask) -> Mask | None:
-    """A & nothing = a & ~a = nothing, a | everything = a | ~a = everything."""
+    """`a & nothing = a & ~a = nothing`, `a | everything = a | ~a = everything`."""
     if not _is_chain(mask):
         return None
     absorber = Nothing() if isinstance(mask, And) else Everything()
@@ -149,7 +149,7 @@ def absorbing(mask: Mask) -> Mask | None:
 
 
 def absorption(mask: Mask) -> Mask | None:
-    """A & (a | b) = a, a | (a & b) = a."""
+    """Absorption: `a & (a | b) = a`, `a | (a & b) = a`."""
     if not _is_chain(mask):
         return None
     dual = Or if isinstance(mask, And) else And
@@ -181,7 +181,7 @@ def merge(mask: Mask) -> Mask | None:
 
 
 def order(mask: Mask) -> Mask | None:
-    """A & b = b & a: terms are sorted."""
+    """Commutativity: `a & b = b & a`, so terms are sorted."""
     if not _is_chain(mask):
         return None
     ordered = tuple(sorted(mask.terms, key=_rank))

@@ -12,6 +12,7 @@ import json
 import re
 from itertools import groupby
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.draw import svg
@@ -37,20 +38,13 @@ def render(scene: Scene) -> str:
         {**data_of(grid), **place._asdict()}
         for grid, place in zip(scene.grids, picture.places, strict=True)
     ]
-    keys = "Arrow keys, Home and End go from cell to cell, Page Up and Page Down between grids."
-    body = f"""<main>
-<div id="picture" tabindex="0" role="application" aria-label="{escape(scene.title)}. {keys}">
-{picture.text}</div>
-<p id="cell" aria-live="polite">Point at a cell, tap it, or use the arrow keys.</p>
-<p><button id="copy" type="button">Copy SVG</button> <button id="save" type="button">Save SVG</button>
-<span id="done" role="status"></span></p>
-<details>
-<summary>As text</summary>
-<p>{escape(scene.description or scene.title)}</p>
-<p>{keys}</p>
-</details>
-</main>
-<script type="application/json" id="data">{_as_data(held)}</script>"""
+    body = _fill(
+        "mask_page.html",
+        title=escape(scene.title),
+        picture=picture.text,
+        text=escape(scene.description or scene.title),
+        data=_as_data(held),
+    )
     return page(scene.title, body, style=_read("mask_page.css"), script=_read("mask_page.js"))
 
 
@@ -85,22 +79,15 @@ def page(title: str, body: str, *, style: str = "", script: str = "", lang: str 
         f"default-src 'none'; {scripts}style-src 'unsafe-inline'; base-uri 'none'; "
         "form-action 'none'"
     )
-    return f"""<!doctype html>
-<html lang="{lang}">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
-<style>{STYLE}{style}</style>
-</head>
-<body>
-{body}
-{f"<script>{script}</script>" if script else ""}
-</body>
-</html>
-"""
+    return _fill(
+        "page.html",
+        lang=lang,
+        policy=policy,
+        title=escape(title),
+        style=STYLE + style,
+        body=body,
+        script=f"<script>{script}</script>" if script else "",
+    )
 
 
 def data_of(grid: Grid) -> dict[str, Any]:
@@ -133,6 +120,11 @@ def data_of(grid: Grid) -> dict[str, Any]:
 
 def _read(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def _fill(name: str, **texts: str) -> str:
+    """A template in this folder, with texts in place of its names."""
+    return Template(_read(name)).substitute(texts)
 
 
 def _as_data(held: object) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,32 @@ class View(NamedTuple):
     keys: int
 
 
+@dataclass(frozen=True)
+class GridOptions:
+    """What a grid shows of a mask.
+
+    Attributes:
+        batch: The batch row.
+        head: The head.
+        view: The rectangle to draw.
+        max_cells: Maximum number of cells along a side.
+        tile: Number of queries and keys of a cell, where `max_cells` allows it.
+        rows: Labels of all queries. Blocks have none.
+        columns: Labels of all keys.
+    """
+
+    batch: int = 0
+    head: int = 0
+    view: View | None = None
+    max_cells: int = MAX_CELLS
+    tile: tuple[int, int] = (1, 1)
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+
+
+WHOLE_MASK: Final = GridOptions()
+
+
 def scene_of(
     bound: BoundMask,
     *,
@@ -90,8 +116,8 @@ def scene_of(
     """
     if max_planes < 1:
         raise ArgumentError(f"max_planes must be at least 1, got {max_planes}.")
-    draw = partial(grid_of, bound, view=view, max_cells=max_cells)
-    grids, omitted = _grids(bound, (tokens, key_tokens), (batch, head), draw, max_planes)
+    draw, options = partial(grid_of, bound), GridOptions(view=view, max_cells=max_cells)
+    grids, omitted = _grids(bound, (tokens, key_tokens), (batch, head), draw, options, max_planes)
     title, note = title_of(bound), f"{sizes_of(bound)}, {density_of(bound)}{omitted}"
     return Scene(title, grids, note, legend_of(grids), describe(title, note, grids))
 
@@ -119,30 +145,24 @@ def difference_of(
     """
     both = common(first, second)
     one, other = title_of(first), title_of(second)
-    draw = partial(difference_grid, first, second, view=view, max_cells=max_cells)
-    grids, omitted = _grids(both, (tokens, key_tokens), (batch, head), draw)
+    draw, options = (
+        partial(difference_grid, first, second),
+        GridOptions(view=view, max_cells=max_cells),
+    )
+    grids, omitted = _grids(both, (tokens, key_tokens), (batch, head), draw, options)
     names = {
         Kind.VISIBLE: "visible in both",
         Kind.FIRST_ONLY: f"only {one}",
         Kind.SECOND_ONLY: f"only {other}",
     }
     counts = (only(first, second).count(), only(second, first).count())
-    note = (
-        f"{sizes_of(first)}; {counts[0]:,} visible in the first only, {counts[1]:,} in the second"
-    )
-    note += f" only{omitted}"
-    title = f"{one} against {other}"
+    note = f"{sizes_of(first)}; visible only in the first: {counts[0]:,}, only in the second: {counts[1]:,}"
+    note += omitted
+    title = f"{one} compared with {other}"
     return Scene(title, grids, note, legend_of(grids, names), f"{title}: {note}.")
 
 
-def tiles_scene(
-    bound: BoundMask,
-    work: WorkEstimate,
-    *,
-    batch: int = 0,
-    head: int = 0,
-    max_cells: int = MAX_CELLS,
-) -> Scene:
+def tiles_scene(bound: BoundMask, work: WorkEstimate, *, batch: int = 0, head: int = 0) -> Scene:
     """One batch row and head of a mask, with a cell for each tile of a blockwise kernel.
 
     Args:
@@ -163,7 +183,7 @@ def tiles_scene(
     """
     batch, head = (min(at, n - 1) for at, n in zip((batch, head), bound.shape[:2], strict=True))
     tile = (work.block_q, work.block_kv)
-    grid = grid_of(bound, batch=batch, head=head, max_cells=max_cells, tile=tile)
+    grid = grid_of(bound, GridOptions(batch, head, tile=tile))
     note = (
         f"{sizes_of(bound)}; {work.tiles_visited:,} of {work.tiles:,} tiles of {tile[0]} × "
         f"{tile[1]} visited, {work.useful_share:.0%} of the computed scores are visible"
@@ -174,60 +194,30 @@ def tiles_scene(
     return Scene(title, (grid,), note, legend_of([grid], names), text)
 
 
-def grid_of(
-    bound: BoundMask,
-    *,
-    batch: int = 0,
-    head: int = 0,
-    view: View | None = None,
-    max_cells: int = MAX_CELLS,
-    tile: tuple[int, int] = (1, 1),
-    rows: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-) -> Grid:
+def grid_of(bound: BoundMask, options: GridOptions = WHOLE_MASK) -> Grid:
     """One batch row and head of a mask as a grid.
 
-    Args:
-        bound: The mask.
-        batch: The batch row.
-        head: The head.
-        view: The rectangle to draw.
-        max_cells: Maximum number of cells along a side.
-        tile: Number of queries and keys of a cell, where `max_cells` allows it.
-        rows: Labels of all queries. Blocks have none.
-        columns: Labels of all keys.
-
     >>> import maskwright as mw
-    >>> from maskwright.draw.masks import View, grid_of
-    >>> grid_of(mw.causal().on(1_000_000), view=View(10, 2, 9, 3)).kinds.tolist()
+    >>> from maskwright.draw.masks import GridOptions, View, grid_of
+    >>> grid_of(mw.causal().on(1_000_000), GridOptions(view=View(10, 2, 9, 3))).kinds.tolist()
     [[2, 2, 0], [2, 2, 2]]
     """
-    span = _span(bound, view, max_cells, tile)
-    visible, area = _coverage(bound, batch, head, span), span.area
-    return _grid(_kinds(visible, area), visible / area, span, rows, columns)
+    span = _span(bound, options)
+    visible, area = _coverage(bound, options, span), span.area
+    return _grid(_kinds(visible, area), visible / area, span, options)
 
 
-def difference_grid(
-    first: BoundMask,
-    second: BoundMask,
-    *,
-    batch: int = 0,
-    head: int = 0,
-    view: View | None = None,
-    max_cells: int = MAX_CELLS,
-    rows: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-) -> Grid:
-    """One batch row and head of two masks as a grid. The arguments are those of `grid_of`.
+def difference_grid(first: BoundMask, second: BoundMask, options: GridOptions = WHOLE_MASK) -> Grid:
+    """One batch row and head of two masks as a grid.
 
     >>> import maskwright as mw
     >>> from maskwright.draw.masks import difference_grid
     >>> difference_grid(mw.causal().on(2), mw.causal().T.on(2)).kinds.tolist()
     [[2, 4], [3, 2]]
     """
-    span = _span(first, view, max_cells)
+    span = _span(first, options)
     both, mine, theirs = (
-        _coverage(part, batch, head, span)
+        _coverage(part, options, span)
         for part in (common(first, second), only(first, second), only(second, first))
     )
     area = span.area
@@ -238,7 +228,7 @@ def difference_grid(
     differ = mine + theirs
     # A block that differs in one cell only must still be seen to differ.
     shades = np.where(differ > 0, 0.5 + 0.5 * differ / area, both / area)
-    return _grid(kinds, shades, span, rows, columns)
+    return _grid(kinds, shades, span, options)
 
 
 def describe(title: str, note: str, grids: Sequence[Grid]) -> str:
@@ -275,7 +265,8 @@ def _grids(
     bound: BoundMask,
     labels: tuple[Tokens | None, Tokens | None],
     plane: tuple[int | None, int | None],
-    draw: Callable[..., Grid],
+    draw: Callable[[GridOptions], Grid],
+    options: GridOptions,
     max_planes: int = MAX_PLANES,
 ) -> tuple[tuple[Grid, ...], str]:
     """The grids of the planes to draw, and a note about those that are not drawn."""
@@ -294,7 +285,8 @@ def _grids(
             for name, at, size, given in zip(("batch", "head"), (b, h), sizes, plane, strict=True)
             if size > 1 or given is not None
         ]
-        grid = draw(batch=b, head=h, rows=queries[b % len(queries)], columns=keys[b % len(keys)])
+        rows, columns = queries[b % len(queries)], keys[b % len(keys)]
+        grid = draw(replace(options, batch=b, head=h, rows=rows, columns=columns))
         grids.append(replace(grid, title=", ".join(names)))
     left = len(planes) - max_planes
     return tuple(grids), f"; {left} more batch rows and heads are not drawn" if left > 0 else ""
@@ -319,11 +311,9 @@ def _read_labels(
     return rows
 
 
-def _span(
-    bound: BoundMask, view: View | None, max_cells: int, tile: tuple[int, int] = (1, 1)
-) -> _Span:
-    q_len, kv_len = bound.shape[2:]
-    view = View(0, q_len, 0, kv_len) if view is None else view
+def _span(bound: BoundMask, options: GridOptions) -> _Span:
+    (q_len, kv_len), max_cells = bound.shape[2:], options.max_cells
+    view = options.view or View(0, q_len, 0, kv_len)
     if min(view) < 0 or view.row + view.rows > q_len or view.key + view.keys > kv_len:
         raise FrameError(
             f"view: rows {view.row} … {view.row + view.rows - 1} and keys "
@@ -334,12 +324,12 @@ def _span(
         raise ArgumentError(f"max_cells must be at least 1, got {max_cells}.")
     tall, wide = (
         step * max(1, math.ceil(n / (step * max_cells)))
-        for n, step in zip((view.rows, view.keys), tile, strict=True)
+        for n, step in zip((view.rows, view.keys), options.tile, strict=True)
     )
     return _Span(view, (tall, wide))
 
 
-def _coverage(bound: BoundMask, batch: int, head: int, span: _Span) -> IntArray:
+def _coverage(bound: BoundMask, options: GridOptions, span: _Span) -> IntArray:
     """Number of visible cells of each block."""
     row, rows, key, keys = span.view
     planes = max(1, bound.shape[0] * bound.shape[1])
@@ -349,9 +339,8 @@ def _coverage(bound: BoundMask, batch: int, head: int, span: _Span) -> IntArray:
             f"{title_of(bound)} may have {intervals:,} intervals in this picture, more than "
             f"{MAX_INTERVALS:,}. Draw fewer rows: view=View(row, rows, key, keys)."
         )
-    return bound.coverage(
-        *span.block, batch=batch, head=head, rows=(row, row + rows), keys=(key, key + keys)
-    )
+    plane = {"batch": options.batch, "head": options.head}
+    return bound.coverage(*span.block, **plane, rows=(row, row + rows), keys=(key, key + keys))
 
 
 def _kinds(visible: IntArray, area: IntArray) -> npt.NDArray[np.uint8]:
@@ -360,13 +349,9 @@ def _kinds(visible: IntArray, area: IntArray) -> npt.NDArray[np.uint8]:
 
 
 def _grid(
-    kinds: npt.NDArray[np.uint8],
-    shades: npt.NDArray[np.float64],
-    span: _Span,
-    rows: Sequence[str] | None,
-    columns: Sequence[str] | None,
+    kinds: npt.NDArray[np.uint8], shades: npt.NDArray[np.float64], span: _Span, options: GridOptions
 ) -> Grid:
-    view, (tall, wide) = span
+    (view, (tall, wide)), rows, columns = span, options.rows, options.columns
     return Grid(
         kinds,
         shades=shades if (tall, wide) != (1, 1) else None,

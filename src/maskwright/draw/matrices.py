@@ -1,4 +1,4 @@
-"""Scenes of matrices: scores, softmax weights, outputs, or measured influence."""
+"""Scenes of matrices: scores, biases, softmax weights, outputs, or measured influence."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maskwright.bias.expr import brief
 from maskwright.draw.scene import Grid, Kind, Scene, legend_of
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from maskwright.bias.expr import BoundBias
+    from maskwright.core.bound import BoundMask
+
 MAX_CELLS: Final = 256  # along one side of a grid
 MAX_NUMBERS: Final = 16  # rows or columns whose numbers are written
+MAX_PLANES: Final = 8  # of a bias
+MAX_TITLE: Final = 80
 NUMBER_NAMES: Final = {Kind.VISIBLE: "darker: larger absolute value"}
+SIGN_NAMES: Final = {  # of diverging colours: blue and orange
+    Kind.VISIBLE: "0 or more",
+    Kind.FIRST_ONLY: "negative; darker: larger absolute value",
+}
 
 
 def matrix_scene(values: Any, *, title: str = "", note: str = "", **options: Any) -> Scene:
@@ -40,6 +50,77 @@ def matrix_scene(values: Any, *, title: str = "", note: str = "", **options: Any
     return Scene(title, (grid,), note, legend, f"{title}, {note}.{_describe(grid)}")
 
 
+def bias_scene(
+    bound: BoundBias,
+    *,
+    batch: int | None = None,
+    head: int | None = None,
+    mask: BoundMask | None = None,
+    tokens: Sequence[str] | None = None,
+    key_tokens: Sequence[str] | None = None,
+    digits: int = 2,
+) -> Scene:
+    """A bound bias as a scene, with a grid for each batch row and head that differs.
+
+    Negative values are orange and others blue, darker the larger they are; all grids have one scale.
+
+    Args:
+        bound: The bias.
+        batch: Draw this batch row only.
+        head: Draw this head only.
+        mask: A bound mask of the same size, which hides values.
+        tokens: Labels of the queries, and of the keys without `key_tokens`.
+        key_tokens: Labels of the keys.
+        digits: Decimal places.
+
+    >>> import maskwright as mw
+    >>> print(mw.picture(mw.bias.alibi([0.5]).on(3), form="text"))
+    alibi([0.5])
+    3 queries × 3 keys, from −1.00 to 0.00
+    <BLANKLINE>
+    query ↓  key →
+                  0       1       2
+          0    0.00  ▲−0.50  ▲−1.00
+          1  ▲−0.50    0.00  ▲−0.50
+          2  ▲−1.00  ▲−0.50    0.00
+    <BLANKLINE>
+    ▲0 negative; darker: larger absolute value   0 0 or more
+    """
+    values = np.asarray(bound, np.float64)
+    hidden = np.zeros(values.shape, bool) if mask is None else ~_mask_cells(bound, mask)
+    planes = np.broadcast_shapes(values.shape, hidden.shape)[:2]
+    chosen = _chosen_planes(planes, bound.frame.batch, bound.frame.heads, batch, head)
+    values, hidden = (np.broadcast_to(x, (*planes, *x.shape[2:])) for x in (values, hidden))
+    columns = tokens if key_tokens is None and len(tokens or ()) == values.shape[3] else key_tokens
+    many = planes != (1, 1)
+    scale = float(np.abs(np.where(hidden, 0, values)).max(initial=0.0))
+    grids = tuple(
+        matrix_grid(
+            values[b, h],
+            title=_plane_title(planes, b, h) if many else "",
+            hidden=hidden[b, h],
+            rows=tokens,
+            columns=columns,
+            digits=digits,
+            diverging=True,
+            scale=scale,
+        )
+        for b, h in chosen[:MAX_PLANES]
+    )
+    text = repr(bound.bias)
+    title = text if len(text) <= MAX_TITLE else brief(bound.bias)
+    shown = values[~hidden]
+    ends = (
+        (format_number(float(x), digits) for x in (shown.min(), shown.max())) if shown.size else ()
+    )
+    note = f"{values.shape[2]} queries × {values.shape[3]} keys"
+    note += f", from {' to '.join(ends)}" if shown.size else ""
+    if len(chosen) > MAX_PLANES:
+        note += f", the first {MAX_PLANES} of {len(chosen)} batch rows and heads"
+    legend = legend_of(grids, SIGN_NAMES)
+    return Scene(title, grids, note, legend, f"{title}, {note}.{''.join(map(_describe, grids))}")
+
+
 def matrix_grid(
     values: Any,
     *,
@@ -49,17 +130,21 @@ def matrix_grid(
     columns: Sequence[str] | None = None,
     names: tuple[str, str] = ("query", "key"),
     digits: int = 2,
+    diverging: bool = False,
+    scale: float | None = None,
 ) -> Grid:
     """A matrix as a grid. Cells are darker the larger their absolute value is.
 
     Args:
         values: The numbers, with two axes.
         title: The title of the grid.
-        hidden: True where a mask hides the number.
+        hidden: True where the number is masked.
         rows: Labels of the rows.
         columns: Labels of the columns.
         names: What a row and a column is.
         digits: Decimal places.
+        diverging: Whether negative numbers have another colour.
+        scale: The absolute value of the darkest cells. Default: the largest of the matrix.
     """
     try:
         array = np.asarray(values, np.float64)
@@ -82,16 +167,21 @@ def matrix_grid(
     if max(array.shape) <= MAX_NUMBERS:
         texts = tuple(tuple(format_number(x, digits) for x in row) for row in array.tolist())
     size = np.where(masked | ~np.isfinite(array), 0.0, np.abs(array))
-    largest = float(size.max(initial=0.0))
+    largest = float(size.max(initial=0.0)) if scale is None else scale
+    negative = (array < 0) & diverging
     block = tuple(max(1, math.ceil(n / MAX_CELLS)) for n in array.shape)
     if block != (1, 1):
         rows = columns = None
         for axis, step in enumerate(block):
             starts = np.arange(0, array.shape[axis], step)
+            strongest = np.maximum.reduceat(np.where(negative, 0, size), starts, axis=axis)
             size = np.maximum.reduceat(size, starts, axis=axis)
+            negative = size > strongest
             masked = np.logical_and.reduceat(masked, starts, axis=axis)
     return Grid(
-        np.where(masked, Kind.MASKED, Kind.VISIBLE).astype(np.uint8),
+        np.where(masked, Kind.MASKED, np.where(negative, Kind.FIRST_ONLY, Kind.VISIBLE)).astype(
+            np.uint8
+        ),
         title=title,
         shades=size / largest if largest else size,
         texts=texts,
@@ -101,6 +191,7 @@ def matrix_grid(
         extent=(array.shape[0], array.shape[1]),
         row_name=names[0],
         column_name=names[1],
+        names=SIGN_NAMES if diverging else None,
     )
 
 
@@ -120,6 +211,32 @@ def format_number(number: float, digits: int = 2) -> str:
         return f"{mantissa}e{int(power)}".replace("-", "−")
     text = f"{number:.{digits}f}"
     return (text if float(text) else text.removeprefix("-")).replace("-", "−")
+
+
+def _mask_cells(bound: BoundBias, mask: BoundMask) -> Any:
+    own, other = bound.frame, mask.frame
+    if (own.q_len, own.kv_len) != (other.q_len, other.kv_len):
+        raise ArgumentError(
+            f"picture: the mask is bound to {other.q_len} × {other.kv_len}, the bias to "
+            f"{own.q_len} × {own.kv_len}. Bind both to the same size."
+        )
+    return mask.dense()
+
+
+def _chosen_planes(
+    planes: tuple[int, ...], batches: int, heads: int, batch: int | None, head: int | None
+) -> list[tuple[int, int]]:
+    for name, index, count in (("batch", batch, batches), ("head", head, heads)):
+        if index is not None and not 0 <= index < count:
+            raise ArgumentError(f"picture: {name}={index} is out of range. Pass 0 to {count - 1}.")
+    rows = range(planes[0]) if batch is None else [batch % planes[0]]
+    columns = range(planes[1]) if head is None else [head % planes[1]]
+    return [(b, h) for b in rows for h in columns]
+
+
+def _plane_title(planes: tuple[int, ...], b: int, h: int) -> str:
+    parts = [f"batch {b}"] * (planes[0] > 1) + [f"head {h}"] * (planes[1] > 1)
+    return ", ".join(parts)
 
 
 def _describe(grid: Grid) -> str:

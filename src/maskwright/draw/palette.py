@@ -48,6 +48,11 @@ def needs_dark_text(colour: str) -> bool:
     return 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
 
 
+def _kinds(*colours: str) -> dict[Kind, str]:
+    """The colours of the kinds, in their order."""
+    return dict(zip(Kind, colours, strict=True))
+
+
 LIGHT: Final = Theme(
     ground="#ffffff",
     text="#1b1f24",
@@ -55,14 +60,7 @@ LIGHT: Final = Theme(
     line="#d0d7de",
     hatch="#b6bec8",
     accent="#b3261e",
-    kinds={
-        Kind.MASKED: "#eef1f4",
-        Kind.PARTIAL: "#2b6cb0",
-        Kind.VISIBLE: "#2b6cb0",
-        Kind.FIRST_ONLY: "#e8860c",
-        Kind.SECOND_ONLY: "#6b2fa0",
-        Kind.BOTH_DIFFER: "#8c1d40",
-    },
+    kinds=_kinds("#eef1f4", "#2b6cb0", "#2b6cb0", "#e8860c", "#6b2fa0", "#8c1d40"),
 )
 DARK: Final = Theme(
     ground="#0f1419",
@@ -71,12 +69,5 @@ DARK: Final = Theme(
     line="#30363d",
     hatch="#3d4753",
     accent="#ff8a80",
-    kinds={
-        Kind.MASKED: "#1b222b",
-        Kind.PARTIAL: "#6cb2f5",
-        Kind.VISIBLE: "#6cb2f5",
-        Kind.FIRST_ONLY: "#f5a742",
-        Kind.SECOND_ONLY: "#c69cf0",
-        Kind.BOTH_DIFFER: "#f28ba8",
-    },
+    kinds=_kinds("#1b222b", "#6cb2f5", "#6cb2f5", "#f5a742", "#c69cf0", "#f28ba8"),
 )

@@ -1,4 +1,4 @@
-"""Pictures of masks, walkthroughs and matrices in any format, and their display in notebooks."""
+"""Pictures of masks, biases, walkthroughs and matrices in any format, and their display in notebooks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from maskwright._atomic_write import write_atomic
+from maskwright.bias.expr import Bias, BoundBias
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.draw.masks import difference_of, scene_of
-from maskwright.draw.matrices import matrix_scene
+from maskwright.draw.matrices import bias_scene, matrix_scene
 from maskwright.draw.scene import Scene
 from maskwright.draw.text import escape
 from maskwright.draw.walkthrough import Walkthrough
@@ -34,17 +35,18 @@ def picture(
     form: Form | None = None,
     **options: Any,
 ) -> str | bytes:
-    """Draws a mask, a difference, a walkthrough or a matrix as SVG, PNG, HTML or text.
+    """Draws a mask, a difference, a bias, a walkthrough or a matrix as SVG, PNG, HTML or text.
 
     The picture is also written to `file` if given. A notebook displays the result.
 
     Args:
-        what: A bound mask; two of them, to draw their difference; a walkthrough; or a matrix, such
-            as softmax weights or an influence.
+        what: A bound mask; two of them, to draw their difference; a bound bias; a walkthrough; or a
+            matrix, such as softmax weights or an influence.
         file: The file to write. Its ending decides the form.
         form: "text", "svg", "png" or "html". Default: by the ending of the file, else "svg".
-        options: For masks: tokens, key_tokens, batch, head, view and max_cells. For matrices:
-            title, note, hidden, rows, columns and digits. For walkthroughs: digits.
+        options: For masks: tokens, key_tokens, batch, head, view and max_cells. For biases:
+            tokens, key_tokens, batch, head, mask (a bound mask that hides values) and digits. For
+            matrices: title, note, hidden, rows, columns and digits. For walkthroughs: digits.
 
     Returns:
         The picture: str, or bytes of a PNG.
@@ -53,8 +55,8 @@ def picture(
     >>> mw.picture(mw.causal().on(8), tokens="a b c d e f g h".split())[:4]
     '<svg'
     >>> print(mw.picture((mw.causal().on(3), mw.window(back=1).on(3)), form="text"))
-    causal() against window(back=1)
-    3 queries × 3 keys; 1 visible in the first only, 0 in the second only
+    causal() compared with window(back=1)
+    3 queries × 3 keys; visible only in the first: 1, only in the second: 0
     <BLANKLINE>
     query ↓  key →
              0 1 2
@@ -82,7 +84,9 @@ def scene_from(what: Any, **options: Any) -> Scene:
         return what
     if isinstance(what, Walkthrough):
         return what.scene(**options)
-    if isinstance(what, Mask):
+    if isinstance(what, BoundBias):
+        return bias_scene(what, **options)
+    if isinstance(what, (Mask, Bias)):
         raise ArgumentError(f"picture: {what!r:.60} has no sizes. Bind it to some: .on(8).")
     if isinstance(what, BoundMask):
         return scene_of(what, **options)
@@ -158,8 +162,8 @@ class PngPicture(bytes):
         return bytes(self)
 
 
-def notebook_svg(bound: BoundMask) -> str:
-    """The SVG that a notebook displays of a bound mask.
+def notebook_svg(bound: BoundMask | BoundBias) -> str:
+    """The SVG that a notebook displays of a bound mask or bias.
 
     >>> import maskwright as mw
     >>> mw.causal().on(4)._repr_svg_()[:4]
@@ -167,6 +171,8 @@ def notebook_svg(bound: BoundMask) -> str:
     """
     from maskwright.draw import svg
 
+    if isinstance(bound, BoundBias):
+        return svg.render(bias_scene(bound))
     return svg.render(scene_of(bound, max_planes=NOTEBOOK_PLANES))
 
 

@@ -34,8 +34,8 @@ KIND_NAMES: Final = {
     Kind.MASKED: "masked",
     Kind.PARTIAL: "partly visible",
     Kind.VISIBLE: "visible",
-    Kind.FIRST_ONLY: "visible in the first only",
-    Kind.SECOND_ONLY: "visible in the second only",
+    Kind.FIRST_ONLY: "visible only in the first",
+    Kind.SECOND_ONLY: "visible only in the second",
     Kind.BOTH_DIFFER: "each has cells that the other masks",
 }
 
@@ -63,6 +63,7 @@ class Grid:
         extent: Number of queries and keys of the grid.
         row_name: What a row is.
         column_name: What a column is.
+        names: Names of kinds that differ from the usual ones.
     """
 
     kinds: npt.NDArray[np.uint8]
@@ -76,6 +77,7 @@ class Grid:
     extent: tuple[int, int] = (0, 0)
     row_name: str = "query"
     column_name: str = "key"
+    names: dict[Kind, str] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -128,11 +130,12 @@ class Grid:
     def describe_kind(self, row: int, column: int) -> str:
         """The kind and the number of a cell as text."""
         kind = Kind(int(self.kinds[row, column]))
+        name = (self.names or {}).get(kind, KIND_NAMES[kind])
         if self.texts is not None:
-            return f"{self.texts[row][column]} ({KIND_NAMES[kind]})"
+            return f"{self.texts[row][column]} ({name})"
         if kind == Kind.PARTIAL:
             return f"{self.fill[row, column]:.0%} visible"
-        return KIND_NAMES[kind]
+        return name
 
 
 @dataclass(frozen=True, eq=False)

@@ -157,7 +157,7 @@ def pad(
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Estimated width in pixels at a font size, rather too large than too small."""
+    """Estimated width in pixels at a font size; an upper estimate."""
     return size * (BOLD if bold else 1) * sum(map(_em, graphemes(text)))
 
 

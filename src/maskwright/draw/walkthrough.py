@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 MAX_TOKENS: Final = 64
 MAX_WIDTH: Final = 1024
 TOLERANCE: Final = 1e-12  # of equal outputs
+NUM_ROWS, NUM_KEYS = 512, 16  # random queries of `scaling`, and keys of each
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class Step:
         values: The numbers.
         rows: Labels of the rows.
         columns: Labels of the columns.
-        hidden: True where the mask hides the number.
+        hidden: True where the number is masked.
     """
 
     name: str
@@ -79,25 +80,27 @@ class Step:
     def _texts(self, part: str) -> dict[str, str]:
         return {lang: render(Reason(f"walkthrough.{self.name}.{part}"), lang) for lang in LANGUAGES}
 
-    def grid(self, digits: int = 2, title: str = "") -> Grid:
-        """The step as a grid."""
+    def grid(self, digits: int = 2, title: str = "", lang: str = "en") -> Grid:
+        """The step as a grid, with the names of its axes in English or Chinese."""
+        axes = ("query", "key") if self.axes == ("T", "T") else ("token", "column")
+        row, column = (render(Reason(f"walkthrough.axis.{name}"), lang) for name in axes)
         return matrix_grid(
             self.values,
             title=title,
             hidden=self.hidden,
             rows=self.rows,
             columns=self.columns,
-            names=("query", "key") if self.axes == ("T", "T") else ("token", "column"),
+            names=(row, column),
             digits=digits,
         )
 
-    def scene(self, digits: int = 2) -> Scene:
-        """The step as a scene."""
+    def scene(self, digits: int = 2, lang: str = "en") -> Scene:
+        """The step as a scene, in English or Chinese."""
         shape = f"({', '.join(self.axes)}) = ({self.shape[0]}, {self.shape[1]})"
         note = f"{self.formula}  {shape}"
-        title = self.title["en"]
-        text = f"{title}: {note}. {self.says['en']}"
-        return Scene(title, (self.grid(digits),), note, (), text)
+        title = self.title[lang]
+        text = f"{title}: {note}. {self.says[lang]}"
+        return Scene(title, (self.grid(digits, lang=lang),), note, (), text)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; numbers that are not finite are strings."""
@@ -141,13 +144,13 @@ class Walkthrough:
             raise KeyError(f"expected a step of {', '.join(steps)}, got {name!r}")
         return steps[name]
 
-    def scene(self, digits: int = 2) -> Scene:
-        """All steps in one scene."""
+    def scene(self, digits: int = 2, lang: str = "en") -> Scene:
+        """All steps in one scene, with titles in English or Chinese."""
         grids = tuple(
-            step.grid(digits, f"{step.title['en']}: {step.formula}") for step in self.steps
+            step.grid(digits, f"{step.title[lang]}: {step.formula}", lang) for step in self.steps
         )
-        title = f"Attention under {title_of(self.mask)}"
-        text = " ".join(step.scene(digits).description for step in self.steps)
+        title = render(Reason("walkthrough.title", {"mask": title_of(self.mask)}), lang)
+        text = " ".join(step.scene(digits, lang).description for step in self.steps)
         return Scene(title, grids, " ".join(self.tokens), legend_of(grids, NUMBER_NAMES), text)
 
     def as_dict(self) -> dict[str, Any]:
@@ -167,13 +170,22 @@ class Walkthrough:
 
         return fragment(self.scene())
 
-    def __str__(self) -> str:
+    def text(self, lang: str = "en") -> str:
+        """All steps as text, in English ("en") or Chinese ("zh"); formulas are in English.
+
+        >>> import maskwright as mw
+        >>> print(mw.walkthrough("a b", mw.causal(), scores=[[1, 2], [3, 4]]).text("zh")[:5])
+        注意力分数
+        """
         from maskwright.draw import terminal
 
         parts = []
         for step in self.steps:
-            parts += [terminal.render(step.scene(), colour=False), step.says["en"], ""]
+            parts += [terminal.render(step.scene(lang=lang), colour=False), step.says[lang], ""]
         return "\n".join(parts).rstrip()
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 class Row(NamedTuple):
@@ -333,9 +345,7 @@ def generation(
     return tuple(rows)
 
 
-def scaling(
-    sizes: Sequence[int] = (1, 4, 16, 64, 256), *, keys: int = 16, rows: int = 512, seed: int = 0
-) -> tuple[Scaled, ...]:
+def scaling(sizes: Sequence[int] = (1, 4, 16, 64, 256), *, seed: int = 0) -> tuple[Scaled, ...]:
     """Measures how the variance of scores and the sharpness of softmax grow with the head size.
 
     >>> from maskwright.draw.walkthrough import scaling
@@ -351,7 +361,8 @@ def scaling(
         if size > MAX_WIDTH:
             raise ArgumentError(f"scaling: expected head sizes up to {MAX_WIDTH}, got {size}.")
         random = np.random.default_rng([seed, size])
-        q, k = random.standard_normal((rows, size)), random.standard_normal((rows, keys, size))
+        q = random.standard_normal((NUM_ROWS, size))
+        k = random.standard_normal((NUM_ROWS, NUM_KEYS, size))
         scores = np.einsum("rd,rkd->rk", q, k)
         divided = scores / math.sqrt(size)
         sharp, soft = (float(masked_softmax(s)[0].max(1).mean()) for s in (scores, divided))

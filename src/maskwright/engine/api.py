@@ -21,7 +21,14 @@ from maskwright.engine import validate
 from maskwright.engine.cost import WorkEstimate, estimate_work
 from maskwright.engine.dispatch import DESCRIPTIONS, backend_module, select_backend
 from maskwright.engine.native import loaded
-from maskwright.engine.params import DTYPES, AttentionOptions, AttentionParams, AttentionShape
+from maskwright.engine.params import (
+    DTYPES,
+    AttentionOptions,
+    AttentionParams,
+    AttentionShape,
+    ScoreTensors,
+)
+from maskwright.engine.scores import read_scores
 from maskwright.errors import ArgumentError, Unsupported
 
 if TYPE_CHECKING:
@@ -98,6 +105,9 @@ def attention(
     mask: Mask | BoundMask | None = None,
     *,
     scale: float | None = None,
+    softcap: float | None = None,
+    bias: Any = None,
+    sinks: Any = None,
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     q_start: int | None = None,
@@ -106,10 +116,20 @@ def attention(
 ) -> Any:
     """Exact attention of q over k and v under a mask.
 
-    No tensor of shape (q_len, kv_len) is built. A masked cell has no influence on outputs or
+    No tensor of shape (q_len, kv_len) is built, except by `impl="sdpa"` under masks other than causal,
+    and by `impl="reference"`. A masked cell has no influence on outputs or
     gradients, even if it holds NaN or infinity. A fully masked row, and a row whose visible scores
     are all -inf, returns zeros with gradient 0 and a logsumexp of -inf; a visible score of +inf
     gives NaN and a logsumexp of +inf.
+
+    The order of operations is that of ONNX's Attention and of Gemma 2:
+
+    1. scores = scale * q · k
+    2. scores = softcap * tanh(scores / softcap)
+    3. scores = scores + bias
+    4. masked cells are removed
+    5. weights = exp(scores) / (sum of exp(scores) over the visible keys + exp(sink of the head))
+    6. dropout of the weights
 
     Args:
         q: Queries (batch, heads, q_len, head_dim). A torch tensor, or a numpy array in float32 or
@@ -118,6 +138,13 @@ def attention(
         v: Values (batch, kv_heads, kv_len, v_head_dim).
         mask: A mask, bound or not. None attends to all keys.
         scale: Factor of the scores, 1 / sqrt(head_dim) by default.
+        softcap: Bound of the scores: they become softcap * tanh(scores / softcap). None for none.
+        bias: A bias of `mw.bias`, or a tensor that broadcasts to (batch, heads, q_len, kv_len).
+            It is added to the scores after the soft cap. Its values are finite: it changes scores
+            inside the mask, never the mask. Learnable values get gradients.
+        sinks: Attention sinks: one logit per head, (heads,), learnable. It takes part in the
+            softmax of every row like the score of one more key, which has no value. A fully masked
+            row stays 0. -inf is no sink.
         dropout_p: Probability with which a softmax weight is dropped. As in
             `scaled_dot_product_attention` it applies whenever it is not 0; pass 0 in evaluation.
         enable_gqa: Allow fewer KV heads than query heads: grouped-query attention.
@@ -125,7 +152,8 @@ def attention(
             key, as with a KV cache; 0 is the alignment of SDPA's `is_causal`.
         impl: The backend: "native", "blocks", "sdpa", "flex", "reference", or "auto" to select
             one. A backend that is named is used or refused, never replaced.
-        return_lse: Return the logsumexp of the scores of each row, too.
+        return_lse: Return the logsumexp of each row, too: that of the scores of its visible keys
+            after soft cap and bias, without the sink, so that partial results can be merged.
 
     Returns:
         The output (batch, heads, q_len, v_head_dim) in the dtype of q. With `return_lse` a tuple
@@ -143,8 +171,15 @@ def attention(
     [1.0, 1.5, 2.0, 2.5]
     >>> mw.attention(q, k, v, mw.window(back=1)).flatten().tolist()
     [1.0, 1.5, 2.5, 3.5]
+
+    A sink of 0 has the weight of one more key with score 0:
+
+    >>> mw.attention(q, k, v, mw.window(back=1), sinks=torch.zeros(1)).flatten().tolist()
+    [0.5, 1.0, 1.6666666269302368, 2.3333332538604736]
     """
-    options = AttentionOptions(scale, dropout_p, enable_gqa, q_start, impl, return_lse)
+    options = AttentionOptions(
+        scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
+    )
     if isinstance(q, np.ndarray):
         out, lse = _attention_numpy((q, k, v), mask, options)
         return (out, lse) if return_lse else out
@@ -177,7 +212,7 @@ def _autograd() -> Any:
 def _observed(tensors: Any, shape: AttentionShape, mask: Any, options: AttentionOptions) -> Any:
     """Compute a call through all observers, the innermost one last."""
     autograd = _autograd()
-    params = autograd.make_params(tensors, shape, mask, options)
+    params, _ = autograd.make_params(tensors, shape, mask, options)
 
     def compute(left: tuple[Observer, ...]) -> Any:
         if not left:
@@ -189,11 +224,13 @@ def _observed(tensors: Any, shape: AttentionShape, mask: Any, options: Attention
 
 def _attention_numpy(tensors: Any, mask: Any, options: AttentionOptions) -> Any:
     """Attention of numpy arrays, by the C kernel."""
-    params = _numpy_params(tensors, mask, options)
-    return backend_module("native").forward_numpy(params, *tensors)
+    params, scores = _numpy_params(tensors, mask, options)
+    return backend_module("native").forward_numpy(params, *tensors, scores)
 
 
-def _numpy_params(tensors: Any, mask: Any, options: AttentionOptions) -> AttentionParams:
+def _numpy_params(
+    tensors: Any, mask: Any, options: AttentionOptions
+) -> tuple[AttentionParams, ScoreTensors]:
     q, k, v = tensors
     shape = validate.check_arrays(q, k, v, options.enable_gqa)
     validate.check_options(options)
@@ -204,6 +241,8 @@ def _numpy_params(tensors: Any, mask: Any, options: AttentionOptions) -> Attenti
             target=options.impl,
         )
     bound = validate.bind(mask, (*shape[:2], shape.q_len, shape.kv_len), options.q_start)
+    frame = replace(bound.frame, batch=shape.batch, heads=shape.heads)
+    terms, scores = read_scores(options, frame, q)
     params = AttentionParams(
         bound,
         shape,
@@ -213,6 +252,7 @@ def _numpy_params(tensors: Any, mask: Any, options: AttentionOptions) -> Attenti
         seed=int(np.random.randint(2**62)) if options.dropout_p else 0,
         impl=options.impl,
         return_lse=options.return_lse,
+        **_score_params(options, terms, scores),
     )
     problem = backend_module("native").unsupported(params)
     if problem is not None:
@@ -221,7 +261,13 @@ def _numpy_params(tensors: Any, mask: Any, options: AttentionOptions) -> Attenti
             "Pass torch tensors.",
             target="native",
         )
-    return params
+    return params, scores
+
+
+def _score_params(options: AttentionOptions, terms: Any, scores: ScoreTensors) -> dict[str, Any]:
+    """The fields of `AttentionParams` for soft cap, bias and sinks."""
+    softcap = None if options.softcap is None else float(options.softcap)
+    return {"softcap": softcap, "terms": terms, "has_sinks": scores.sinks is not None}
 
 
 # ── explanation ───────────────────────────────────────────────────────────────────────────────────
@@ -252,6 +298,9 @@ def explain_backend(
     mask: Mask | BoundMask | None = None,
     *,
     scale: float | None = None,
+    softcap: float | None = None,
+    bias: Any = None,
+    sinks: Any = None,
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     q_start: int | None = None,
@@ -270,6 +319,9 @@ def explain_backend(
         v: Values or their shape; those of k by default.
         mask: As for `attention`.
         scale: As for `attention`.
+        softcap: As for `attention`.
+        bias: As for `attention`.
+        sinks: As for `attention`.
         dropout_p: As for `attention`.
         enable_gqa: As for `attention`.
         q_start: As for `attention`.
@@ -292,11 +344,13 @@ def explain_backend(
     >>> mw.explain_backend((1, 8, 1024, 64), mask=mw.causal(), dtype="float64").backend
     'blocks'
     """
-    options = AttentionOptions(scale, dropout_p, enable_gqa, q_start, impl, return_lse)
+    options = AttentionOptions(
+        scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
+    )
     k = q if k is None else k
     v = k if v is None else v
     if isinstance(q, np.ndarray):
-        params = _numpy_params((q, k, v), mask, options)
+        params, _ = _numpy_params((q, k, v), mask, options)
     elif isinstance(q, tuple):
         params = _shape_params((q, k, v), mask, options)
         dtype = read_choice(dtype, "explain_backend: dtype", DTYPES)
@@ -308,7 +362,7 @@ def explain_backend(
         q, k, v = autograd.autocast(q, k, v)
         shape = validate.check_tensors(q, k, v, enable_gqa)
         validate.check_options(options)
-        params = autograd.make_params((q, k, v), shape, mask, options)
+        params, _ = autograd.make_params((q, k, v), shape, mask, options)
     backend = select_backend(params)
     kind = (loaded().isa if backend.name == "native" else None) or backend.name
     return BackendChoice(backend.name, backend.reason, estimate_work(params, kind, backward))
@@ -326,14 +380,26 @@ def _shape_params(shapes: Any, mask: Any, options: AttentionOptions) -> Attentio
     validate.check_shapes(q, k, v, options.enable_gqa)
     validate.check_options(options)
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _), (*_, v_head_dim) = shapes
+    bound = validate.bind(mask, (batch, heads, q_len, kv_len), options.q_start)
+    frame = replace(bound.frame, batch=batch, heads=heads)
+    terms, scores = read_scores(options, frame, _first_array(options))
     return AttentionParams(
-        validate.bind(mask, (batch, heads, q_len, kv_len), options.q_start),
+        bound,
         AttentionShape(batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim),
         validate.default_scale(head_dim) if options.scale is None else float(options.scale),
         dropout_p=options.dropout_p,
         impl=options.impl,
         return_lse=options.return_lse,
+        **_score_params(options, terms, scores),
     )
+
+
+def _first_array(options: AttentionOptions) -> Any:
+    """An array or tensor of the bias or the sinks, which stands for q where only shapes are given."""
+    held = (*getattr(options.bias, "tensors", (options.bias,)), options.sinks)
+    tensors = [x for x in held if hasattr(x, "shape")]
+    torch_tensors = [x for x in tensors if not isinstance(x, np.ndarray)]
+    return next(iter((*torch_tensors, *tensors)), np.zeros(0))
 
 
 def _device_type(device: str) -> str:

@@ -2,7 +2,8 @@
 
 In eager mode an autograd function holds the parameters with the bound mask. A graph of
 torch.compile cannot hold a mask, so there attention is the operator `maskwright::attend`, which
-takes the mask's handle: a new mask is a new integer, and nothing is compiled again.
+takes the mask's handle: a new mask is a new integer, and nothing is compiled again. The values of
+bias terms and the sinks are inputs of both, with gradients.
 """
 
 from __future__ import annotations
@@ -19,8 +20,17 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from maskwright.core import mask_registry
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
+from maskwright.core.frame import Frame
 from maskwright.engine.dispatch import backend_module, select_backend, warn_without_kernel
-from maskwright.engine.params import DTYPES, AttentionParams, AttentionShape, Saved
+from maskwright.engine.params import (
+    DTYPES,
+    AttentionParams,
+    AttentionShape,
+    Saved,
+    ScoreTensors,
+    TermIndex,
+)
+from maskwright.engine.scores import NO_SCORE_TENSORS, read_scores
 from maskwright.engine.validate import EVERYTHING, bind, check_storage, default_scale
 from maskwright.errors import ArgumentError, Unsupported
 
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
     from maskwright.engine.params import AttentionOptions
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+TERM_KINDS = ("distance", "grid", "tensor")
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
 GRAPH_IMPLS = ("auto", "native", "blocks")  # autograd differentiates the others by itself
 AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -61,11 +72,16 @@ def is_traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
 
 def make_params(
     tensors: Tensors, shape: AttentionShape, mask: Any, options: AttentionOptions
-) -> AttentionParams:
-    """The parameters of an eager call; the seed of dropout is drawn later."""
+) -> tuple[AttentionParams, ScoreTensors]:
+    """The parameters of an eager call, and its other tensors; the seed of dropout is drawn later."""
     q, k, v = tensors
     bound = bind(mask, (shape.batch, shape.heads, shape.q_len, shape.kv_len), options.q_start)
-    return AttentionParams(
+    terms: tuple[TermIndex, ...] = ()
+    scores = NO_SCORE_TENSORS
+    if options.bias is not None or options.sinks is not None:
+        frame = replace(bound.frame, batch=shape.batch, heads=shape.heads)
+        terms, scores = read_scores(options, frame, q)
+    params = AttentionParams(
         bound,
         shape,
         default_scale(shape.head_dim) if options.scale is None else float(options.scale),
@@ -75,7 +91,18 @@ def make_params(
         impl=options.impl,
         return_lse=options.return_lse,
         requires_grad=torch.is_grad_enabled()
-        and (q.requires_grad or k.requires_grad or v.requires_grad),
+        and (q.requires_grad or k.requires_grad or v.requires_grad or _any_grad(scores)),
+        softcap=None if options.softcap is None else float(options.softcap),
+        terms=terms,
+        has_sinks=scores.sinks is not None,
+    )
+    return params, scores
+
+
+def _any_grad(scores: ScoreTensors) -> bool:
+    """Whether a bias term or the sinks require a gradient."""
+    return scores is not NO_SCORE_TENSORS and any(
+        x.requires_grad for x in (*scores.values, scores.sinks) if x is not None
     )
 
 
@@ -92,29 +119,46 @@ def attend_tensors(
             f'attention: impl="{options.impl}" is not available in a compiled graph. '
             'Leave impl out, or pass impl="blocks".'
         )
-    return run(make_params(tensors, shape, mask, options), tensors)
+    params, scores = make_params(tensors, shape, mask, options)
+    return run(params, tensors, scores)
 
 
-def run(params: AttentionParams, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
+def run(
+    params: AttentionParams, tensors: Tensors, scores: ScoreTensors
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute a call eagerly, by the selected backend."""
     backend = _backend(params)
     if not hasattr(backend, "backward"):
         forward = backend.forward
         if "torch._dynamo" in sys.modules:  # else this would import it
             forward = torch.compiler.disable(forward)
-        return forward(params, *tensors)  # type: ignore[no-any-return]
+        return forward(params, *tensors, scores)  # type: ignore[no-any-return]
     if torch.jit.is_tracing():
         raise Unsupported(
             "attention: torch.jit.trace cannot record a mask. "
             'Pass impl="sdpa", or use torch.compile in place of torch.jit.trace.',
             target="torch.jit.trace",
         )
-    q, k, v = tensors
     seed = torch.randint(2**62, (), device="cpu") if params.dropout_p else None
     if params.requires_grad or _is_transformed(params.device):
-        out, lse = Attention.apply(q, k, v, seed, params, backend)
+        out, lse = Attention.apply(seed, params, backend, *tensors, *_flat(scores))
         return out, lse
-    return _forward(params, backend, seed, q, k, v)
+    return _forward(params, backend, seed, *tensors, *_flat(scores))
+
+
+def _flat(scores: ScoreTensors) -> tuple[torch.Tensor, ...]:
+    """The tensors one after the other; those that there are."""
+    return scores.values if scores.sinks is None else (*scores.values, scores.sinks)
+
+
+def _unflat(params: AttentionParams, tensors: Any) -> ScoreTensors:
+    """The inverse of `_flat`."""
+    if not tensors:
+        return NO_SCORE_TENSORS
+    if not params.has_sinks:
+        return ScoreTensors(tuple(tensors))
+    *values, sinks = tensors
+    return ScoreTensors(tuple(values), sinks)
 
 
 def _backend(params: AttentionParams) -> Any:
@@ -139,15 +183,16 @@ def _forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if seed is not None:
         params = replace(params, seed=int(seed))
-    q, k, v = tensors
-    if q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor():
+    q, k, v, *others = tensors
+    if q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor() or others:
         tensors = tuple(_materialized(x) for x in tensors)
+        q, k, v, *others = tensors
     check_storage(*tensors)
-    return backend.forward(params, *tensors)  # type: ignore[no-any-return]
+    return backend.forward(params, q, k, v, _unflat(params, others))  # type: ignore[no-any-return]
 
 
 def _backward(params: AttentionParams, backend: Any, seed: Any, saved: Saved, *grads: Any) -> Any:
-    """Gradients of q, k and v, from those of the output and of the logsumexp."""
+    """Gradients of all tensors, from those of the output and of the logsumexp."""
     if seed is not None:
         params = replace(params, seed=int(seed))
     grad_out, grad_lse = (x if x is None else _materialized(x) for x in grads)
@@ -164,30 +209,30 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        q: Any, k: Any, v: Any, seed: Any, params: AttentionParams, backend: Any
+        seed: Any, params: AttentionParams, backend: Any, *tensors: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute both."""
+        """Compute both of q, k, v, the values of bias terms and the sinks."""
         with torch.autocast(params.device, enabled=False):
-            return _forward(params, backend, seed, q, k, v)
+            return _forward(params, backend, seed, *tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         """Save what the backward pass reads."""
-        q, k, v, seed, ctx.params, ctx.backend = inputs
-        ctx.save_for_backward(q, k, v, *output, seed)
+        seed, ctx.params, ctx.backend, *tensors = inputs
+        ctx.save_for_backward(seed, *output, *tensors)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
-        """Gradients of q, k and v."""
-        *saved, seed = ctx.saved_tensors  # read once: checkpointing recomputes it here
+        """Gradients of all tensors."""
+        seed, *saved = ctx.saved_tensors  # read once: checkpointing recomputes it here
         if grad_out is None and grad_lse is None:
-            return (None,) * 6
+            return (None,) * (1 + len(saved))
         if grad_out is None:
-            grad_out = torch.zeros_like(saved[3])
+            grad_out = torch.zeros_like(saved[0])
         settings = (seed, ctx.params, ctx.backend)
-        grads = AttentionBackward.apply(grad_out, grad_lse, *saved, *settings)
-        return (*grads, None, None, None)
+        grads = AttentionBackward.apply(*settings, grad_out, grad_lse, *saved)
+        return (None, None, None, *_wanted(ctx.params, grads))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:  # noqa: ARG004 - torch's signature
@@ -204,15 +249,22 @@ class Attention(torch.autograd.Function):
         return _vmap(Attention, info.batch_size, in_dims, args), (0, 0)
 
 
+def _wanted(params: AttentionParams, grads: Any) -> list[Any]:
+    """The gradients, with None for terms that do not require one."""
+    wanted = [True, True, True, *(index.requires_grad for index in params.terms), True]
+    return [grad if want else None for grad, want in zip(grads, wanted, strict=False)]
+
+
 class AttentionBackward(torch.autograd.Function):
     """The backward pass of `Attention`: a function of its own, so that vmap applies to it too."""
 
     @staticmethod
-    def forward(*args: Any) -> Tensors:
-        """Gradients of q, k and v: of grad_out, grad_lse, `Saved`, seed, params and backend."""
-        grad_out, grad_lse, *saved, seed, params, backend = args
+    def forward(seed: Any, params: AttentionParams, backend: Any, *tensors: Any) -> Any:
+        """Gradients of q, k, v, values and sinks: of grad_out, grad_lse, out, lse, and those."""
+        grad_out, grad_lse, out, lse, q, k, v, *others = tensors
+        saved = Saved(q, k, v, out, lse, _unflat(params, others))
         with torch.autocast(params.device, enabled=False):
-            return _backward(params, backend, seed, Saved(*saved), grad_out, grad_lse)  # type: ignore[no-any-return]
+            return tuple(_backward(params, backend, seed, saved, grad_out, grad_lse))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -232,7 +284,8 @@ class AttentionBackward(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
         """As for `Attention`."""
-        return _vmap(AttentionBackward, info.batch_size, in_dims, args), (0, 0, 0)
+        found = _vmap(AttentionBackward, info.batch_size, in_dims, args)
+        return found, (0,) * len(found)
 
 
 def _vmap(function: Any, count: int, in_dims: Any, args: Any) -> tuple[torch.Tensor, ...]:
@@ -240,24 +293,38 @@ def _vmap(function: Any, count: int, in_dims: Any, args: Any) -> tuple[torch.Ten
 
     A seed of dropout that is mapped differs per element; else all elements share it.
     """
-    *tensors, seed, params, backend = args
-    *mapped, seeds = (
+    seed, params, backend, *tensors = args
+    seeds, *mapped = (
         x if x is None else x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip((*tensors, seed), in_dims, strict=False)
+        for x, dim in zip((seed, *tensors), (in_dims[0], *in_dims[3:]), strict=True)
     )
-    if count and (params.mask.shape[0] != 1 or seed is not None):
+    if count and (
+        params.mask.shape[0] != 1 or seed is not None or params.terms or params.has_sinks
+    ):
         each = [
-            function.apply(*(x if x is None else x[n] for x in (*mapped, seeds)), params, backend)
+            function.apply(
+                *(None if seeds is None else seeds[n], params, backend),
+                *(x if x is None else x[n] for x in mapped),
+            )
             for n in range(count)
         ]
         return tuple(torch.stack(same) for same in zip(*each, strict=True))
     shape = params.shape._replace(batch=count * params.shape.batch)
     mask = params.mask if count else EVERYTHING.on(shape.q_len, shape.kv_len)
+    plain = replace(params, shape=shape, mask=mask)
+    if not count:  # no value of a bias or sink is read
+        plain, extra = replace(plain, terms=(), has_sinks=False), mapped[_num_attention(function) :]
+        mapped = mapped[: _num_attention(function)]
     folded = function.apply(
-        *(x if x is None else x.flatten(0, 1) for x in mapped),
-        *(None, replace(params, shape=shape, mask=mask), backend),
+        *(None, plain, backend), *(x if x is None else x.flatten(0, 1) for x in mapped)
     )
-    return tuple(x.unflatten(0, (count, params.shape.batch)) for x in folded)
+    found = tuple(x.unflatten(0, (count, params.shape.batch)) for x in folded)
+    return found if count or function is Attention else (*found, *extra)
+
+
+def _num_attention(function: Any) -> int:
+    """Number of tensors before the values of bias terms."""
+    return 3 if function is Attention else 7
 
 
 # ── in graphs ─────────────────────────────────────────────────────────────────────────────────────
@@ -276,32 +343,69 @@ def record(tensors: Tensors, mask: Any, options: AttentionOptions) -> Any:
     if not isinstance(held, (Mask, BoundMask)) or not torch.compiler.is_compiling():
         bind(held, (*q.shape[:3], k.shape[2]), options.q_start)  # raises for invalid masks
     scale = default_scale(q.shape[-1]) if options.scale is None else float(options.scale)
+    terms, scores = _scores_in_graph(tensors, held, options)
     return attend(
         *tensors,
         torch.randint(2**62, (), device="cpu") if options.dropout_p else None,
+        list(_flat(scores)),
         held._handle,
         q_start=options.q_start,
         scale=scale,
+        softcap=None if options.softcap is None else float(options.softcap),
+        terms=terms,
+        has_sinks=scores.sinks is not None,
         dropout_p=float(options.dropout_p),
         impl=options.impl,
     )
 
 
-_SETTINGS = "SymInt mask, *, SymInt? q_start, float scale, float dropout_p, str impl"
+def _scores_in_graph(
+    tensors: Tensors, mask: Any, options: AttentionOptions
+) -> tuple[list[int], ScoreTensors]:
+    """The terms of the bias as integers, and their tensors."""
+    if options.bias is None and options.sinks is None:
+        return [], ScoreTensors()
+    q, k, _ = tensors
+    batch, heads, q_len, _ = q.shape
+    kv_len, q_start = k.shape[2], options.q_start
+    if isinstance(mask, BoundMask):
+        q_start = mask.frame.q_start
+    frame = Frame(q_len, kv_len, batch, heads, kv_len - q_len if q_start is None else q_start)
+    indices, scores = read_scores(options, frame, q)
+    terms: list[int] = []
+    for kind, zero, height, width, requires_grad in indices:
+        terms += [TERM_KINDS.index(kind), zero, height, width, int(requires_grad)]
+    return terms, scores
+
+
+_SETTINGS = (
+    "SymInt mask, *, SymInt? q_start, float scale, float? softcap, SymInt[] terms, bool has_sinks, "
+    "float dropout_p, str impl"
+)
 
 
 @torch.library.custom_op(
     "maskwright::attend",
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor? seed, {_SETTINGS}) -> (Tensor, Tensor)",
+    schema="(Tensor q, Tensor k, Tensor v, Tensor? seed, Tensor[] scores, "
+    f"{_SETTINGS}) -> (Tensor, Tensor)",
 )
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seed: Any, mask: int, **settings: Any
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seed: Any,
+    scores: list[torch.Tensor],
+    mask: int,
+    **settings: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention under the mask with a handle; see `record`."""
+    """Attention under the mask with a handle; see `record`.
+
+    `scores` has the values of the bias terms and the sinks, if there are any.
+    """
     found = mask_registry.lookup(mask)
     params = _params_in_graph((q, k, v), found, settings)
-    out, lse = _forward(params, _backend(params), seed, q, k, v)
+    out, lse = _forward(params, _backend(params), seed, q, k, v, *scores)
     # The backward pass looks the mask up again: hold it for as long as its logsumexp is saved.
     storage = StorageWeakRef(lse.untyped_storage())
     mask_registry.hold(found, lambda: not storage.expired())
@@ -312,16 +416,17 @@ def attend(
     "maskwright::attend_backward",
     mutates_args=(),
     schema=f"(Tensor grad_out, Tensor? grad_lse, Tensor[] saved, Tensor? seed, {_SETTINGS}) "
-    "-> (Tensor, Tensor, Tensor)",
+    "-> Tensor[]",
 )
 def attend_backward(
     grad_out: Any, grad_lse: Any, saved: list[torch.Tensor], seed: Any, mask: int, **settings: Any
-) -> Tensors:
-    """Gradients of q, k and v."""
-    kept = Saved(*saved)
-    params = _params_in_graph((kept.q, kept.k, kept.v), mask_registry.lookup(mask), settings)
-    dq, dk, dv = _backward(params, _backend(params), seed, kept, grad_out, grad_lse)
-    return dq.contiguous(), dk.contiguous(), dv.contiguous()
+) -> list[torch.Tensor]:
+    """Gradients of q, k and v, of the values of each bias term, and of the sinks."""
+    q, k, v, out, lse, *scores = saved
+    params = _params_in_graph((q, k, v), mask_registry.lookup(mask), settings)
+    kept = Saved(q, k, v, out, lse, _unflat(params, scores))
+    grads = _backward(params, _backend(params), seed, kept, grad_out, grad_lse)
+    return [grad.contiguous() for grad in grads]
 
 
 def _params_in_graph(tensors: Tensors, mask: Any, settings: dict[str, Any]) -> AttentionParams:
@@ -331,7 +436,23 @@ def _params_in_graph(tensors: Tensors, mask: Any, settings: dict[str, Any]) -> A
     bound = bind(mask, (shape.batch, shape.heads, shape.q_len, shape.kv_len), settings["q_start"])
     dtype = DTYPE_NAMES.get(q.dtype) or str(q.dtype).removeprefix("torch.")
     options = (settings["scale"], dtype, q.device.type, settings["dropout_p"])
-    return AttentionParams(bound, shape, *options, impl=settings["impl"], explicit_backward=True)
+    return AttentionParams(
+        *(bound, shape, *options),
+        impl=settings["impl"],
+        explicit_backward=True,
+        softcap=settings["softcap"],
+        terms=_terms_from_ints(settings["terms"]),
+        has_sinks=settings["has_sinks"],
+    )
+
+
+def _terms_from_ints(flat: Any) -> tuple[TermIndex, ...]:
+    """The inverse of the encoding of `_scores_in_graph`."""
+    fields = zip(*(iter(flat),) * 5, strict=True)
+    return tuple(
+        TermIndex(TERM_KINDS[kind], zero, height, width, bool(requires_grad))
+        for kind, zero, height, width, requires_grad in fields
+    )
 
 
 @attend.register_fake
@@ -341,26 +462,35 @@ def _(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> tuple[Any, Any]:  # noqa: A
 
 
 @attend_backward.register_fake
-def _(grad_out: Any, grad_lse: Any, saved: Any, *_: Any, **__: Any) -> Any:  # noqa: ARG001
-    return tuple(x.new_empty(x.shape) for x in saved[:3])
+def _(grad_out: Any, grad_lse: Any, saved: Any, *_: Any, **settings: Any) -> Any:  # noqa: ARG001
+    q, k, v, _, _, *scores = saved
+    shapes = [x.shape for x in (q, k, v, *scores)]
+    for n, index in enumerate(_terms_from_ints(settings["terms"])):
+        if not index.requires_grad:
+            shapes[3 + n] = (0,)
+    return [x.new_empty(own) for x, own in zip((q, k, v, *scores), shapes, strict=True)]
 
 
 def _setup_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
-    q, k, v, seed, ctx.mask = inputs
+    q, k, v, seed, scores, ctx.mask = inputs
     ctx.settings = keyword_only_inputs
-    ctx.save_for_backward(q, k, v, *output, *([] if seed is None else [seed]))
+    ctx.save_for_backward(q, k, v, *output, *scores, *([] if seed is None else [seed]))
+    ctx.has_seed = seed is not None
     ctx.set_materialize_grads(False)
 
 
 def _graph_backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
-    *saved, last = ctx.saved_tensors
-    saved, seed = ([*saved, last], None) if len(saved) == 4 else (saved, last)
+    saved = list(ctx.saved_tensors)
+    seed = saved.pop() if ctx.has_seed else None
     if grad_out is None and grad_lse is None:
-        return (None,) * 5
+        return (None, None, None, None, [None] * len(saved[5:]), None)
     if grad_out is None:
         grad_out = torch.zeros_like(saved[3])
-    grads = attend_backward(grad_out, grad_lse, saved, seed, ctx.mask, **ctx.settings)
-    return (*grads, None, None)
+    dq, dk, dv, *scores = attend_backward(grad_out, grad_lse, saved, seed, ctx.mask, **ctx.settings)
+    for n, index in enumerate(_terms_from_ints(ctx.settings["terms"])):
+        if not index.requires_grad:
+            scores[n] = None
+    return dq, dk, dv, None, scores, None
 
 
 attend.register_autograd(_graph_backward, setup_context=_setup_context)

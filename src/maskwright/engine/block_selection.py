@@ -34,7 +34,7 @@ def top_blocks(
     *,
     q_start: int | None = None,
 ) -> Mask:
-    """The mask `blocks(map, size) & within` of the `keep` best key blocks for each query block.
+    """Block-sparse mask of the `keep` key blocks with the highest scores for each query block.
 
     For each batch row, head and query block, among the key blocks with a visible cell in `within`:
 

@@ -21,6 +21,9 @@ class AttentionOptions(NamedTuple):
     q_start: int | None = None
     impl: str = "auto"
     return_lse: bool = False
+    softcap: float | None = None
+    bias: Any = None
+    sinks: Any = None
 
 
 class AttentionShape(NamedTuple):
@@ -35,9 +38,48 @@ class AttentionShape(NamedTuple):
     v_head_dim: int
 
 
+class TermIndex(NamedTuple):
+    """How the values of one bias term are indexed; `ScoreTensors` holds the values.
+
+    Attributes:
+        kind: "distance": values (heads or 1, distances), index k - q + zero of absolute positions.
+            "grid": values (heads or 1, 2 * height - 1, 2 * width - 1), see `GridTerm`.
+            "tensor": values (batch or 1, heads or 1, q_len or 1, kv_len or 1).
+        zero: Index of distance 0.
+        height: Rows of the grid.
+        width: Columns of the grid.
+        requires_grad: Whether the backward pass computes the gradient of the values.
+    """
+
+    kind: str
+    zero: int = 0
+    height: int = 0
+    width: int = 0
+    requires_grad: bool = False
+
+
+class Positions(NamedTuple):
+    """Absolute positions of the queries and keys of a call, both ascending int64 arrays."""
+
+    rows: Any
+    keys: Any
+
+
+class ScoreTensors(NamedTuple):
+    """The tensors of an attention call besides q, k and v.
+
+    Attributes:
+        values: The values of each bias term, in the order of `AttentionParams.terms`.
+        sinks: One logit per head, (heads,), or None.
+    """
+
+    values: tuple[Any, ...] = ()
+    sinks: Any = None
+
+
 @dataclass(frozen=True)
 class AttentionParams:
-    """Everything that one attention call depends on, besides the values of q, k and v.
+    """Everything that one attention call depends on, besides the values of its tensors.
 
     Attributes:
         mask: The bound mask. It is 1 along batch or heads where it is shared.
@@ -52,6 +94,11 @@ class AttentionParams:
         requires_grad: Whether a backward pass may follow.
         explicit_backward: Whether the caller runs the backward pass itself, with saved tensors, as
             compiled graphs and partial results do; else autograd does.
+        softcap: The scores become softcap * tanh(scores / softcap) before a bias is added, or None.
+        terms: How the values of each bias term are indexed.
+        has_sinks: Whether a sink of each head joins the denominator of the softmax.
+        positions: Positions of queries and keys, for the terms of kind "distance" and "grid"; those
+            of the mask's frame if None.
     """
 
     mask: BoundMask
@@ -65,6 +112,15 @@ class AttentionParams:
     return_lse: bool = False
     requires_grad: bool = False
     explicit_backward: bool = False
+    softcap: float | None = None
+    terms: tuple[TermIndex, ...] = ()
+    has_sinks: bool = False
+    positions: Positions | None = None
+
+    @property
+    def changes_scores(self) -> bool:
+        """Whether there is a soft cap, a bias or a sink."""
+        return self.softcap is not None or bool(self.terms) or self.has_sinks
 
 
 class Saved(NamedTuple):
@@ -75,3 +131,4 @@ class Saved(NamedTuple):
     v: Any
     out: Any
     lse: Any
+    scores: ScoreTensors = ScoreTensors()

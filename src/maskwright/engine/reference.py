@@ -6,9 +6,13 @@ It is differentiable any number of times, and imports no fast path.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
 
 from maskwright.core.validate import read_choice
+from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
 from maskwright.errors import FrameError
 
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from maskwright.core.bound import BoundMask
-    from maskwright.engine.params import AttentionParams
+    from maskwright.engine.params import AttentionParams, ScoreTensors
 
 EMPTY_ROWS = ("zero", "error", "uniform")
 
@@ -36,8 +40,14 @@ def reference(
     bound: BoundMask,
     scale: float | None = None,
     empty_rows: Literal["zero", "error", "uniform"] = "zero",
+    *,
+    softcap: float | None = None,
+    bias: Any = None,
+    sinks: Any = None,
 ) -> Reference:
     """Attention under a bound mask, computed densely in float64.
+
+    The order of operations is scale, soft cap, bias, mask, softmax with the sink of each head.
 
     Args:
         q: Queries (B, H, T, D).
@@ -47,10 +57,13 @@ def reference(
         scale: Factor of the scores, 1 / sqrt(D) by default.
         empty_rows: A fully masked row returns zeros ("zero"), raises ("error"), or returns the
             mean of all values ("uniform"), as a finite fill value such as -1e9 does.
+        softcap: Scores become softcap * tanh(scores / softcap), or None.
+        bias: A bias, or a tensor that broadcasts to (B, H, T, S), added after the soft cap.
+        sinks: One logit per head, (H,), which joins the denominator of the softmax.
 
     Returns:
         Output, logsumexp and weights in float64. A masked cell has no influence on them or their
-        gradients, whatever it holds.
+        gradients, whatever it holds. The logsumexp is over the visible keys, without the sink.
 
     Raises:
         FrameError: `empty_rows` is "error" and a row is fully masked.
@@ -78,15 +91,39 @@ def reference(
             'Unmask a key for it, or pass empty_rows="zero".'
         )
     factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    scores = masked_scores(q, k, visible) * factor
+    added = _dense_bias(bias, bound, q)
+
+    def scores_of(visible: torch.Tensor) -> torch.Tensor:
+        scores = masked_scores(q, k, visible) * factor
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        return scores + added
+
+    scores = scores_of(visible)
     # A row whose visible scores are all -inf is treated as a fully masked row.
     infinite = (scores.masked_fill(~visible, -math.inf) == -math.inf).all(-1, keepdim=True)
     visible = visible & ~infinite
-    scores = masked_scores(q, k, visible) * factor
-    if empty_rows == "uniform":  # the scores of these rows are 0
+    scores = scores_of(visible)
+    if empty_rows == "uniform":
         visible = visible | empty
+        scores = scores.masked_fill(empty, 0.0)
     weights, lse = masked_softmax(scores, visible)
+    if sinks is not None:
+        weights = weights * sink_factor(lse, sinks.to(torch.float64)).unsqueeze(-1)
     return Reference(masked_matmul(weights, v, visible), lse, weights)
+
+
+def _dense_bias(bias: Any, bound: BoundMask, q: torch.Tensor) -> Any:
+    """The bias as a float64 tensor that broadcasts to the scores; 0.0 if there is none."""
+    import torch
+
+    if bias is None:
+        return 0.0
+    if hasattr(bias, "dense"):
+        bias = bias.dense(replace(bound.frame, batch=q.shape[0], heads=q.shape[1]))
+    if isinstance(bias, np.ndarray):
+        bias = torch.from_numpy(bias)
+    return bias.to(q.device, torch.float64)
 
 
 def unsupported(params: AttentionParams) -> str | None:
@@ -95,8 +132,23 @@ def unsupported(params: AttentionParams) -> str | None:
 
 
 def forward(
-    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    params: AttentionParams,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in the dtype of q, and the logsumexp in float64."""
-    found = reference(q, k, v, params.mask, params.scale)
+    import torch
+
+    bias = None
+    if params.terms:
+        rows, keys = np.arange(params.shape.q_len), np.arange(params.shape.kv_len)
+        bias = CellIndex(params, rows, keys, q.device).bias(scores.values, torch.float64)
+    found = reference(
+        *(q, k, v, params.mask, params.scale),
+        softcap=params.softcap,
+        bias=bias,
+        sinks=scores.sinks,
+    )
     return found.out.to(q.dtype), found.lse

@@ -104,7 +104,7 @@ def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) ->
     import torch
 
     a = a.masked_fill(~visible, 0.0)
-    if not _is_symbolic(b) and bool(b.isfinite().all()):
+    if not is_symbolic(b) and bool(b.isfinite().all()):
         return a @ b
     # Multiply the finite entries, then find the visible pairs that make an entry infinite or NaN.
     kind = a.dtype
@@ -127,7 +127,7 @@ def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) ->
     return out.masked_fill(undefined, math.nan)
 
 
-def _is_symbolic(x: torch.Tensor) -> bool:
+def is_symbolic(x: torch.Tensor) -> bool:
     """Whether values cannot be read: inside vmap, or in a fake or meta tensor."""
     import torch
     from torch._subclasses.fake_tensor import is_fake

@@ -183,12 +183,18 @@ def check_options(options: AttentionOptions) -> None:
     """Check the keyword arguments of `attention`.
 
     Raises:
-        ArgumentError: `scale`, `dropout_p` or `impl` is invalid.
+        ArgumentError: `scale`, `softcap`, `dropout_p` or `impl` is invalid.
     """
-    scale, dropout_p = options.scale, options.dropout_p
+    scale, softcap, dropout_p = options.scale, options.softcap, options.dropout_p
     if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
         raise ArgumentError(
             f"attention: scale is {scale!r}. Pass a finite number, or None for 1 / sqrt(head_dim)."
+        )
+    if softcap is not None and not (
+        isinstance(softcap, (int, float)) and softcap > 0 and math.isfinite(softcap)
+    ):
+        raise ArgumentError(
+            f"attention: softcap is {softcap!r}. Pass a positive number, or None for no soft cap."
         )
     if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p < 1.0:
         raise ArgumentError(

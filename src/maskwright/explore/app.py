@@ -54,13 +54,12 @@ MESSAGES: Final = {
 # ── the application ───────────────────────────────────────────────────────────────────────────
 
 
-def make_app(port: int, *, token: str | None = None, pool: WorkerPool | None = None) -> Starlette:
+def make_app(port: int, *, token: str | None = None) -> Starlette:
     """The application for a server on a port of this machine.
 
     Args:
         port: The port, which hosts and origins of requests must name.
         token: The token of API requests. Default: a new random one.
-        pool: The worker pool. Default: a new one when the application starts.
 
     >>> [route.path for route in make_app(8765).routes][:3]
     ['/', '/static/{name:path}', '/api/vocabulary']
@@ -87,7 +86,7 @@ def make_app(port: int, *, token: str | None = None, pool: WorkerPool | None = N
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.pool = WorkerPool() if pool is None else pool
+        app.state.pool = WorkerPool()
         app.state.pool.start()
         try:
             yield

@@ -7,6 +7,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from maskwright.errors import MaskError, SizeError
 
@@ -99,6 +100,8 @@ def encode_json(data: Any) -> bytes:
 
 
 def _finite(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

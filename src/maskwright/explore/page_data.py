@@ -1,7 +1,9 @@
 """Data that the page loads once: atoms, recipes and limits, and the lessons.
 
-A lesson is a JSON file in `lessons/`, shown in the order of the file names: its title, paragraphs
-and what to look at, in English and Chinese, and the state of the page that shows it.
+`page_data.json` has an example of each atom, and the state of the page that every lesson starts
+from, so that nothing remains of the one before. A lesson is a JSON file in `lessons/`, shown in the
+order of the file names: its title, paragraphs and what to look at, in English and Chinese, and the
+state of the page that shows it.
 """
 
 from __future__ import annotations
@@ -22,52 +24,8 @@ if TYPE_CHECKING:
 
     from maskwright.core.expr import Mask
 
-EXAMPLES: Final[Mapping[str, str]] = {
-    "everything": "everything()",
-    "nothing": "nothing()",
-    "causal": "causal()",
-    "window": "window(back=3)",
-    "padding": "padding(lengths=[5, 8])",
-    "documents": "documents(lengths=[[3, 5]])",
-    "prefix": "prefix(3)",
-    "chunks": "chunks(4)",
-    "stride": "stride(2)",
-    "keys": "keys([0, 1])",
-    "queries": "queries([0])",
-    "tree": "tree([-1, 0, 0, 1, 1, 2, 2, 3])",
-    "graph": "graph([[0, 1], [1, 2], [2, 5]])",
-    "image": "image(2, 4, radius=1)",
-    "blocks": "blocks([[1, 0], [1, 1]], size=4)",
-    "dense": "dense([[1, 0], [1, 1]])",
-    "by_head": "by_head([causal(), window(back=2)])",
-    "by_batch": "by_batch([causal(), everything()])",
-}
-SIZES: Final[Mapping[str, int]] = {"tree": 8, "image": 8, "blocks": 8, "dense": 2}
-MIN_SIZES: Final[Mapping[str, int]] = {"padding": 8, "documents": 8, "graph": 6}
-
-# Every lesson sets the whole state, so that nothing remains of the one before.
-DEFAULT_STATE: Final[dict[str, Any]] = {
-    "expression": "causal()",
-    "text": None,
-    "side": "right",
-    "padding": True,
-    "size": 8,
-    "keys": None,
-    "q_start": None,
-    "batches": None,
-    "heads": None,
-    "others": [],
-    "values": None,
-    "scores": None,
-    "seed": 0,
-    "width": 3,
-    "head_size": 2,
-    "scaled": True,
-    "fill": "-inf",
-    "rows_too": False,
-    "steps_view": "steps",
-    "panel": "steps",
-}
+_DATA: Final = json.loads(Path(__file__).with_name("page_data.json").read_text(encoding="utf-8"))
+EXAMPLES: Final[Mapping[str, str]] = _DATA["examples"]
 
 
 def vocabulary() -> dict[str, Any]:
@@ -108,7 +66,7 @@ def lessons() -> list[dict[str, Any]]:
     for path in sorted((Path(__file__).parent / "lessons").glob("*.json")):
         lesson = json.loads(path.read_text(encoding="utf-8"))
         name = path.stem.partition("-")[2]  # 01-why.json
-        found.append({**lesson, "id": name, "state": {**DEFAULT_STATE, **lesson["state"]}})
+        found.append({**lesson, "id": name, "state": {**_DATA["default_state"], **lesson["state"]}})
     return found
 
 
@@ -118,8 +76,8 @@ def _atom(name: str, atom: Callable[..., Mask]) -> dict[str, Any]:
         "signature": name + _signature(atom),
         "summary": summary(atom),
         "example": EXAMPLES.get(name, f"{name}()"),
-        "size": SIZES.get(name),  # the only number of tokens that the example fits
-        "least": MIN_SIZES.get(name),
+        "size": _DATA["sizes"].get(name),  # the only number of tokens that the example fits
+        "least": _DATA["min_sizes"].get(name),
     }
 
 

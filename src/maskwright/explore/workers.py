@@ -244,7 +244,7 @@ class Worker:
         self.ready = True
 
     def run(self, name: str, body: bytes, timeout: float) -> Response:
-        """The response to a job; TimeoutError, or EOFError or OSError if the process died."""
+        """The response to a job. Raises TimeoutError, or EOFError or OSError if the process died."""
         self._pipe.send_bytes(name.encode() + b"\n" + body)
         if not self._pipe.poll(timeout):
             raise TimeoutError

@@ -20,17 +20,22 @@ Models that do not use the attention interface of transformers cannot run on ano
 
 from __future__ import annotations
 
+import inspect
 import math
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import torch
+from torch.nn import functional
+from torch.utils.weak import WeakTensorKeyDictionary
+
 from maskwright.core.atoms import causal, dense
+from maskwright.engine.api import attention
+from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import MissingError, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
-
-    import torch
 
     from maskwright.core.bound import BoundMask
 
@@ -47,15 +52,10 @@ _SELECTS_KEYS: Final = (
 
 # Model types that cannot run on another attention, and why. The list is not complete.
 UNSUPPORTED_MODELS: Final = {
-    "bloom": _ADDITIVE_MASK,
-    "codegen": _ADDITIVE_MASK,
-    "deberta-v2": _OWN_ATTENTION,
+    **dict.fromkeys(("bloom", "codegen", "mpt"), _ADDITIVE_MASK),
+    **dict.fromkeys(("deberta-v2", "xlnet"), _OWN_ATTENTION),
+    **dict.fromkeys(("falcon", "gpt_neo", "gptj"), _OWN_TABLE),
     "deepseek_v32": _SELECTS_KEYS,
-    "falcon": _OWN_TABLE,
-    "gpt_neo": _OWN_TABLE,
-    "gptj": _OWN_TABLE,
-    "mpt": _ADDITIVE_MASK,
-    "xlnet": _OWN_ATTENTION,
 }
 
 # Arguments of the attention interface that are not supported.
@@ -71,6 +71,8 @@ UNSUPPORTED_ARGUMENTS: Final = {
 
 MIN_ROWS_TO_READ: Final = 64  # a mask tensor with fewer rows is passed to SDPA as it is
 MAX_SCORES: Final = 2**25  # dense scores per block of rows
+
+_BOUND_BY_TENSOR: Final = WeakTensorKeyDictionary()  # the bound masks of mask tensors
 
 
 def register() -> None:
@@ -107,8 +109,6 @@ def register() -> None:
 
 def _interfaces() -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
     """The registries of attention functions and of mask functions of all models."""
-    import inspect
-
     fix = "Run: pip install -U 'maskwright[transformers]'"
     try:
         import transformers
@@ -216,8 +216,6 @@ def _check_unsupported(kwargs: dict[str, Any]) -> None:
 
 def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The tensors in the dtype of autocast if it is enabled, as SDPA casts them."""
-    import torch
-
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
         return tensors
@@ -227,15 +225,11 @@ def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def _float_scale(query: torch.Tensor, scale: Any) -> tuple[torch.Tensor, float | None]:
     """The scale as a number; a tensor (a learned scale) is multiplied into the queries instead."""
-    import torch
-
     return (query * scale, 1.0) if isinstance(scale, torch.Tensor) else (query, scale)
 
 
 def _is_traced() -> bool:
     """Whether torch.compile or torch.jit.trace is tracing."""
-    import torch
-
     return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
@@ -244,8 +238,6 @@ def _is_traced() -> bool:
 
 def _without_mask(layer: LayerInputs, is_causal: bool) -> tuple[LayerInputs, MaskInput]:
     """As "sdpa" of transformers without a mask: causal, aligned at the upper left, or no mask."""
-    import torch
-
     q_len, kv_len = layer.query.shape[2], layer.key.shape[2]
     if not is_causal or q_len == 1:
         return layer, MaskInput()
@@ -266,8 +258,6 @@ def _upper_left(q_len: int, kv_len: int) -> BoundMask:
 
 def _read_mask(mask: torch.Tensor, layer: LayerInputs) -> MaskInput:
     """The mask that the model passed: a `MaskTensor`, or a tensor that the caller made."""
-    import torch
-
     if _is_traced():
         return MaskInput(tensor=mask)
     from maskwright.integrations.transformers_tensor import MaskTensor
@@ -286,24 +276,14 @@ def _read_mask(mask: torch.Tensor, layer: LayerInputs) -> MaskInput:
 def _read_tensor(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | None:
     """The bound mask with the cells of a tensor, or None if it has other values; cached per tensor."""
     state = (tensor._version, q_len, kv_len)
-    known = _tensor_cache().get(tensor)
+    known = _BOUND_BY_TENSOR.get(tensor)
     if known is None or known[0] != state:
-        known = _tensor_cache()[tensor] = (state, _read_cells(tensor, q_len, kv_len))
+        known = _BOUND_BY_TENSOR[tensor] = (state, _read_cells(tensor, q_len, kv_len))
     bound: BoundMask | None = known[1]
     return bound
 
 
-@cache
-def _tensor_cache() -> Any:
-    """Mask tensors and their bound masks, by weak reference."""
-    from torch.utils.weak import WeakTensorKeyDictionary
-
-    return WeakTensorKeyDictionary()
-
-
 def _read_cells(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | None:
-    import torch
-
     if tensor.ndim != 4 or any(
         size not in (1, whole)
         for size, whole in zip(tensor.shape[2:], (q_len, kv_len), strict=True)
@@ -325,10 +305,6 @@ def _read_cells(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | No
 
 def _run_engine(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
     """`maskwright.attention`; with sinks, the output is rescaled by the logsumexp."""
-    import torch
-
-    from maskwright.engine.api import attention
-
     q, k, v = layer.query, layer.key, layer.value
     out = attention(
         q,
@@ -349,9 +325,6 @@ def _run_engine(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
 
 def _run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
     """SDPA with a bool or additive mask tensor, for a bias and for traced code."""
-    import torch
-    from torch.nn import functional
-
     q, k, v = layer.query, layer.key, layer.value
     mask = _mask_rows(layer, mask_input, slice(None))
     if layer.bias is not None:
@@ -376,8 +349,6 @@ def _run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
 
 def _run_eager(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
     """Dense scores in blocks of rows, for softcap: exact, but slower."""
-    import torch
-
     q, k, v = layer.query, layer.key, layer.value
     shared = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
@@ -398,10 +369,6 @@ def _weights(
     scores: torch.Tensor, layer: LayerInputs, mask: torch.Tensor | None, rows: slice
 ) -> torch.Tensor:
     """Softmax weights of some rows, with soft cap, bias, mask and sinks."""
-    import torch
-
-    from maskwright.engine.softmax import masked_softmax
-
     if layer.softcap is not None:
         scores = torch.tanh(scores / layer.softcap) * layer.softcap
     if layer.bias is not None:
@@ -422,8 +389,6 @@ def _weights(
 
 def _mask_rows(layer: LayerInputs, mask_input: MaskInput, rows: slice) -> torch.Tensor | None:
     """Some rows of the mask as a tensor, bool or additive; None if all keys are visible."""
-    import torch
-
     if mask_input.mask is not None:
         start, stop, _ = rows.indices(layer.query.shape[2])
         return torch.from_numpy(mask_input.mask.rows(start, stop).dense()).to(layer.query.device)

@@ -15,6 +15,7 @@ from operator import and_, or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
 from maskwright.core.atoms import causal, chunks, documents, everything, padding, where, window
 from maskwright.core.atoms.array import Where
@@ -26,8 +27,6 @@ from maskwright.errors import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import CodeType
-
-    import torch
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
@@ -77,7 +76,6 @@ def mask_for_layers(
     >>> mask_for_layers(1, 2, 6, q_offset=4, mask_function=window)
     MaskTensor((window(back=2)).on(2, kv_len=6, batch=1, heads=1, q_start=4), batch=1)
     """
-    import torch
     from transformers import masking_utils
 
     from maskwright.integrations.transformers_tensor import MaskTensor, uses_attention_interface
@@ -119,8 +117,6 @@ def mask_for_layers(
 
 def _needs_tensor(q_length: int, q_offset: Any, device: Any) -> bool:
     """Whether the mask is used in traced code, which needs a plain tensor."""
-    import torch
-
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
     # On other devices than the CPU, generate() compiles decode steps with a static cache; their
@@ -307,8 +303,6 @@ def _token_data(data: Any, view: View, tokens: int) -> Any:
 
 def _numbers(data: Any, ndim: int) -> Any:
     """An integer or bool tensor as a numpy array; None for anything else."""
-    import torch
-
     if not isinstance(data, torch.Tensor) or data.ndim != ndim:
         return None
     if data.dtype.is_floating_point or data.dtype.is_complex:
@@ -333,8 +327,6 @@ def _collapse_equal_rows(rows: Any) -> Any:
 
 
 def _sample_ids() -> Any:
-    import torch
-
     return torch.tensor([[0, 0, 1, 1, 1, -1, -1, 2, 2, 2], [3, 3, 3, 3, 0, 0, 3, 3, 3, -2]])
 
 
@@ -346,8 +338,6 @@ def _sample_parts(make: Any) -> list[Any]:
 
 
 def _sample_chunks(make: Any) -> list[Any]:
-    import torch
-
     return [make(3, torch.tensor(left)) for left in ([0, 0], [2, 5], [8, 2])]
 
 

@@ -1,4 +1,4 @@
-"""Lint: checks of a mask array or expression, and the codes of all findings."""
+"""Lint: checks of a mask array or expression or of a bias, and the codes of all findings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from maskwright.bias import Bias, BoundBias
 from maskwright.core import atoms
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
@@ -27,6 +28,7 @@ from maskwright.linting.shapes import AXES, Sizes, other_axes, place_cells, plac
 from maskwright.linting.values import (
     CONVENTIONS,
     MaskValues,
+    check_bias,
     check_device,
     check_values,
     parse_dtype,
@@ -67,14 +69,17 @@ def lint(
     window: int | tuple[int | None, int | None] | None = None,
     expects: Mask | None = None,
 ) -> LintReport:
-    """Checks a mask: a `Mask`, a bound mask, or an array of any framework.
+    """Checks a mask, a bound mask, an array of any framework, or a bias.
 
     Every stated property (`causal`, `padding`, ...) enables further checks. A root cause that
     explains all differences, such as inverted values, is reported alone. A key to which no query
     attends is reported only if `padding` or `documents` says that it is not padding.
 
+    A bias changes scores and hides no position: values of -1e4 or less are reported, except those
+    of ALiBi, which decrease with the distance. An array with such values is read as a mask.
+
     Args:
-        mask: The mask, as it is passed to attention.
+        mask: The mask, as it is passed to attention; or a bias.
         q_len: Number of queries, as in `.on()`; likewise the next four.
         kv_len: Number of keys.
         batch: Batch size.
@@ -98,7 +103,8 @@ def lint(
         The findings. Problems of the mask do not raise.
 
     Raises:
-        ArgumentError: If another argument is invalid, or the mask has no known size.
+        ArgumentError: If another argument is invalid, or the mask has no known size, or properties of
+            a mask are stated for a bias.
 
     >>> import maskwright as mw
     >>> mw.lint([[1, 0, 0], [1, 1, 0], [1, 1, 1]], causal=True)
@@ -106,7 +112,7 @@ def lint(
     >>> mw.lint([[1, 0, 0], [1, 1, 0], [1, 1, 1]], causal=True, to="drop").codes
     ('inverted',)
     >>> mw.lint(mw.window(back=4), q_len=16, window=4)
-    window-off-by-one: Expected window(back=3), 4 keys back including the query, got 5 keys. \
+    window-off-by-one: Expected window(back=3), a window of 4 keys including the query, got 5 keys. \
 Count the query itself: a window of W keys is window(back=W - 1).
     """
     given = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len}
@@ -117,6 +123,13 @@ Count the query itself: a window of W keys is window(back=W - 1).
         },
         q_start=None if q_start is None else parse_int(q_start, "lint: q_start"),
     )
+    if isinstance(mask, (Bias, BoundBias)):
+        stated = (to, axes, padding, documents, window, expects)
+        if causal or any(one is not None for one in stated):
+            raise ArgumentError(
+                "lint: a bias has no visible cells. Pass sizes only, and lint the mask separately."
+            )
+        return LintReport(tuple(_lint_bias(mask, sizes)))
     consumer = _parse_consumer(to, axes, dtype, mask)
     expected = _parse_expected(causal, padding, documents, window, expects, _num_keys(mask, sizes))
     sizes = sizes._replace(
@@ -129,6 +142,18 @@ Count the query itself: a window of W keys is window(back=W - 1).
     if axes is not None:
         raise ArgumentError("lint: axes names those of an array. Leave it out for a mask.")
     return LintReport(tuple(_lint_mask(mask, sizes, expected, consumer)))
+
+
+def _lint_bias(bias: Bias | BoundBias, sizes: Sizes) -> Iterator[Finding]:
+    """Checks the values of a bias, and its sizes where they are stated."""
+    if isinstance(bias, BoundBias):
+        bias = bias.bias
+    if sizes.q_len is not None:
+        try:
+            bias.on(sizes.q_len, sizes.kv_len, sizes.batch, sizes.heads, sizes.q_start)
+        except FrameError as error:
+            yield _size_finding(error)
+    yield from check_bias(bias)
 
 
 def _lint_mask(

@@ -39,7 +39,7 @@ class Subject(Enum):
     VALUES = "values"  # of a mask array: numbers, dtype, device
     SHAPE = "shape"  # of a mask array
     CELLS = "cells"  # which queries attend to which keys
-    MODEL = "model"  # how a model uses its mask, or what it does beside attention
+    MODEL = "model"  # how a model uses its mask, or what it does besides attention
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Code:
 CODES: Final[Mapping[str, Code]] = {
     code.name: code
     for code in (
-        # Values of a mask array
+        # Values of a mask array or a bias
+        Code("bias-hides", Subject.VALUES, Severity.WARNING),
         Code("fill-at-limit", Subject.VALUES, Severity.WARNING, audit=True),
         Code("fill-overflows", Subject.VALUES, audit=True),
         Code("fill-too-weak", Subject.VALUES, audit=True),

@@ -1,4 +1,4 @@
-"""Checks of the values of a mask array: numbers, dtype and device."""
+"""Checks of the values of a mask array or a bias: numbers, dtype and device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from maskwright.bias.atoms import Alibi, TensorBias
+from maskwright.bias.expr import Multiple, Sum, brief
+from maskwright.bias.values import is_torch
 from maskwright.core.expr import Cell
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
@@ -19,8 +22,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from maskwright.bias import Bias
     from maskwright.core.validate import BoolArray
 
+MAX_HIDING_BIAS: Final = -1e4  # of a bias that is meant to mask
 CONVENTIONS: Final = ("keep", "drop", "additive")
 DTYPE_MAX: Final = {
     "float8_e4m3fn": 448.0,
@@ -172,6 +177,34 @@ def check_values(
     if convention == "additive" or (kind == "f" and convention != "keep"):
         return MaskValues(ones, (make_finding("zero-one-added", dtype=own_dtype),))
     return MaskValues(~ones if convention == "drop" else ones, ())
+
+
+def check_bias(bias: Bias) -> Iterator[Finding]:
+    """Reports each term with a value that is low enough to mask a key, at its lowest value."""
+    for factor, atom in _atoms_of(bias):
+        # ALiBi decreases without end; a long distance is no mask.
+        values = () if isinstance(atom, Alibi) else atom.tensors
+        for array in values:
+            held = factor * np.asarray(
+                array.detach().cpu() if is_torch(array) else array, np.float64
+            )
+            if not held.size or held.min() > MAX_HIDING_BIAS:
+                continue
+            cell = None
+            if isinstance(atom, TensorBias):
+                cell = _first(held.reshape((1,) * (4 - held.ndim) + held.shape) == held.min())
+            yield make_finding("bias-hides", cell, term=brief(atom), value=float(held.min()))
+
+
+def _atoms_of(bias: Bias, factor: float = 1.0) -> Iterator[tuple[float, Bias]]:
+    """The biases of a sum, each with the number that multiplies it."""
+    if isinstance(bias, Multiple):
+        yield from _atoms_of(bias.term, factor * bias.factor)
+    elif isinstance(bias, Sum):
+        for term in bias.terms:
+            yield from _atoms_of(term, factor)
+    else:
+        yield factor, bias
 
 
 def parse_dtype(value: object) -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 LANGUAGES: Final = ("en", "zh")
 
@@ -74,15 +74,6 @@ def render(reason: Reason, lang: str = "en") -> str:
         shown = ", ".join(f"{name}={value}" for name, value in params.items())
         return f"{reason.code} ({shown})" if shown else reason.code
     return text.format_map(params)
-
-
-def reasons(reason: Reason) -> Iterator[Reason]:
-    """Yields the reason and all reasons in its parameters."""
-    yield reason
-    for value in reason.params.values():
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, Reason):
-                yield from reasons(part)
 
 
 def _render_value(value: Any, lang: str) -> Any:

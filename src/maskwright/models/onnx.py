@@ -1,8 +1,8 @@
 """ONNX export of the models, with the mask inside the graph.
 
 The model is traced by `torch.onnx.export`. The mask becomes comparisons of positions, so the file
-works for every batch size and length, and nobody who runs it has to build a mask. Padding is an
-input. A mask with data of one length, such as `tree`, needs a fixed length.
+works for every batch size and length, and the caller does not build a mask. Padding is an input. A
+mask with data of one length, such as `tree`, needs a fixed length.
 """
 
 from __future__ import annotations
@@ -171,7 +171,12 @@ class ExportedModel(nn.Module):
         src_mask = everything()  # stands for the mask of the source
 
         def attend(q: Any, k: Any, v: Any, mask: Any, options: AttentionOptions) -> torch.Tensor:
-            del options  # the models use the defaults
+            if options.softcap is not None or options.bias is not None or options.sinks is not None:
+                raise Unsupported(
+                    "export_onnx: the model passes softcap, bias or sinks to attention, which this "
+                    "export does not support.",
+                    target="onnx",
+                )
             scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5  # (B, H, T, S)
             cells = keep[0][:, None, None] if mask is src_mask else visible
             return masked_softmax(scores, cells)[0] @ v  # (B, H, T, head_dim)

@@ -2,8 +2,8 @@
 
 The encoder attends to all source tokens but padding, the decoder to its past, and the
 cross-attention to all source tokens but padding. The caller passes the padding of the source. The
-padding of the target is not needed in training: it comes after the end, where a causal mask hides
-it.
+padding of the target is not needed in training: it comes after the end, where the causal mask
+masks it.
 """
 
 from __future__ import annotations

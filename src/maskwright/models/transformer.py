@@ -21,7 +21,7 @@ INIT_STD: Final = 0.02  # standard deviation of initial weights, as in GPT-2
 
 
 class MLP(nn.Module):
-    """Two linear layers with a GELU between, 4 times as wide inside: (B, T, C) → (B, T, C).
+    """Two linear layers with a GELU in between and a hidden size of 4 C: (B, T, C) → (B, T, C).
 
     >>> import torch
     >>> from maskwright.models.transformer import MLP

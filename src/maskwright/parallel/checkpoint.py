@@ -83,7 +83,7 @@ def save(
 
 
 class _Writer(HuggingFaceStorageWriter):
-    """Writes shards beside the folder; the first rank then adds the index and replaces the folder.
+    """Writes shards next to the folder; the first rank then adds the index and replaces the folder.
 
     Errors in these methods are raised on all ranks.
     """

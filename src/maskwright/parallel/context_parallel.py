@@ -3,7 +3,8 @@
 Each rank holds some rows of q, k and v. Either it receives the keys and values that its queries
 attend to, by one all-to-all, or all keys pass through all ranks, in a ring. Meanwhile it computes
 attention over the keys that it has, and merges the partial results by their logsumexp. The gradients
-of received keys return to their ranks.
+of received keys return to their ranks. A bias has the positions of the whole sequence; sinks are
+applied once, to the merged result.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,15 @@ with require("maskwright.parallel.context_parallel"):
 from maskwright.core.bound import BoundMask
 from maskwright.core.validate import read_choice
 from maskwright.engine.dispatch import select_backend
-from maskwright.engine.params import AttentionOptions, AttentionParams, AttentionShape, Saved
+from maskwright.engine.params import (
+    AttentionOptions,
+    AttentionParams,
+    AttentionShape,
+    Positions,
+    Saved,
+    ScoreTensors,
+)
+from maskwright.engine.scores import NO_SCORE_TENSORS, read_scores, sink_factor, sink_row_gradient
 from maskwright.engine.softmax import merge
 from maskwright.engine.validate import (
     bind,
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
 
     from maskwright.core.expr import Mask
     from maskwright.core.validate import IntArray
+    from maskwright.engine.params import TermIndex
     from maskwright.parallel.layout import ShardLayout
 
     Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -62,6 +72,9 @@ def context_parallel_attention(
     *,
     layout: ShardLayout | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    bias: Any = None,
+    sinks: Any = None,
     enable_gqa: bool = False,
     exchange: str = "auto",
     impl: str = "auto",
@@ -81,12 +94,18 @@ def context_parallel_attention(
         mesh: A DeviceMesh of one dimension, or a process group.
         layout: The shards of the sequence, `balance(mask, ranks)` by default.
         scale: Factor of the scores, 1 / sqrt(head_dim) by default.
+        softcap: As for `attention`.
+        bias: As for `attention`: the bias of the whole sequence, the same on all ranks. A tensor
+            has the rows and keys of the whole sequence. The gradient of its values on a rank is
+            that of the rank's rows, as of every parameter that all ranks have: the gradient is
+            their sum over the ranks, which `CPShard.all_reduce_gradients` computes.
+        sinks: As for `attention`, the same on all ranks, with gradients like those of a bias.
         enable_gqa: Allow fewer KV heads than query heads.
         exchange: "all_to_all" sends each rank the keys that its queries attend to, at once. "ring"
             passes all keys around, so that a rank holds three shards of keys at most. "auto"
             selects the ring if nearly every rank needs nearly all keys.
         impl: The backend of each rank: "native", "blocks", or "auto" to select one.
-        return_lse: Return the logsumexp of the scores of each row, too.
+        return_lse: Return the logsumexp of each row, too, as `attention` does.
 
     Returns:
         The output (batch, heads, rows, v_head_dim) in the dtype of q. With `return_lse` a tuple
@@ -113,26 +132,37 @@ Start the processes by torchrun and call torch.distributed.init_process_group().
     group = get_group(mesh)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     problem: MaskError | None = None
-    digest, call = b"", None
+    digest, call, scores = b"", None, NO_SCORE_TENSORS
     try:
         check_tensors(q, k, v, enable_gqa)
         check_storage(q, k, v)
-        options = AttentionOptions(scale, enable_gqa=enable_gqa, impl=impl, return_lse=return_lse)
+        options = AttentionOptions(
+            scale,
+            enable_gqa=enable_gqa,
+            impl=impl,
+            return_lse=return_lse,
+            softcap=softcap,
+            bias=bias,
+            sinks=sinks,
+        )
         check_options(options)
         bound, layout = _bind(mask, layout, q, ranks)
         check_shard(q, k, int(layout.rows[rank]), rank)
         kind = read_choice(exchange, "context_parallel_attention: exchange", EXCHANGES)
-        attention = select_partial_attention(bound, (q, k, v), options)
+        attention, scores = select_partial_attention(bound, (q, k, v), options)
         plan = key_exchange(bound, layout, rank)
         is_ring = kind == "ring" or (kind == "auto" and plan.prefers_ring)
         call = RankCall(plan, group, attention, is_ring)
         sizes = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3])
-        settings = (*sizes, str(q.dtype), attention.params.scale, is_ring)
+        params = attention.params
+        changes = (params.softcap, params.terms, scores.sinks is not None)
+        settings = (*sizes, str(q.dtype), params.scale, is_ring, *changes)
         digest = hashlib.sha256(mask_digest(bound, layout) + repr(settings).encode()).digest()
     except MaskError as error:
         problem = error
     check_agreement(digest, problem, group, q.device)
-    out, lse = ContextParallel.apply(q, k, v, call)
+    others = () if scores.sinks is None else (scores.sinks,)
+    out, lse = ContextParallel.apply(call, q, k, v, *scores.values, *others)
     return (out, lse) if return_lse else out
 
 
@@ -192,6 +222,8 @@ class KeyExchange:
     bound: BoundMask  # of the whole sequence
     layout: ShardLayout
     rank: int
+    rows: IntArray  # the positions of this rank's rows
+    received: IntArray  # the positions of the received keys, ascending
     own: BoundMask  # this rank's rows and keys
     foreign: BoundMask  # this rank's rows and the received keys
     sent: IntArray  # which of this rank's keys are sent, rank after rank
@@ -204,13 +236,26 @@ class KeyExchange:
         """Whether nearly every rank needs nearly all keys."""
         return self.layout.ranks > 2 and self.layout.comm_fraction >= MIN_RING_FRACTION
 
+    @property
+    def own_part(self) -> KeyPart:
+        """This rank's rows and keys."""
+        return KeyPart(self.own, Positions(self.rows, self.rows))
+
+    @property
+    def foreign_part(self) -> KeyPart:
+        """This rank's rows and the received keys."""
+        return KeyPart(self.foreign, Positions(self.rows, self.received))
+
     @cached_property
-    def ring_masks(self) -> tuple[BoundMask, ...]:
+    def ring_parts(self) -> tuple[KeyPart, ...]:
         """This rank's rows and the keys of each rank: its own, the previous rank's, and so on."""
-        rows, ranks = self.layout.positions(self.rank), self.layout.ranks
-        sources = ((self.rank - step) % ranks for step in range(1, ranks))
-        others = (submask(self.bound, rows, self.layout.positions(rank)) for rank in sources)
-        return (self.own, *others)
+        layout, ranks = self.layout, self.layout.ranks
+        sources = [layout.positions((self.rank - step) % ranks) for step in range(1, ranks)]
+        others = (
+            KeyPart(submask(self.bound, self.rows, keys), Positions(self.rows, keys))
+            for keys in sources
+        )
+        return (self.own_part, *others)
 
 
 def key_exchange(bound: BoundMask, layout: ShardLayout, rank: int) -> KeyExchange:
@@ -241,6 +286,8 @@ def _key_exchange(bound: BoundMask, layout: ShardLayout, rank: int) -> KeyExchan
         bound,
         layout,
         rank,
+        rows=rows,
+        received=keys[sorting],
         own=submask(bound, rows, rows),
         foreign=submask(bound, rows, keys[sorting]),
         sent=np.concatenate(sent),
@@ -265,48 +312,93 @@ class PartialAttention:
     backend: Any
 
     def forward(
-        self, mask: BoundMask, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self, part: KeyPart, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: ScoreTensors
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output and logsumexp over the keys k, under the mask of these queries and keys."""
+        """Output and logsumexp over the keys k, without sinks."""
+        params, scores = self._restricted(part, q, k, scores)
         with torch.autocast(self.params.device, enabled=False):
             out, lse = self.backend.forward(
-                self._restricted(mask, q, k), *(_full_precision(x) for x in (q, k, v))
+                params, *(_full_precision(x) for x in (q, k, v)), scores
             )
         return out, lse
 
     def backward(
-        self, mask: BoundMask, saved: Saved, grad_out: torch.Tensor, grad_lse: torch.Tensor | None
-    ) -> Tensors:
-        """The terms of dQ, dK and dV that belong to some of the keys.
+        self, part: KeyPart, saved: Saved, grad_out: torch.Tensor, grad_lse: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        """The terms of dQ, dK and dV that belong to some of the keys, and of the bias values.
 
         Args:
-            mask: The mask of these queries and keys.
+            part: The mask of these queries and keys, and their positions.
             saved: Queries, some of the keys and values, and output and logsumexp over all keys.
+                The values of the bias are those of the whole sequence, and so are the gradients.
             grad_out: Gradient of the output.
             grad_lse: Gradient of the logsumexp, or None.
         """
+        whole = saved.scores
+        params, scores = self._restricted(part, saved.q, saved.k, whole)
         saved = saved._replace(
-            q=_full_precision(saved.q), k=_full_precision(saved.k), v=_full_precision(saved.v)
+            q=_full_precision(saved.q),
+            k=_full_precision(saved.k),
+            v=_full_precision(saved.v),
+            scores=scores,
         )
-        params = self._restricted(mask, saved.q, saved.k)
         with torch.autocast(self.params.device, enabled=False):
-            dq, dk, dv = self.backend.backward(params, saved, _full_precision(grad_out), grad_lse)
-        return dq, dk, dv
+            dq, dk, dv, *grads = self.backend.backward(
+                params, saved, _full_precision(grad_out), grad_lse
+            )
+        for n, index in enumerate(params.terms):
+            if index.kind == "tensor" and index.requires_grad:
+                grads[n] = _place(grads[n], whole.values[n].shape, part.positions)
+        return dq, dk, dv, *grads
 
-    def _restricted(self, mask: BoundMask, q: torch.Tensor, k: torch.Tensor) -> AttentionParams:
+    def _restricted(
+        self, part: KeyPart, q: torch.Tensor, k: torch.Tensor, scores: ScoreTensors
+    ) -> tuple[AttentionParams, ScoreTensors]:
+        """Parameters and bias of some rows and keys."""
         shape = self.params.shape._replace(q_len=q.shape[2], kv_len=k.shape[2])
-        return replace(self.params, mask=mask, shape=shape)
+        params = replace(self.params, mask=part.mask, shape=shape)
+        if not params.terms:
+            return params, NO_SCORE_TENSORS
+        values = [
+            value if index.kind != "tensor" else _select(value, part.positions)
+            for index, value in zip(params.terms, scores.values, strict=True)
+        ]
+        return replace(params, positions=part.positions), ScoreTensors(tuple(values))
+
+
+class KeyPart(NamedTuple):
+    """The mask of a rank's rows and some keys, and their positions in the whole sequence."""
+
+    mask: BoundMask
+    positions: Positions
+
+
+def _select(value: torch.Tensor, positions: Positions) -> torch.Tensor:
+    """The rows and keys of a bias of the whole sequence."""
+    for axis, index in zip((2, 3), positions, strict=True):
+        if value.shape[axis] != 1:
+            value = value.index_select(axis, torch.from_numpy(index).to(value.device))
+    return value
+
+
+def _place(grad: torch.Tensor, shape: torch.Size, positions: Positions) -> torch.Tensor:
+    """The gradient of some rows and keys as one of the whole sequence: the inverse of `_select`."""
+    for axis, index in zip((2, 3), positions, strict=True):
+        if shape[axis] != 1:
+            whole = grad.new_zeros((*grad.shape[:axis], shape[axis], *grad.shape[axis + 1 :]))
+            grad = whole.index_copy_(axis, torch.from_numpy(index).to(grad.device), grad)
+    return grad
 
 
 def select_partial_attention(
     bound: BoundMask, tensors: Tensors, options: AttentionOptions
-) -> PartialAttention:
-    """Select the backend of all partial results.
+) -> tuple[PartialAttention, ScoreTensors]:
+    """Select the backend of all partial results, and read bias and sinks of the whole sequence.
 
     Args:
         bound: The mask of the whole sequence.
         tensors: q, k and v of this rank.
-        options: The options of the call; `scale` and `impl` are used.
+        options: The options of the call; those of the scores and `impl` are used.
 
     Raises:
         Unsupported: The backend named by `impl` does not support the call.
@@ -314,6 +406,12 @@ def select_partial_attention(
     q, k, v = tensors
     batch, heads, _, head_dim = q.shape
     q_len, kv_len = bound.frame.q_len, bound.frame.kv_len
+    terms, scores = read_scores(options, replace(bound.frame, batch=batch, heads=heads), q)
+    # The gradient of a value per row does not depend on the keys: see ContextParallel.backward.
+    terms = tuple(
+        index._replace(requires_grad=index.requires_grad and not _is_by_row(index, value))
+        for index, value in zip(terms, scores.values, strict=True)
+    )
     params = AttentionParams(
         bound,
         AttentionShape(batch, heads, k.shape[1], q_len, kv_len, head_dim, v.shape[3]),
@@ -324,8 +422,15 @@ def select_partial_attention(
         return_lse=True,
         requires_grad=any(x.requires_grad for x in tensors),
         explicit_backward=True,
+        softcap=None if options.softcap is None else float(options.softcap),
+        terms=terms,
     )
-    return PartialAttention(params, select_backend(params).module)
+    return PartialAttention(params, select_backend(params).module), scores
+
+
+def _is_by_row(index: TermIndex, value: torch.Tensor) -> bool:
+    """Whether a bias term is the same for all keys."""
+    return index.kind == "tensor" and value.shape[3] == 1
 
 
 def pack_kv(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -352,21 +457,21 @@ class RankCall:
     attention: PartialAttention
     is_ring: bool
 
-    def key_blocks(self, kv: torch.Tensor) -> Iterator[tuple[BoundMask, torch.Tensor]]:
-        """This rank's packed keys, then those of others, with their masks.
+    def key_blocks(self, kv: torch.Tensor) -> Iterator[tuple[KeyPart, torch.Tensor]]:
+        """This rank's packed keys, then those of others, with their masks and positions.
 
         The next keys are on their way while the caller uses the present ones.
         """
         plan = self.plan
         if not self.is_ring:
             pending = self._all_to_all(kv[plan.sent], plan.out_counts, plan.in_counts)
-            yield plan.own, kv
-            yield plan.foreign, pending.wait()[plan.sorting]
+            yield plan.own_part, kv
+            yield plan.foreign_part, pending.wait()[plan.sorting]
             return
-        for step, mask in enumerate(plan.ring_masks):
+        for step, part in enumerate(plan.ring_parts):
             is_last = step + 1 == plan.layout.ranks
             following = None if is_last else self.pass_on(kv, step)
-            yield mask, kv
+            yield part, kv
             kv = kv if following is None else following.wait()
 
     def return_gradients(self, grads: torch.Tensor) -> PendingRows:
@@ -395,18 +500,21 @@ class ContextParallel(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: RankCall
+        ctx: Any, call: RankCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output in the dtype of q, and the logsumexp."""
+        """Output in the dtype of q, and the logsumexp. `others`: bias values, then sinks."""
+        scores = _scores_of(call, others)
         merged = None
-        for mask, kv in call.key_blocks(pack_kv(k, v)):
-            partial = call.attention.forward(mask, q, *unpack_kv(kv, k.shape[-1]))
+        for part, kv in call.key_blocks(pack_kv(k, v)):
+            partial = call.attention.forward(part, q, *unpack_kv(kv, k.shape[-1]), scores)
             merged = partial if merged is None else merge(merged, partial)
         assert merged is not None
         out, lse = merged
+        if scores.sinks is not None:
+            out = out * sink_factor(lse, scores.sinks).unsqueeze(-1)
         ctx.call = call
         received = kv[:0] if call.is_ring else kv  # a ring receives its keys again
-        ctx.save_for_backward(q, k, v, out, lse, received)
+        ctx.save_for_backward(received, q, k, v, out, lse, *others)
         ctx.set_materialize_grads(False)
         return out.to(q.dtype), lse
 
@@ -415,34 +523,62 @@ class ContextParallel(torch.autograd.Function):
     def backward(
         ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of q, k and v."""
-        *tensors, received = ctx.saved_tensors
-        saved = Saved(*tensors)
-        grad_out = torch.zeros_like(saved.out) if grad_out is None else grad_out
+        """Gradients of q, k and v, of the bias values, and of the sinks."""
+        received, q, k, v, out, lse, *others = ctx.saved_tensors
+        call, scores = ctx.call, _scores_of(ctx.call, others)
+        saved = Saved(q, k, v, out, lse, ScoreTensors(scores.values))
+        grad_out = torch.zeros_like(saved.out) if grad_out is None else grad_out.to(out.dtype)
+        by_row = torch.zeros_like(lse)  # the sum of the gradients of the scores of a row
+        if grad_lse is not None:
+            by_row = by_row + grad_lse.masked_fill(lse == -torch.inf, 0.0)
+        grads: list[Any] = [None] * len(others)
+        if scores.sinks is not None:
+            of_sink = sink_row_gradient(lse, scores.sinks, grad_out, out)
+            grads[-1] = of_sink.sum((0, 2)).to(scores.sinks.dtype)
+            by_row = by_row - of_sink
+            grad_out = grad_out * sink_factor(lse, scores.sinks).unsqueeze(-1)
 
-        def partial(mask: BoundMask, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def partial(part: KeyPart, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             """The terms of dQ and of the packed dK and dV of some keys."""
-            k, v = unpack_kv(kv, saved.k.shape[-1])
-            part = saved._replace(k=k, v=v)
-            dq, dk, dv = ctx.call.attention.backward(mask, part, grad_out, grad_lse)
+            keys, values = unpack_kv(kv, saved.k.shape[-1])
+            own = saved._replace(k=keys, v=values)
+            dq, dk, dv, *found = call.attention.backward(part, own, grad_out, grad_lse)
+            for n, index in enumerate(call.attention.params.terms):
+                if index.requires_grad:
+                    grads[n] = found[n] if grads[n] is None else grads[n] + found[n]
             return dq, pack_kv(dk, dv)
 
-        own = pack_kv(saved.k, saved.v)
-        if ctx.call.is_ring:
-            dq, dkv = _ring_backward(ctx.call, partial, own)
+        packed = pack_kv(saved.k, saved.v)
+        if call.is_ring:
+            dq, dkv = _ring_backward(call, partial, packed)
         else:
-            dq, dkv = _all_to_all_backward(ctx.call, partial, own, received)
+            dq, dkv = _all_to_all_backward(call, partial, packed, received)
         dk, dv = unpack_kv(dkv, saved.k.shape[-1])
-        return dq.to(saved.q.dtype), dk.to(saved.k.dtype), dv.to(saved.v.dtype), None
+        rows = Positions(call.plan.rows, call.plan.rows)
+        for n, (index, value) in enumerate(
+            zip(call.attention.params.terms, scores.values, strict=True)
+        ):
+            if ctx.needs_input_grad[4 + n] and _is_by_row(index, value):
+                shape = (*value.shape[:2], by_row.shape[2] if value.shape[2] != 1 else 1, 1)
+                grad = by_row.unsqueeze(-1).sum_to_size(shape).to(value.dtype)
+                grads[n] = _place(grad, value.shape, rows)
+        found = (dq.to(saved.q.dtype), dk.to(saved.k.dtype), dv.to(saved.v.dtype))
+        return None, *found, *grads
+
+
+def _scores_of(call: RankCall, others: Any) -> ScoreTensors:
+    """Bias values and sinks from the further inputs of `ContextParallel`."""
+    count = len(call.attention.params.terms)
+    return ScoreTensors(tuple(others[:count]), others[count] if len(others) > count else None)
 
 
 def _all_to_all_backward(
     call: RankCall, partial: Any, own: torch.Tensor, received: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """DQ and packed dK, dV. The gradients of received keys are computed and sent back first."""
-    foreign_dq, grads = partial(call.plan.foreign, received)
+    foreign_dq, grads = partial(call.plan.foreign_part, received)
     pending = call.return_gradients(grads)
-    dq, dkv = partial(call.plan.own, own)
+    dq, dkv = partial(call.plan.own_part, own)
     sent = torch.from_numpy(call.plan.sent).to(dkv.device)
     return foreign_dq + dq, dkv.index_add(0, sent, pending.wait())
 
@@ -452,12 +588,12 @@ def _ring_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """DQ and packed dK, dV. The gradients of keys follow them around the ring."""
     pending: PendingRows | None = None
-    for step, (mask, kv) in enumerate(call.key_blocks(own)):
-        part, grads = partial(mask, kv)
+    for step, (part, kv) in enumerate(call.key_blocks(own)):
+        own_dq, grads = partial(part, kv)
         if step == 0:
-            dq, dkv = part, grads
+            dq, dkv = own_dq, grads
             continue
-        dq = dq + part
+        dq = dq + own_dq
         grads = grads if pending is None else grads + pending.wait()
         pending = call.pass_on(grads, step)
     return dq, dkv if pending is None else dkv + pending.wait()

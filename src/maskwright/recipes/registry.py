@@ -1,8 +1,8 @@
 """The registered recipes, and an example of each.
 
 The command `maskwright recipes`, the explorer and the documentation list what is registered here.
-To add a recipe, write its function, export it in `maskwright.recipes`, and add one entry to
-`RECIPES` and one to `EXAMPLES`.
+To add a recipe, write its function, export it in `maskwright.recipes`, and add an entry to
+`EXAMPLES`.
 """
 
 from __future__ import annotations
@@ -16,30 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from maskwright.core.expr import Mask
-
-RECIPES: Final[Registry[Callable[..., Any]]] = Registry(
-    "recipe",
-    "maskwright.recipes",
-    {
-        "bert": "models:bert",
-        "gpt": "models:gpt",
-        "translation": "models:translation",
-        "prefix_lm": "models:prefix_lm",
-        "packed": "models:packed",
-        "shared_prefix": "models:shared_prefix",
-        "sliding": "sparse:sliding",
-        "sinks": "sparse:sinks",
-        "longformer": "sparse:longformer",
-        "bigbird": "sparse:bigbird",
-        "sparse_transformer": "sparse:sparse_transformer",
-        "chunked": "sparse:chunked",
-        "local_global": "sparse:local_global",
-        "medusa": "models:medusa",
-        "block_diffusion": "models:block_diffusion",
-        "natten": "models:natten",
-        "image_text": "models:image_text",
-    },
-)
 
 
 class Example(NamedTuple):
@@ -71,6 +47,10 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "natten": Example({"height": 4, "width": 4, "kernel": 3}, 16),
     "image_text": Example({"images": [-1, -1, 0, 0, 0, -1, -1, -1]}, 8),
 }
+
+RECIPES: Final[Registry[Callable[..., Any]]] = Registry(
+    "recipe", "maskwright", {name: f"recipes:{name}" for name in EXAMPLES}
+)
 
 
 def example_masks(recipe: str) -> Iterator[tuple[str, Mask]]:

@@ -65,7 +65,7 @@ class Recognized:
     >>> import maskwright as mw
     >>> found = mw.recognize([[1, 0, 0], [1, 1, 0], [0, 1, 1]])
     >>> found
-    window(back=1)   integer, 1 keeps, 0 hides, (3, 3), int64
+    window(back=1)   integer, 1 keeps, 0 masks, (3, 3), int64
     >>> found.mask, found.ambiguous
     (window(back=1), False)
     """
@@ -78,7 +78,7 @@ class Recognized:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the array, such as fills that show that two masks were summed.
+        """Remarks on the array, such as several fill values, which show that two masks were summed.
 
         >>> import maskwright as mw
         >>> mw.recognize([[0.0, -1e9], [-1e9, -2e9]]).notes
@@ -117,7 +117,7 @@ def recognize(
     axes: str | None = None,
     q_start: int | None = None,
 ) -> Recognized:
-    """Returns the shortest mask that is exactly this array, in any framework and convention.
+    """Returns the shortest mask expression that is equal to an array of any framework and encoding.
 
     Args:
         array: A mask of bools, of 0 and 1, or of values to add to the scores.
@@ -136,9 +136,9 @@ def recognize(
 
     >>> import maskwright as mw
     >>> mw.recognize([[0.0, -1e9, -1e9], [0.0, 0.0, -1e9], [0.0, 0.0, 0.0]])
-    causal()   additive, 0 keeps, -1e+09 hides, (3, 3), float64
+    causal()   additive, 0 keeps, -1e+09 masks, (3, 3), float64
     >>> mw.recognize([[1, 1, 1, 0], [1, 1, 1, 1]], axes="bk")
-    padding(lengths=[3, 4])   integer, 1 keeps, 0 hides, (2, 4), int64
+    padding(lengths=[3, 4])   integer, 1 keeps, 0 masks, (2, 4), int64
     >>> mw.recognize([False, False, True, True], polarity="drop")
     padding(lengths=[2])   bool, False keeps, (4,)
     """

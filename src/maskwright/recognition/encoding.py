@@ -1,6 +1,6 @@
 """Encodings of masks in arrays: which value keeps a cell and which masks it.
 
-An array of bools does not say whether True keeps or drops a cell. `interpretations` returns both
+An array of bools does not say whether True keeps or masks a cell. `interpretations` returns both
 possibilities, and `choose_polarity` the one that is more plausible as an attention mask.
 """
 
@@ -38,7 +38,7 @@ class Convention:
 
     >>> import maskwright as mw
     >>> mw.recognize([[0.0, -1e9], [0.0, 0.0]]).convention
-    additive, 0 keeps, -1e+09 hides, (2, 2), float64
+    additive, 0 keeps, -1e+09 masks, (2, 2), float64
     """
 
     form: Form
@@ -52,7 +52,7 @@ class Convention:
             return f"bool, {bool(self.keeps)} keeps, {self.shape}"
         name = "0/1 floats" if self.form == "float" else self.form
         hides = f"{self.hides:.2g}"
-        return f"{name}, {self.keeps:g} keeps, {hides} hides, {self.shape}, {self.dtype}"
+        return f"{name}, {self.keeps:g} keeps, {hides} masks, {self.shape}, {self.dtype}"
 
     __repr__ = __str__
 
@@ -150,7 +150,7 @@ def _both_polarities(
 def _invalid_value(what: str, values: npt.NDArray[Any], invalid: BoolArray) -> ArgumentError:
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(invalid)), values.shape))
     return ArgumentError(
-        f"{what} holds {values[index]:g} at {index}, which neither keeps nor hides. Pass bools, "
+        f"{what} holds {values[index]:g} at {index}, which neither keeps nor masks. Pass bools, "
         f"0 and 1, or values to add to scores: 0 and one value of {MAX_MASK_VALUE:g} or less."
     )
 

@@ -1,4 +1,4 @@
-"""Targets: a mask in the format that a framework takes, exactly this mask or a refusal.
+"""Targets: conversion of a mask to the format of a framework, exactly or with an error.
 
 `lower` holds the table of targets and the public functions. Each target has one file, named after
 its framework, with its capabilities as data (`TARGET`), the function that builds the format

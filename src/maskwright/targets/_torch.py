@@ -10,6 +10,7 @@ from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 from maskwright.targets.base import invalid_device, invalid_dtype, mask_value
 from maskwright.targets.predicates import check_bytes
+from maskwright.targets.scores import check_bias_range, check_fill
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -41,22 +42,36 @@ def int32_tensor(values: npt.NDArray[Any], device: object = None) -> torch.Tenso
 
 
 def additive_mask(
-    visible: BoolArray, dtype: object = None, fill: object = None, device: object = None
+    visible: BoolArray,
+    dtype: object = None,
+    fill: object = None,
+    device: object = None,
+    bias: Any = None,
 ) -> torch.Tensor:
-    """Returns a float tensor: 0 for a visible key, else `fill`. One select, never a sum."""
+    """Returns a float tensor: the bias, or 0, of a visible key, else `fill`.
+
+    One select, never a sum. Gradients reach a bias that is a tensor.
+    """
     import torch
 
     kind = parse_dtype(dtype)
     value = mask_value(fill, torch.finfo(kind).min, str(kind).removeprefix("torch."))
     check_bytes(visible.shape, kind.itemsize)
     keep = to_tensor(visible, device)
+    if bias is not None:
+        check_bytes(np.broadcast_shapes(visible.shape, tuple(bias.shape)), kind.itemsize)
+        held = torch.as_tensor(bias).detach().cpu().double().numpy()
+        check_bias_range(held, torch.finfo(kind).max, str(kind).removeprefix("torch."))
+        check_fill(float(held.min(initial=0.0)), value)
+        scores = torch.as_tensor(bias).to(device=keep.device, dtype=kind)
+        return torch.where(keep, scores, torch.tensor(value, dtype=kind, device=keep.device))
     return torch.zeros(keep.shape, dtype=kind, device=keep.device).masked_fill_(~keep, value)
 
 
 def dropping_mask(
     visible: BoolArray | None, dtype: object, device: object, *, floats: bool
 ) -> torch.Tensor | None:
-    """Returns a mask in which True drops; an additive one with `floats` or a dtype."""
+    """Returns a mask in which True masks; an additive one with `floats` or a dtype."""
     if visible is None:
         return None
     if floats or dtype is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,10 +41,12 @@ class Target:
         requires: The package that must be installed.
         tested: Whether the tests run the framework's kernel, or check the format only.
         alternatives: Targets for the masks that this one cannot represent.
+        scores: How it takes "bias", "softcap" and "sinks"; the others are refused.
+        score_call: Code that passes them: what `lower` returned is `lowered`.
 
     >>> import maskwright as mw
     >>> mw.capabilities()["torch.mha"].polarity
-    'True drops'
+    'True masks'
     """
 
     name: str
@@ -61,6 +63,8 @@ class Target:
     requires: str = ""
     tested: str = "kernel run"
     alternatives: tuple[str, ...] = ()
+    scores: dict[str, str] = field(default_factory=dict)
+    score_call: str = ""
 
 
 FORMAT_ONLY = "format only, kernel not run"  # of `Target.tested`

@@ -11,6 +11,7 @@ from maskwright.targets._torch import additive_mask, additive_range, to_tensor
 from maskwright.targets.base import Target, mask_value, parse_dtype
 from maskwright.targets.codegen import fill_code, mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows
+from maskwright.targets.scores import NO_SCORES, Scores, merged
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -48,9 +49,11 @@ class NumpyAdditive:
     TARGET = Target(
         name="additive",
         returns="a float array",
-        polarity="0 keeps, -inf hides",
+        polarity="0 keeps, -inf masks",
         empty_rows="left to the softmax: NaN with -inf, uniform with a finite fill",
         encoding="additive",
+        scores={"bias": "the value of visible cells"},
+        score_call="weights = softmax(scores + lowered)",
     )
 
     @staticmethod
@@ -60,13 +63,14 @@ class NumpyAdditive:
         dtype: Any = np.float32,
         fill: Any = None,
         empty_rows: EmptyRows = "native",
+        scores: Scores = NO_SCORES,
     ) -> npt.NDArray[Any]:
-        """Returns 0 for visible keys, else `fill`. One select, never a sum."""
+        """Returns the bias, or 0, of visible keys, else `fill`. One select, never a sum."""
         check_empty_rows(bound, empty_rows, returns_zero=False)
         kind = parse_dtype(dtype)
         value = mask_value(fill, float(np.finfo(kind).min), kind.name)
-        bias: npt.NDArray[Any] = np.where(bound.dense(), kind.type(0), kind.type(value))
-        return bias
+        mask: npt.NDArray[Any] = merged(bound.dense(), scores.numpy_bias(bound, kind), value, kind)
+        return mask
 
     @staticmethod
     def usage(bound: BoundMask, lowered: npt.NDArray[Any]) -> list[str]:
@@ -110,9 +114,11 @@ class TorchAdditive:
         dtype: object = None,
         fill: object = None,
         empty_rows: EmptyRows = "native",
+        scores: Scores = NO_SCORES,
     ) -> Any:
-        """Returns 0 for visible keys, else `fill`."""
-        return additive_mask(NumpyBool.lower(bound, empty_rows=empty_rows), dtype, fill, device)
+        """Returns the bias, or 0, of visible keys, else `fill`."""
+        visible = NumpyBool.lower(bound, empty_rows=empty_rows)
+        return additive_mask(visible, dtype, fill, device, scores.dense_bias(bound))
 
     @staticmethod
     def usage(bound: BoundMask, lowered: Any) -> list[str]:

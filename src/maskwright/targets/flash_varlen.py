@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.targets._torch import int32_tensor
+from maskwright.targets._torch import int32_tensor, to_tensor
 from maskwright.targets.base import FORMAT_ONLY, Target
 from maskwright.targets.predicates import EmptyRows, check_empty_rows
+from maskwright.targets.scores import NO_SCORES, Scores, UnsupportedScore, alibi_slopes
 from maskwright.targets.varlen import find_segments
 
 if TYPE_CHECKING:
+    from maskwright.bias import Bias
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import IntArray
+    from maskwright.targets.varlen import Segments
 
 TARGET = Target(
     name="flash.varlen",
@@ -26,11 +29,17 @@ TARGET = Target(
     requires="torch",
     tested=FORMAT_ONLY,
     alternatives=("torch.flex", "torch.bool"),
+    scores={"bias": "ALiBi only: alibi_slopes", "softcap": "softcap"},
+    score_call="# output = flash_attn.flash_attn_varlen_func(q, k, v, **lowered)",
 )
 
 
 def lower(
-    bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "zero"
+    bound: BoundMask,
+    *,
+    device: object = None,
+    empty_rows: EmptyRows = "zero",
+    scores: Scores = NO_SCORES,
 ) -> dict[str, Any]:
     """The offsets of the segments of queries and keys, and the window that applies to all."""
     check_empty_rows(bound, empty_rows, returns_zero=True)
@@ -38,6 +47,11 @@ def lower(
     causal = found.ahead == 0
     unlimited = found.back is None and (causal or found.ahead is None)
     window = (-1, -1) if unlimited else (_window_side(found.back), _window_side(found.ahead))
+    extra: dict[str, Any] = {}
+    if scores.bias is not None:
+        extra["alibi_slopes"] = _slopes(bound, found, scores.bias, device)
+    if scores.softcap is not None:
+        extra["softcap"] = scores.softcap
     return {
         "cu_seqlens_q": int32_tensor(_offsets(found.queries), device),
         "cu_seqlens_k": int32_tensor(_offsets(found.keys), device),
@@ -45,6 +59,7 @@ def lower(
         "max_seqlen_k": int(found.keys.max(initial=0)),
         "causal": causal,
         "window_size": window,
+        **extra,
     }
 
 
@@ -70,6 +85,26 @@ def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:
         ")",
         "# output = flash_attn.flash_attn_varlen_func(q, k, v, **kwargs)",
     ]
+
+
+def _slopes(bound: BoundMask, found: Segments, bias: Bias, device: object) -> Any:
+    """alibi_slopes, (heads,) in float32.
+
+    The kernel measures distances in each segment, whose last query is aligned with its last key.
+    They are the frame's where the positions of these two are equal.
+    """
+    slopes = alibi_slopes(bias)
+    frame = bound.frame
+    size = np.broadcast_to(slopes, (frame.heads,)).astype(np.float32)
+    last = np.stack([np.cumsum(found.queries), np.cumsum(found.keys)])  # over all sequences
+    last = last[:, (found.queries > 0) & (found.keys > 0)]
+    rows, keys = (last[0] - 1) % max(frame.q_len, 1), (last[1] - 1) % max(frame.kv_len, 1)
+    if bool((rows + frame.q_start != keys).any()):
+        raise UnsupportedScore(
+            repr(bias),
+            "it measures distances from the last key of each segment, and the frame's differ",
+        )
+    return to_tensor(size, device)
 
 
 def _offsets(sizes: IntArray) -> IntArray:

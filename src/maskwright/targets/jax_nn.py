@@ -17,6 +17,7 @@ from maskwright.targets.predicates import (
     single_intervals,
     visible_keys,
 )
+from maskwright.targets.scores import NO_SCORES, Scores
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -33,11 +34,17 @@ TARGET = Target(
     encoding="keep",
     requires="jax",
     alternatives=("torch.sdpa", "torch.flex"),
+    scores={"bias": "the argument bias, float32"},
+    score_call="output = jax.nn.dot_product_attention(q, k, v, **lowered)",
 )
 
 
 def lower(
-    bound: BoundMask, *, device: Any = None, empty_rows: EmptyRows = "zero"
+    bound: BoundMask,
+    *,
+    device: Any = None,
+    empty_rows: EmptyRows = "zero",
+    scores: Scores = NO_SCORES,
 ) -> dict[str, Any]:
     """Flags and lengths where they are equal; else a mask, with lengths for fully masked rows."""
     import jax
@@ -51,6 +58,8 @@ def lower(
         flags = {"mask": bound.dense()}
         if queries is not None and bool((queries < bound.frame.q_len).any()):
             flags["query_seq_lengths"] = _per_sequence(queries, bound)
+    if scores.bias is not None:
+        flags["bias"] = scores.numpy_bias(bound)
     with jax.default_device(device):
         return {
             name: jnp.asarray(value) if isinstance(value, np.ndarray) else value

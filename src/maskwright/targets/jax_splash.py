@@ -19,6 +19,7 @@ from maskwright.targets.predicates import (
     full_spans,
     row_index,
 )
+from maskwright.targets.scores import NO_SCORES, Scores
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -34,10 +35,21 @@ TARGET = Target(
     encoding="keep",
     requires="jax",
     alternatives=("jax", "torch.flex"),
+    scores={
+        "softcap": "attn_logits_soft_cap, an argument of make_splash_mha",
+        "sinks": "sinks, an argument of the kernel",
+    },
+    score_call="""\
+# kernel = splash_attention.make_splash_mha_single_device(
+#     lowered["mask"], attn_logits_soft_cap=lowered.get("attn_logits_soft_cap"))
+# attend = lambda q, k, v, ids: kernel(q, k, v, segment_ids=ids, sinks=lowered.get("sinks"))
+# output = jax.vmap(attend)(q, k, v, lowered["segment_ids"])""",
 )
 
 
-def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]:
+def lower(
+    bound: BoundMask, *, empty_rows: EmptyRows = "zero", scores: Scores = NO_SCORES
+) -> dict[str, Any]:
     """What all sequences have in common as a mask per head, the rest as segments."""
     from jax.experimental.pallas.ops.tpu import splash_attention
 
@@ -57,7 +69,12 @@ def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]
     heads = [
         _head_mask(bound, spans.plane(1, h), splash_attention) for h in range(bound.frame.heads)
     ]
-    return {"mask": splash_attention.MultiHeadMask(heads), "segment_ids": ids}
+    lowered = {"mask": splash_attention.MultiHeadMask(heads), "segment_ids": ids}
+    if scores.softcap is not None:
+        lowered["attn_logits_soft_cap"] = scores.softcap
+    if scores.sinks is not None:
+        lowered["sinks"] = scores.numpy_sinks()
+    return lowered
 
 
 def usage(bound: BoundMask, lowered: object) -> list[str]:  # noqa: ARG001 - one format only

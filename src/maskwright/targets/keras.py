@@ -1,12 +1,19 @@
-"""keras: keyword arguments of keras.layers.MultiHeadAttention."""
+"""keras: keyword arguments of keras.layers.MultiHeadAttention, or keras.ops.dot_product_attention.
+
+The layer takes no bias. With one, the arguments are those of the function.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full
+from maskwright.targets.scores import NO_SCORES, Scores, merged
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -23,14 +30,21 @@ TARGET = Target(
     axes="bqk",
     requires="keras",
     alternatives=("torch.sdpa", "torch.flex"),
+    scores={"bias": "the argument bias of keras.ops.dot_product_attention, -inf for masked cells"},
+    score_call="output = keras.ops.dot_product_attention(q, k, v, **lowered)  # (B, T, H, D)",
 )
 
 
-def lower(bound: BoundMask, *, empty_rows: EmptyRows = "zero") -> dict[str, Any]:
+def lower(
+    bound: BoundMask, *, empty_rows: EmptyRows = "zero", scores: Scores = NO_SCORES
+) -> dict[str, Any]:
     """An explicit mask on the active backend, or None where nothing is masked."""
     from keras import ops
 
     check_empty_rows(bound, empty_rows, returns_zero=False)
+    if scores.bias is not None:
+        bias = merged(bound.dense(), scores.numpy_bias(bound), -math.inf, np.dtype(np.float32))
+        return {"bias": ops.convert_to_tensor(bias)}
     if is_full(bound):
         return {"attention_mask": None}
     visible = bound.dense()

@@ -7,11 +7,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from maskwright._registry import Registry
+from maskwright.bias import Bias
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
+from maskwright.core.frame import merge_dims
 from maskwright.errors import ArgumentError, FrameError, MissingError, SizeError, Unsupported
 from maskwright.targets.base import EmptyRow, Target, TargetModule, Unrepresentable
 from maskwright.targets.diagnose import find_unsupported_term
+from maskwright.targets.scores import NO_SCORES, Scores, UnsupportedScore, read_scores
+from maskwright.targets.scores import usage as score_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +50,12 @@ TARGETS: Final[Registry[TargetModule]] = Registry(
     aliases={"intervals": "cudnn", "slices": "magi", "transformers": "hf"},
 )
 
+SCORE_ALTERNATIVES: Final = {  # targets that take these arguments, the most general first
+    "bias": ("torch.flex", "torch.sdpa", "onnx"),
+    "softcap": ("torch.flex", "flash.varlen", "onnx"),
+    "sinks": ("torch.flex", "jax.splash"),
+}
+
 
 def lower(
     mask: Mask | BoundMask | tuple[Any, ...],
@@ -56,9 +66,12 @@ def lower(
     batch: int | None = None,
     heads: int | None = None,
     q_start: int | None = None,
+    bias: Any = None,
+    softcap: float | None = None,
+    sinks: Any = None,
     **options: Any,
 ) -> Any:
-    """Converts a mask to the format of a framework: exactly this mask, or a refusal.
+    """Converts a mask to the format of a framework, exactly, or raises `Unsupported`.
 
     Args:
         mask: A mask, or for "torch.transformer" the three masks (encoder, decoder, cross).
@@ -69,6 +82,10 @@ def lower(
         batch: The number of sequences.
         heads: The number of heads.
         q_start: The position of the first query, as in `Mask.on()`.
+        bias: A bias such as `mw.bias.alibi(8)`, or values that broadcast to (batch, heads, queries,
+            keys), to be added to the scores. `Target.scores` says which targets take it, and how.
+        softcap: The scores become `softcap * tanh(scores / softcap)` before the bias is added.
+        sinks: One logit per head, (heads,), that joins the softmax without a value.
         **options: Options of the target, such as `device`, `dtype`, `fill` (the value of masked
             cells in an additive mask: "-inf", "min" or a number) and `empty_rows`: "zero" returns
             zero for a fully masked row or refuses the mask, "error" refuses any such mask,
@@ -78,7 +95,8 @@ def lower(
         What the target's `Target.returns` describes.
 
     Raises:
-        Unsupported: If the target cannot represent the mask; the error has the term.
+        Unsupported: If the target cannot represent the mask, or the bias, soft cap or sinks; the
+            error has the term.
         ArgumentError: For an unknown target or an invalid option.
         MissingError: If the framework is not installed.
 
@@ -91,10 +109,17 @@ def lower(
     Traceback (most recent call last):
     maskwright.errors.Unsupported: flash.varlen supports causal, window and documents, and cannot \
 represent prefix(lengths=[3]) under |. Use torch.flex or torch.bool.
+    >>> mw.lower(mw.causal(), "additive", q_len=2, bias=mw.bias.alibi([0.5])).tolist()
+    [[[[0.0, -inf], [-0.5, 0.0]]]]
+    >>> mw.lower(mw.causal(), "torch.sdpa", q_len=2, softcap=50.0)
+    Traceback (most recent call last):
+    maskwright.errors.Unsupported: torch.sdpa cannot represent softcap=50.0. \
+Use torch.flex or flash.varlen.
     """
     module = _find(to)
-    bound = _bind(mask, module.TARGET, _Sizes(q_len, kv_len, batch, heads, q_start))
-    return _run(module, bound, options)
+    sizes = _Sizes(q_len, kv_len, batch, _head_count(heads, mask, bias, sinks), q_start)
+    bound = _bind(mask, module.TARGET, sizes)
+    return _run(module, bound, _scores(module.TARGET, bound, bias, softcap, sinks), options)
 
 
 def explain_lowering(
@@ -106,6 +131,9 @@ def explain_lowering(
     batch: int | None = None,
     heads: int | None = None,
     q_start: int | None = None,
+    bias: Any = None,
+    softcap: float | None = None,
+    sinks: Any = None,
     **options: Any,
 ) -> str:
     """Returns code that builds this mask in the framework and calls its attention.
@@ -118,6 +146,9 @@ def explain_lowering(
         batch: The number of sequences.
         heads: The number of heads.
         q_start: The position of the first query.
+        bias: As for `lower`.
+        softcap: As for `lower`.
+        sinks: As for `lower`.
         **options: Options of the target.
 
     Returns:
@@ -137,8 +168,14 @@ def explain_lowering(
 (2, 1, 3, 3))  # True keeps
     """
     module = _find(to)
-    bound = _bind(mask, module.TARGET, _Sizes(q_len, kv_len, batch, heads, q_start))
-    return "\n".join(module.usage(bound, _run(module, bound, options)))
+    sizes = _Sizes(q_len, kv_len, batch, _head_count(heads, mask, bias, sinks), q_start)
+    bound = _bind(mask, module.TARGET, sizes)
+    scores = _scores(module.TARGET, bound, bias, softcap, sinks)
+    lowered = _run(module, bound, scores, options)
+    if scores is NO_SCORES:
+        return "\n".join(module.usage(bound, lowered))
+    assert isinstance(bound, BoundMask)
+    return "\n".join(score_usage(bound, module.TARGET, scores, options))
 
 
 def capabilities() -> dict[str, Target]:
@@ -149,7 +186,7 @@ def capabilities() -> dict[str, Target]:
 
     >>> import maskwright as mw
     >>> mw.capabilities()["torch.sdpa"].polarity, mw.capabilities()["torch.mha"].polarity
-    ('True keeps', 'True drops')
+    ('True keeps', 'True masks')
     """
     return {name: module.TARGET for name, module in TARGETS.items()}
 
@@ -163,17 +200,57 @@ def _find_cached(to: str) -> TargetModule:
     return TARGETS.find(to, "lower")
 
 
-def _run(module: TargetModule, bound: BoundMask | EncDecMasks, options: dict[str, Any]) -> Any:
+def _head_count(heads: int | None, mask: Any, bias: Any, sinks: Any) -> int | None:
+    """The number of heads: as passed, else that of the sinks or the bias if the mask is for any."""
+    if heads is not None or not isinstance(mask, Mask) or merge_dims(mask._dims)[1] != 1:
+        return heads
+    shape = getattr(sinks, "shape", None)
+    if shape is not None and len(shape) == 1:
+        return int(shape[0])
+    if isinstance(sinks, (list, tuple)):
+        return len(sinks)
+    if isinstance(bias, Bias) and bias.planes[1] != 1:
+        return bias.planes[1]
+    return None
+
+
+def _scores(
+    target: Target, bound: BoundMask | EncDecMasks, bias: Any, softcap: Any, sinks: Any
+) -> Scores:
+    """The checked arguments; raises Unsupported for those that the target does not take."""
+    if bias is None and softcap is None and sinks is None:
+        return NO_SCORES
+    first = bound[0] if isinstance(bound, tuple) else bound
+    scores = read_scores(bias, softcap, sinks, first.frame)
+    for name, term in scores.terms().items():
+        if name not in target.scores:
+            raise _unsupported_score(target, name, term)
+    return scores
+
+
+def _unsupported_score(target: Target, name: str, term: str, reason: str = "") -> Unsupported:
+    others = [each for each in SCORE_ALTERNATIVES[name] if each != target.name]
+    reason = f": {reason}" if reason else ""
+    text = f"{target.name} cannot represent {term}{reason}. Use {' or '.join(others[:2])}."
+    return Unsupported(text, target=target.name, term=term)
+
+
+def _run(
+    module: TargetModule, bound: BoundMask | EncDecMasks, scores: Scores, options: dict[str, Any]
+) -> Any:
     target, known = module.TARGET, _option_names(module.lower)
     for name in options:
         if name not in known:
             raise ArgumentError(
                 f"lower: {target.name} has no option {name}. Pass one of {', '.join(known)}."
             )
+    given = options if scores is NO_SCORES else {**options, "scores": scores}
     try:
-        return module.lower(bound, **options)
+        return module.lower(bound, **given)
     except ModuleNotFoundError as error:
         raise _missing(target, (error.name or "").split(".")[0]) from error
+    except UnsupportedScore as refusal:
+        raise _unsupported_score(target, "bias", refusal.term, str(refusal)) from None
     except Unrepresentable as refusal:
         raise _unsupported(module, bound, options, refusal) from None
 
@@ -181,7 +258,8 @@ def _run(module: TargetModule, bound: BoundMask | EncDecMasks, options: dict[str
 @cache
 def _option_names(function: Callable[..., Any]) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
-    return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+    names = (each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+    return tuple(name for name in names if name != "scores")  # arguments of `lower` itself
 
 
 def _missing(target: Target, package: str) -> MissingError:

@@ -30,6 +30,7 @@ from maskwright.targets.predicates import (
     single_intervals,
     spans_shared_by_heads,
 )
+from maskwright.targets.scores import NO_SCORES, Scores, merged
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,6 +47,12 @@ TARGET = Target(
     empty_rows="zero",
     encoding="keep",
     accepts_additive=True,
+    scores={"bias": "in a float attn_mask", "softcap": "the attribute softcap"},
+    score_call="""\
+from onnx import helper
+
+inputs = ["Q", "K", "V", *lowered.inputs]
+node = helper.make_node("Attention", inputs, ["Y"], **lowered.attributes)""",
 )
 
 Representation = Literal["auto", "is_causal", "nonpad_kv_seqlen", "window", "attn_mask"]
@@ -60,7 +67,8 @@ class OnnxAttention:
     """The mask of an ONNX Attention node.
 
     Attributes:
-        attributes: `is_causal`, `left_window_size` and `right_window_size`, where they are used.
+        attributes: `is_causal`, `left_window_size`, `right_window_size` and `softcap`, where they are
+            used.
         inputs: `attn_mask` and `nonpad_kv_seqlen`, where they are used.
 
     >>> import maskwright as mw
@@ -68,7 +76,7 @@ class OnnxAttention:
     OnnxAttention(attributes={'is_causal': 1}, inputs={})
     """
 
-    attributes: dict[str, int]
+    attributes: dict[str, int | float]
     inputs: dict[str, npt.NDArray[Any]]
 
 
@@ -80,13 +88,14 @@ def lower(
     representation: Representation = "auto",
     dtype: object = None,
     empty_rows: EmptyRows = "zero",
+    scores: Scores = NO_SCORES,
 ) -> OnnxAttention:
     """The most compact representation that is equal to this mask.
 
     `past_len` keys are passed as `past_key`, the others as K. `representation` requires one:
     "is_causal" and "window" use attributes only, "nonpad_kv_seqlen" that input with or without
     attributes, "attn_mask" a dense mask. The dense mask is bool, or additive with a `dtype`, which
-    must be that of Q.
+    must be that of Q. A bias makes it additive, of float32 by default.
     """
     chosen = read_choice(representation, "lower: representation", REPRESENTATIONS)
     version = parse_int(opset, "lower: opset", minimum=MIN_OPSET)
@@ -104,17 +113,26 @@ def lower(
             f"lower: opset={version} has no {chosen}. Pass opset={OPSETS[chosen]} or newer."
         )
     check_empty_rows(bound, empty_rows, returns_zero=True)
+    capped: dict[str, int | float] = {} if scores.softcap is None else {"softcap": scores.softcap}
+    if scores.bias is not None:
+        if chosen not in ("auto", "attn_mask"):
+            raise ArgumentError(
+                f"lower: representation={chosen!r} has no bias. Pass 'attn_mask', or omit it."
+            )
+        kind = kind or np.dtype(np.float32)
+        mask = merged(bound.dense(), scores.numpy_bias(bound, kind), -np.inf, kind)
+        return OnnxAttention(capped, {"attn_mask": mask})
     if chosen != "attn_mask":
         found = _compact(bound, chosen, version, past)
         if found is not None:
-            return found
+            return OnnxAttention({**found.attributes, **capped}, found.inputs)
         if chosen != "auto":
             raise Unrepresentable(f"no value of {chosen} is equal to it")
     visible = bound.dense()
     if kind is None:
-        return OnnxAttention({}, {"attn_mask": visible})
+        return OnnxAttention(capped, {"attn_mask": visible})
     check_bytes(visible.shape, kind.itemsize)
-    return OnnxAttention({}, {"attn_mask": np.where(visible, kind.type(0), kind.type(-np.inf))})
+    return OnnxAttention(capped, {"attn_mask": merged(visible, None, -np.inf, kind)})
 
 
 def usage(bound: BoundMask, lowered: OnnxAttention) -> list[str]:
@@ -128,7 +146,7 @@ def usage(bound: BoundMask, lowered: OnnxAttention) -> list[str]:
             lines.append("attn_mask = np.array(mask)  # True keeps")
         else:
             value = f'np.where(mask, 0, float("-inf")).astype("{mask.dtype}")'
-            lines.append(f"attn_mask = {value}  # added: 0 keeps, -inf hides")
+            lines.append(f"attn_mask = {value}  # added: 0 keeps, -inf masks")
     if lengths is not None:
         names += [*[""] * (6 - len(names)), "nonpad_kv_seqlen"]
         lines.append(f"nonpad_kv_seqlen = np.array({lengths.tolist()}, dtype=np.int64)")
@@ -179,7 +197,7 @@ def _compact(bound: BoundMask, chosen: str, opset: int, past_len: int) -> OnnxAt
 
 def _window_attributes(
     bound: BoundMask, ends: tuple[IntArray, IntArray], offset: IntArray, lengths: IntArray | None
-) -> dict[str, int] | None:
+) -> dict[str, int | float] | None:
     """`left_window_size` and `right_window_size` that are equal to the mask, or None.
 
     `offset` (B or 1,) is added to the row index; `lengths` (B or 1,) bounds the keys.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="tensorflow",
     returns="a bool tensor; with a dtype, a float tensor",
-    polarity="True keeps; as floats 0 keeps, -inf hides",
+    polarity="True keeps; as floats 0 keeps, -inf masks",
     empty_rows="left to the softmax",
     encoding="keep",
     accepts_additive=True,

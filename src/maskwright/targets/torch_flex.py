@@ -2,7 +2,8 @@
 
 All masks share one mask_mod, which looks up the intervals of a row in tensors. So a compiled
 flex_attention is compiled once for all masks whose tensors have the same shapes, and building the
-BlockMask evaluates no cell.
+BlockMask evaluates no cell. A soft cap and a bias become a score_mod, which reads the bias from the
+tensors of its terms. Sinks are a factor of the output, which needs the logsumexp: `apply_sinks`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
+from maskwright.bias.terms import DistanceTerm, GridTerm
+from maskwright.bias.values import is_torch
 from maskwright.core.frame import MAX_BYTES
 from maskwright.core.spans import Spans
 from maskwright.core.validate import parse_int
@@ -26,23 +29,36 @@ from maskwright.targets.predicates import (
     interval_index,
     max_intervals_sampled,
 )
+from maskwright.targets.scores import NO_SCORES, Scores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
+    from maskwright.bias.terms import Term
     from maskwright.core.bound import BoundMask
 
 TARGET = Target(
     name="torch.flex",
-    returns="a BlockMask",
+    returns="a BlockMask; with bias, softcap or sinks block_mask, score_mod and return_aux",
     polarity="True keeps",
     shape="(B or 1, H or 1, T, S), in blocks",
     empty_rows="zero",
     encoding="keep",
     requires="torch",
+    scores={
+        "bias": "in score_mod",
+        "softcap": "in score_mod",
+        "sinks": "return_aux, and a factor of the output: apply_sinks(output, aux, sinks)",
+    },
+    score_call="""\
+from maskwright.targets.torch_flex import apply_sinks
+from torch.nn.attention.flex_attention import flex_attention
+
+output = flex_attention(q, k, v, **lowered)  # torch.compile it for speed
+# with sinks: output = apply_sinks(*output, sinks)""",
 )
 
 MAX_SLOTS: Final = 16  # intervals per row up to which the mask_mod tests each; beyond, a table
@@ -54,8 +70,106 @@ def lower(
     device: object = None,
     block_size: int | tuple[int, int] = 128,
     empty_rows: EmptyRows = "zero",
+    scores: Scores = NO_SCORES,
+) -> BlockMask | dict[str, Any]:
+    """Empty blocks are skipped, full blocks need no mask, and a mask_mod masks the others.
+
+    With a bias, a soft cap or sinks: the arguments block_mask and score_mod, and with sinks
+    return_aux (before torch 2.9 return_lse). flex_attention then returns the output and the
+    logsumexp, and the result is `apply_sinks(output, aux, sinks)`.
+    """
+    block_mask = _block_mask(bound, device, block_size, empty_rows)
+    if scores is NO_SCORES:
+        return block_mask
+    lowered: dict[str, Any] = {"block_mask": block_mask}
+    if scores.bias is not None or scores.softcap is not None:
+        terms = () if scores.bias is None else scores.bias.lower(bound.frame)
+        lowered["score_mod"] = score_mod(terms, scores.softcap, bound.frame.q_start, device)
+    if scores.sinks is not None:
+        lowered |= _request_lse()
+    return lowered
+
+
+def apply_sinks(output: torch.Tensor, lse: Any, sinks: torch.Tensor) -> torch.Tensor:
+    """The output of attention with sinks, from that without them and its logsumexp.
+
+    A sink adds exp(sink) to the denominator of the softmax, which multiplies the output by
+    `sigmoid(lse - sink)`.
+
+    Args:
+        output: (batch, heads, queries, head_dim).
+        lse: (batch, heads, queries), -inf for a fully masked row; or the AuxOutput that contains it.
+        sinks: (heads,).
+
+    Returns:
+        The output with sinks; zero for a fully masked row.
+
+    >>> import torch
+    >>> apply_sinks(torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1), torch.zeros(1)).tolist()
+    [[[[0.5, 0.5]]]]
+    """
+    lse = getattr(lse, "lse", lse)
+    factor = (lse - sinks.to(lse)[:, None]).sigmoid()
+    return output * factor[..., None].to(output.dtype)
+
+
+def score_mod(
+    terms: Sequence[Term], softcap: float | None, q_start: int, device: object = None
+) -> Callable[..., torch.Tensor]:
+    """The score_mod of a soft cap and the terms of a bias.
+
+    Args:
+        terms: What `Bias.lower` returned; their tensors are captured, and stay differentiable.
+        softcap: The soft cap, or None.
+        q_start: Position of the first query.
+        device: The device of terms that are arrays.
+    """
+    import torch
+
+    held = [
+        (term, term.values if is_torch(term.values) else to_tensor(term.values, device))
+        for term in terms
+    ]
+
+    def modified(
+        score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        for term, values in held:
+            score = score + _term_value(term, values, (b, h, q, k), q_start).to(score.dtype)
+        return score
+
+    return modified
+
+
+def _request_lse() -> dict[str, Any]:
+    """The argument of flex_attention that requests the logsumexp."""
+    from torch.nn.attention import flex_attention
+
+    if hasattr(flex_attention, "AuxRequest"):
+        return {"return_aux": flex_attention.AuxRequest(lse=True)}
+    return {"return_lse": True}
+
+
+def _term_value(
+    term: Term, values: torch.Tensor, cell: tuple[torch.Tensor, ...], q_start: int
+) -> torch.Tensor:
+    """The added score of a cell; q is a row index."""
+    b, h, q, k = cell
+    if isinstance(term, DistanceTerm):
+        return values[h % values.shape[0], k - q + (term.zero - q_start)]
+    if isinstance(term, GridTerm):
+        at, width = q + q_start, term.width
+        y, x = k // width - at // width, k % width - at % width
+        return values[h % values.shape[0], y + (term.height - 1), x + (width - 1)]
+    index = (at % size for at, size in zip((b, h, q, k), values.shape, strict=True))
+    return values[tuple(index)]
+
+
+def _block_mask(
+    bound: BoundMask, device: object, block_size: int | tuple[int, int], empty_rows: EmptyRows
 ) -> BlockMask:
-    """Empty blocks are skipped, full blocks need no mask, and a mask_mod masks the others."""
     from torch.nn.attention.flex_attention import BlockMask
 
     check_empty_rows(bound, empty_rows, returns_zero=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskwright.targets._torch import check_options, dropping_mask, factorize
+from maskwright.targets._torch import additive_mask, check_options, dropping_mask, factorize
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
-from maskwright.targets.predicates import EmptyRows, check_empty_rows, first_empty_row
+from maskwright.targets.predicates import EmptyRows, check_bytes, check_empty_rows, first_empty_row
+from maskwright.targets.scores import NO_SCORES, Scores
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -15,17 +16,24 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="torch.mha",
     returns="attn_mask and key_padding_mask",
-    polarity="True drops",
+    polarity="True masks",
     shape="(T, S) or (B·H, T, S), and (B, S)",
     empty_rows="NaN; zero with float masks and need_weights=False, which are used where needed",
     encoding="drop",
     accepts_additive=True,
     requires="torch",
+    scores={"bias": "in a float attn_mask, (B·H, T, S)"},
+    score_call="output, weights = attention(x, x, x, **lowered)",
 )
 
 
 def lower(
-    bound: BoundMask, *, device: object = None, dtype: object = None, empty_rows: EmptyRows = "zero"
+    bound: BoundMask,
+    *,
+    device: object = None,
+    dtype: object = None,
+    empty_rows: EmptyRows = "zero",
+    scores: Scores = NO_SCORES,
 ) -> dict[str, Any]:
     """One mask for all sequences with the padding of each, or a mask per sequence and head.
 
@@ -35,6 +43,13 @@ def lower(
     check_options(device, dtype)
     check_empty_rows(bound, empty_rows, returns_zero=True)
     avoid_nan = empty_rows == "zero" and first_empty_row(bound) is not None
+    if scores.bias is not None:
+        full = additive_mask(bound.dense(), dtype, None, device, scores.dense_bias(bound))
+        size = (bound.frame.batch, bound.frame.heads)
+        check_bytes((*size, *full.shape[2:]), full.itemsize)
+        mask = full.expand(*size, -1, -1).flatten(0, 1)
+        given: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": None}
+        return {**given, "need_weights": False} if avoid_nan else given
     lowered: dict[str, Any] = {
         name: dropping_mask(visible, dtype, device, floats=avoid_nan)
         for name, visible in zip(("attn_mask", "key_padding_mask"), factorize(bound), strict=True)
@@ -72,8 +87,8 @@ def _assigned(part: str, mask: Any) -> str:
     """Source of a mask argument from that of its visible cells."""
     shape = tuple(mask.shape)
     if not mask.is_floating_point():
-        return f"~{part}  # {shape}, True drops"
+        return f"~{part}  # {shape}, True masks"
     dtype = "" if str(mask.dtype) == "torch.float32" else f", dtype={mask.dtype}"
     return (
-        f'torch.zeros({shape}{dtype}).masked_fill(~({part}), float("-inf"))  # 0 keeps, -inf drops'
+        f'torch.zeros({shape}{dtype}).masked_fill(~({part}), float("-inf"))  # 0 keeps, -inf masks'
     )

@@ -8,6 +8,7 @@ from maskwright.targets._torch import additive_mask, check_options, to_tensor
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full, is_upper_left_causal
+from maskwright.targets.scores import NO_SCORES, Scores
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -22,15 +23,29 @@ TARGET = Target(
     encoding="keep",
     accepts_additive=True,
     requires="torch",
+    scores={"bias": "in a float attn_mask"},
+    score_call="output = F.scaled_dot_product_attention(q, k, v, **lowered)",
 )
 
 
 def lower(
-    bound: BoundMask, *, device: object = None, dtype: object = None, empty_rows: EmptyRows = "zero"
+    bound: BoundMask,
+    *,
+    device: object = None,
+    dtype: object = None,
+    empty_rows: EmptyRows = "zero",
+    scores: Scores = NO_SCORES,
 ) -> dict[str, Any]:
-    """No mask or `is_causal` where that is equal; else a bool mask, or an additive one of `dtype`."""
+    """No mask or `is_causal` where that is equal; else a bool mask, or an additive one of `dtype`.
+
+    A bias makes the mask additive; its dtype must be that of q, float32 by default.
+    """
     check_options(device, dtype)
     check_empty_rows(bound, empty_rows, returns_zero=True)
+    if scores.bias is not None:
+        bias = scores.dense_bias(bound)
+        mask = additive_mask(bound.dense(), dtype, None, device, bias)
+        return {"attn_mask": mask, "is_causal": False}
     if is_full(bound):
         return {"attn_mask": None, "is_causal": False}
     if is_upper_left_causal(bound):
@@ -55,5 +70,5 @@ def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:
     if not dtype.is_floating_point:
         return [*lines, f"{call}, attn_mask=mask)  # True keeps"]
     zeros = f"torch.zeros(mask.shape, dtype={dtype})"
-    bias = f'bias = {zeros}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf hides'
+    bias = f'bias = {zeros}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf masks'
     return [*lines, bias, f"{call}, attn_mask=bias)"]

@@ -19,7 +19,7 @@ TARGET = Target(
     name="torch.transformer",
     returns="the six mask arguments, from three masks",
     supports="every triple of masks",
-    polarity="True drops",
+    polarity="True masks",
     shape="(T, S) or (B·H, T, S), and (B, S), for each of the three attentions",
     empty_rows="NaN in eval mode; zero with float masks, except in the encoder",
     encoding="drop",
@@ -62,7 +62,7 @@ def usage(bound: EncDecMasks, lowered: dict[str, Any]) -> list[str]:
     floats = bool(masks) and all(mask.is_floating_point() for mask in masks)
     options = f', dtype="{str(masks[0].dtype).removeprefix("torch.")}"' if floats else ""
     options += "" if first_empty_row(bound[0]) is None else ', empty_rows="native"'
-    polarity = "0 keeps, -inf drops" if floats else "True drops"
+    polarity = "0 keeps, -inf masks" if floats else "True masks"
     return [
         "import maskwright as mw",
         "",

@@ -23,6 +23,7 @@ from maskwright.targets.predicates import (
     row_index,
     visible_keys,
 )
+from maskwright.targets.scores import NO_SCORES, Scores
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -32,7 +33,7 @@ TARGET = Target(
     name="hf",
     returns="attention_mask, and position_ids where positions need them",
     supports="every mask, for models that use a 4-D mask as it is and add no mask of their own",
-    polarity="1 keeps (2-D); 0 keeps, the dtype's minimum hides (4-D)",
+    polarity="1 keeps (2-D); 0 keeps, the dtype's minimum masks (4-D)",
     shape="(B, S) where the model builds the rest, else (B, H or 1, T, S)",
     alignment="lower right, as with a KV cache",
     empty_rows="uniform or zero, by attn_implementation; accepted where no query attends to it",
@@ -40,6 +41,8 @@ TARGET = Target(
     accepts_additive=True,
     requires="torch",
     alternatives=("torch.flex", "torch.sdpa"),
+    scores={"bias": "in a 4-D attention_mask, (B, H or 1, T, S)"},
+    score_call="output = model(input_ids, **lowered)",
 )
 
 
@@ -52,6 +55,7 @@ def lower(
     device: object = None,
     dtype: object = None,
     empty_rows: EmptyRows = "zero",
+    scores: Scores = NO_SCORES,
 ) -> dict[str, Any]:
     """A 2-D padding mask where a model of this kind builds the rest itself; else a 4-D mask.
 
@@ -65,7 +69,7 @@ def lower(
     check_options(device, dtype)
     _check_empty_rows(bound, empty_rows)
     spans = bound.spans
-    if spans.shape[1] == 1 and bound.frame.q_len <= bound.frame.kv_len:
+    if scores.bias is None and spans.shape[1] == 1 and bound.frame.q_len <= bound.frame.kv_len:
         keys = visible_keys(bound)
         if spans == _model_spans(bound, kind) & _padding_spans(bound, keys):
             padding = _per_sequence(keys, bound).astype(np.int64)
@@ -78,7 +82,7 @@ def lower(
             return {"attention_mask": None, "position_ids": positions, "use_cache": False}
     dense = bound.dense()
     full = np.broadcast_to(dense, (bound.frame.batch, *dense.shape[1:]))
-    mask = additive_mask(full, dtype, "min", device)
+    mask = additive_mask(full, dtype, "min", device, scores.dense_bias(bound))
     return {"attention_mask": mask, **_token_positions(bound, first, device)}
 
 

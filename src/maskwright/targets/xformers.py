@@ -10,6 +10,7 @@ from maskwright.targets._torch import additive_mask, check_options
 from maskwright.targets.base import FORMAT_ONLY, Target, Unrepresentable
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full, is_upper_left_causal
+from maskwright.targets.scores import NO_SCORES, Scores
 from maskwright.targets.varlen import Segments, find_segments
 
 if TYPE_CHECKING:
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 TARGET = Target(
     name="xformers",
     returns="an AttentionBias, None, or a float tensor",
-    polarity="0 keeps, -inf hides",
+    polarity="0 keeps, -inf masks",
     shape="an AttentionBias where one is equal, else (B, H, T, S)",
     alignment="that of the AttentionBias, which is compared with the frame's",
     empty_rows="as the kernel does",
     encoding="additive",
     requires="xformers",
     tested=FORMAT_ONLY,
+    scores={"bias": "in a float tensor, (B, H, T, S)"},
+    score_call="# output = xformers.ops.memory_efficient_attention(q, k, v, attn_bias=lowered)",
 )
 
 
@@ -34,10 +37,14 @@ def lower(
     device: object = None,
     dtype: object = None,
     empty_rows: EmptyRows = "native",
+    scores: Scores = NO_SCORES,
 ) -> Any:
     """The AttentionBias that is equal to this mask, if there is one; else a float tensor."""
     check_options(device, dtype)
     check_empty_rows(bound, empty_rows, returns_zero=False)
+    if scores.bias is not None:
+        mask = additive_mask(bound.dense(), dtype, None, device, scores.dense_bias(bound))
+        return mask.expand(bound.frame.batch, bound.frame.heads, -1, -1)
     if is_full(bound):
         return None
     from xformers.ops.fmha import attn_bias
@@ -80,7 +87,7 @@ def usage(bound: BoundMask, lowered: Any) -> list[str]:
     make = f"torch.zeros({tuple(lowered.shape)}, dtype={lowered.dtype})"
     return [
         *mask_code(bound, "torch"),
-        f'attn_bias = {make}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf hides',
+        f'attn_bias = {make}.masked_fill(~mask, float("-inf"))  # added: 0 keeps, -inf masks',
         end,
     ]
 

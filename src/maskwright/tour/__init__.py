@@ -41,43 +41,13 @@ from maskwright.draw.picture import scene_from
 from maskwright.draw.scene import Scene
 from maskwright.draw.text import escape
 from maskwright.errors import ArgumentError
+from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FOLDER: Final = Path(__file__).parent / "chapters"
 MAX_WIDTH: Final = 96  # columns of the terminal
-MESSAGES: Final = {
-    "en": {
-        "title": "A tour of maskwright",
-        "contents": "Contents",
-        "skipped": "Skipped: {packages} not installed. Run: pip install 'maskwright[{extras}]'",
-        "seconds": "The tour took {seconds:.0f} s.",
-        "written": "The same as a page: {path}",
-        "run": "Run on {when} with {versions}, {cores} cores.",
-    },
-    "zh": {
-        "title": "maskwright 入门导览",
-        "contents": "目录",
-        "skipped": "跳过：没有安装 {packages}。请运行：pip install 'maskwright[{extras}]'",
-        "seconds": "全程用时 {seconds:.0f} 秒。",
-        "written": "同样的内容也写成了网页：{path}",
-        "run": "运行于 {when}：{versions}，{cores} 个核。",
-    },
-}
-STYLE: Final = f"""
-main {{ max-width: 52rem; margin: 0 auto; }}
-pre {{ overflow-x: auto; padding: .75rem 1rem; border-radius: 6px; background: var(--box); }}
-pre.output {{ background: none; border-left: 3px solid var(--line); border-radius: 0; }}
-.picture {{ overflow-x: auto; margin: 1rem 0; }}
-footer, .skipped {{ color: var(--faint); }}
-{HtmlFormatter(style="xcode").get_style_defs("pre.code")}
-pre.code {{ background: var(--box); }}
-@media (prefers-color-scheme: dark) {{
-{HtmlFormatter(style="github-dark").get_style_defs("pre.code")}
-pre.code {{ background: var(--box); }}
-}}
-"""
 
 
 class Block(NamedTuple):
@@ -142,21 +112,22 @@ def run_tour(chapter: int | None = None, lang: str = "en", output: Path | None =
     chapters = read_chapters(lang)
     if chapter is not None:
         if not 1 <= chapter <= len(chapters):
-            raise ArgumentError(f"tour: chapter={chapter}, expected 1 to {len(chapters)}.")
+            params = {"chapter": chapter, "count": len(chapters)}
+            raise ArgumentError(render(Reason("tour.no_chapter", params), lang))
         chapters = [chapters[chapter - 1]]
     if output is not None:  # checked before the chapters run
         directory = output.resolve().parent
         if output.is_dir() or not os.access(directory, os.W_OK):
-            raise ArgumentError(f"tour: {output} cannot be written. Pass another file.")
-    messages, start = MESSAGES[lang], time.perf_counter()
+            raise ArgumentError(render(Reason("tour.not_writable", {"path": output}), lang))
+    start = time.perf_counter()
     tour = _Tour(lang)
     for one in chapters:
         tour.run(one)
     if chapter is None:
-        tour.console.print(messages["seconds"].format(seconds=time.perf_counter() - start))
+        tour.console.print(tour.message("seconds", seconds=time.perf_counter() - start))
     if output is not None:
         write_atomic(output, tour.page(chapters))
-        written = messages["written"].format(path=output.resolve())
+        written = tour.message("written", path=output.resolve())
         tour.console.print(written, soft_wrap=True, highlight=False)
 
 
@@ -165,7 +136,6 @@ class _Tour:
 
     def __init__(self, lang: str) -> None:
         self.lang = lang
-        self.messages = MESSAGES[lang]
         self.console = Console(highlight=False)
         self.console.width = min(self.console.width, MAX_WIDTH)
         self.html: list[str] = []
@@ -192,29 +162,34 @@ class _Tour:
                 self.console.print()
                 self.html.append(MarkdownIt().render(block.text))
 
+    def message(self, name: str, **params: object) -> str:
+        """A text of the tour in its language."""
+        return render(Reason(f"tour.{name}", params), self.lang)
+
     def page(self, chapters: list[Chapter]) -> str:
         """The HTML page of what was run."""
         links = "".join(f'<li><a href="#{c.number}">{escape(c.title)}</a></li>\n' for c in chapters)
         packages = [n for n in ("maskwright", "numpy", "torch", "jax", "keras") if find_spec(n)]
         versions = [f"{name} {metadata.version(name)}" for name in packages]
-        run = self.messages["run"].format(
+        run = self.message(
+            "run",
             when=date.today().isoformat(),
             versions=", ".join([f"Python {platform.python_version()}", *versions]),
             cores=os.cpu_count(),
         )
         body = "\n".join(self.html)
-        title = self.messages["title"]
+        title, contents = self.message("title"), self.message("contents")
         return page(
             title,
-            f'<main>\n<h1>{title}</h1>\n<nav aria-label="{self.messages["contents"]}">\n<ol>\n{links}'
+            f'<main>\n<h1>{title}</h1>\n<nav aria-label="{contents}">\n<ol>\n{links}'
             f"</ol>\n</nav>\n{body}\n<footer><p>{escape(run)}</p></footer>\n</main>",
-            style=STYLE,
+            style=_style(),
             lang="zh-CN" if self.lang == "zh" else "en",
         )
 
     def _skip(self, missing: list[str]) -> None:
         extras = ",".join(sorted({EXTRAS[name] for name in missing}))
-        text = self.messages["skipped"].format(packages=", ".join(missing), extras=extras)
+        text = self.message("skipped", packages=", ".join(missing), extras=extras)
         self.console.print(text, style="dim", soft_wrap=True, markup=False)
         self.console.print()
         self.html.append(f'<p class="skipped">{escape(text)}</p>')
@@ -257,3 +232,11 @@ def _run(source: str, variables: dict[str, Any]) -> Iterator[str | Scene]:
         yield scene_from(value)
     elif value is not None:
         yield repr(value)
+
+
+def _style() -> str:
+    """The style of the page, with that of highlighted code in light and dark."""
+    light, dark = (HtmlFormatter(style=name) for name in ("xcode", "github-dark"))
+    code = f"{light.get_style_defs('pre.code')}\n@media (prefers-color-scheme: dark) {{\n"
+    code += f"{dark.get_style_defs('pre.code')}\n}}\n"
+    return code + Path(__file__).with_name("tour.css").read_text(encoding="utf-8")

@@ -56,7 +56,7 @@ def trace(model: Any, /, *inputs: Any, **kwargs: Any) -> Trace:
     ...     return scores.masked_fill(future, -1e9).softmax(-1) @ x
     >>> [call] = mw.trace(attend, torch.ones(1, 4, 8))
     >>> call
-    (model): softmax, causal(), bool, True drops
+    (model): softmax, causal(), bool, True masks
     """
     _check_callable(model, "trace")
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
@@ -143,7 +143,7 @@ class Trace:
     >>> print(found)
     layer    kernel         shapes    mask      convention        masked
     (model)  mha fast path  (1, 4, 8) → (1, 2, 4, 4) → (1, 2, 4, 4) → (1, 2, 4, 4) → (1, 4, 8)
-                                      causal()  bool, True drops  38 %
+                                      causal()  bool, True masks  38 %
     >>> found.differences, found.difference_reasons, found.as_dict()["calls"][0]["mask"]
     ((), (), 'causal()')
     """

@@ -6,9 +6,9 @@ import contextlib
 import inspect
 import sys
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -167,54 +167,28 @@ class ModuleCall:
         }
 
 
-@dataclass(eq=False)
-class PendingCall:
-    """An attention call that was made in a module call whose output shape is not known yet."""
+class PendingCall(NamedTuple):
+    """An attention call whose module call may still be running: its output shape is not known yet."""
 
+    call: AttentionCall
     module_call: ModuleCall | None
-    layer: str
-    kernel: str
-    shapes: tuple[Shape, Shape, Shape, Shape]  # of q, k, v and the output
-    visible: BoolArray
-    masks: dict[str, Any]
-    convention: str
-    cross: bool
-    after_softmax: bool = False
-    position: int = 0  # among the attention calls of its module call
-
-    def finish(self, index: int, step: int) -> AttentionCall:
-        """The complete call."""
-        q, k, v, out = self.shapes
-        weights = (*(q or out or self.visible.shape)[:2], *self.visible.shape[2:])
-        around = self.module_call
-        before, after = (around.input_shape, around.output_shape) if around else (None, None)
-        shapes = (before, q, weights, out, after)
-        return AttentionCall(
-            index=index,
-            layer=self.layer,
-            kernel=self.kernel,
-            q_shape=q,
-            k_shape=k,
-            v_shape=v,
-            out_shape=out,
-            shapes=tuple(shape for shape in shapes if shape),
-            visible=self.visible,
-            masks=self.masks,
-            convention=self.convention,
-            after_softmax=self.after_softmax,
-            cross=self.cross,
-            step=step,
-        )
+    position: int  # among the attention calls of its module call
 
 
 def finish_calls(pending: list[PendingCall]) -> list[AttentionCall]:
-    """The complete calls. Calls of modules that share their input tensor have the same step."""
+    """The calls, numbered, with all shapes. Calls of modules with the same input share a step."""
     steps: dict[Any, int] = {}
     calls = []
-    for index, call in enumerate(pending):
-        input_id = None if call.module_call is None else call.module_call.input_id
-        key = ("call", index) if input_id is None else (input_id, call.position)
-        calls.append(call.finish(index, steps.setdefault(key, len(steps))))
+    for index, (call, around, position) in enumerate(pending):
+        input_id = None if around is None else around.input_id
+        key = ("call", index) if input_id is None else (input_id, position)
+        step = steps.setdefault(key, len(steps))
+        before, after = (around.input_shape, around.output_shape) if around else (None, None)
+        planes = (call.q_shape or call.out_shape or call.visible.shape)[:2]
+        weights = (*planes, *call.visible.shape[2:])
+        shapes = (before, call.q_shape, weights, call.out_shape, after)
+        shown = tuple(shape for shape in shapes if shape)
+        calls.append(replace(call, index=index, step=step, shapes=shown))
     return calls
 
 

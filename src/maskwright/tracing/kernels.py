@@ -7,25 +7,11 @@ be meant as a mask.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from maskwright.recognition.encoding import MAX_MASK_VALUE
-
-# Positional parameters of torch's functions, up to the last one that is read here.
-SDPA_PARAMETERS: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-MHA_FAST_PATH_PARAMETERS: Final = (
-    *("query", "key", "value", "embed_dim", "num_head"),
-    *("qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
-    *("mask", "need_weights", "average_attn_weights", "mask_type"),
-)
-ENCODER_FAST_PATH_PARAMETERS: Final = (
-    *("src", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
-    *("use_gelu", "norm_first", "eps", "norm_weight_1", "norm_bias_1"),
-    *("norm_weight_2", "norm_bias_2", "ffn_weight_1", "ffn_bias_1", "ffn_weight_2", "ffn_bias_2"),
-    *("mask", "mask_type"),
-)
 
 
 class SdpaArgs(NamedTuple):
@@ -49,11 +35,9 @@ class FastPathArgs(NamedTuple):
     mask_type: int | None  # 0 for (queries, keys), 1 for (batch, keys), 2 for four axes
 
 
-def bind_sdpa(
-    args: tuple[Any, ...], kwargs: dict[str, Any], parameters: tuple[str, ...] = SDPA_PARAMETERS
-) -> SdpaArgs:
+def bind_sdpa(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SdpaArgs:
     """Arguments of scaled_dot_product_attention, or of one of its fused operators."""
-    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    given = _by_name(operator, args, kwargs)
     return SdpaArgs(
         given["query"],
         given["key"],
@@ -64,19 +48,23 @@ def bind_sdpa(
     )
 
 
-def bind_fast_path(
-    parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> FastPathArgs:
+def bind_fast_path(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FastPathArgs:
     """Arguments of torch._native_multi_head_attention or torch._transformer_encoder_layer_fwd."""
-    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    given = _by_name(operator, args, kwargs)
     x, heads = (given["src"], "num_heads") if "src" in given else (given["query"], "num_head")
     return FastPathArgs(
         x, given["embed_dim"], given[heads], given.get("mask"), given.get("mask_type")
     )
 
 
+def _by_name(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an ATen operator, by the names in its schema."""
+    names = (argument.name for argument in operator._schema.arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
 def describe_convention(mask: Any, true_means: str) -> str:
-    """How a kernel interprets a mask argument; `true_means` is "keeps" or "drops"."""
+    """How a kernel interprets a mask argument; `true_means` is "keeps" or "masks"."""
     if hasattr(mask, "_materialize"):  # torch.nn.attention.bias
         return type(mask).__name__
     if getattr(mask, "dtype", None) == torch.bool:
@@ -143,26 +131,55 @@ def flex_visible(
     """Cells of flex_attention, by evaluating its two functions on all cells of `shape`."""
     from torch.nn.attention.flex_attention import create_mask
 
-    def floored_score_mod(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-        out = score_mod(score, b, h, q, k)
-        return torch.where(out <= MAX_MASK_VALUE, -torch.inf, out)
-
     visible = create_mask(mask_mod, *shape, device=device)
     if score_mod is not None:
-        visible = visible & create_mask(floored_score_mod, *shape, device=device)
+        visible = visible & ~is_low(_scores_of_zero(score_mod, shape, device))
     return visible.expand(shape)
+
+
+def _scores_of_zero(score_mod: Any, shape: tuple[int, int, int, int], device: Any) -> torch.Tensor:
+    """What a score_mod makes of scores of 0, for all cells."""
+    every = score_mod
+    for axis in (4, 3, 2, 1):  # keys, queries, heads, batch
+        in_dims = [0, None, None, None, None]
+        in_dims[axis] = 0
+        every = torch.vmap(every, in_dims=tuple(in_dims))
+    index = [torch.arange(size, device=device) for size in shape]
+    scores: torch.Tensor = every(torch.zeros(shape, device=device), *index)
+    return scores
 
 
 def is_mask_value(bias: torch.Tensor) -> torch.Tensor:
     """Where values that are added to scores are meant as a mask.
 
-    These are values up to MAX_MASK_VALUE, and the lower one of a tensor with two distinct values.
+    These are values up to MAX_MASK_VALUE that are far from all others, and the lower one of a tensor
+    with two distinct values. The values of ALiBi decrease in small steps, so they are no mask.
     """
     lowest = bias.amin() if bias.numel() else bias.sum()
-    low = bias <= MAX_MASK_VALUE
+    low = is_low(bias)
     if bool(lowest < 0) and bool(((bias == lowest) | (bias == bias.amax())).all()):
         low = low | ((bias == lowest) & (bias < 0))
     return low
+
+
+def is_low(values: torch.Tensor, maximum: float = MAX_MASK_VALUE) -> torch.Tensor:
+    """Where values are -inf, or up to `maximum` and far below all other ones.
+
+    Far means that no value is in the power of two above: -10,000 and 0 are, -1,010 and -1,000 not.
+    """
+    low = values <= maximum
+    finite = low & (values > -torch.inf)
+    if not bool(finite.any()):
+        return low
+    negative = -values[(values < 0) & (values > -torch.inf)].double()
+    present = set(
+        torch.frexp(negative).exponent.unique().tolist()
+    )  # value = mantissa * 2**exponent
+    least = int(torch.frexp(torch.tensor(-maximum)).exponent)
+    starts = (e for e in sorted(present) if e >= least and e - 1 not in present)
+    first = next(starts, None)
+    far = torch.zeros_like(low) if first is None else values <= -(2.0 ** (first - 1))
+    return low & (far | ~finite)
 
 
 def _masked_by(bias: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -353,16 +353,16 @@ class Provenance:
         """The masks among the arguments of an operation: tensors that no matmul precedes."""
         shape = tuple(out.shape)
         if base == "masked_fill":
-            yield AppliedMask("masked_fill", "bool, True drops", args[1], shape)
+            yield AppliedMask("masked_fill", "bool, True masks", args[1], shape)
         elif base == "where" and len(args) == 3:
             keeps = self._is_active(args[1])
-            convention = f"bool, True {'keeps' if keeps else 'drops'}"
+            convention = f"bool, True {'keeps' if keeps else 'masks'}"
             yield AppliedMask("where", convention, args[0], shape, keeps)
         elif base == "index_put":
             indices = [x for x in args[1] if x is not None]
             is_mask = len(indices) == 1 and indices[0].dtype == torch.bool
             if is_mask and indices[0].shape == out.shape:
-                yield AppliedMask("masked_fill", "bool, True drops", indices[0], shape)
+                yield AppliedMask("masked_fill", "bool, True masks", indices[0], shape)
         elif base in ("add", "sub", "mul"):
             convention = "multiplied" if base == "mul" else "added"
             for x in args[:2]:

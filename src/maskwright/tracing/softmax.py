@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from maskwright.recognition.encoding import MAX_MASK_VALUE
-from maskwright.tracing.kernels import is_mask_value
+from maskwright.tracing.kernels import is_low, is_mask_value
 
 SUM_TOLERANCE: Final = 1e-3  # for the sum of a row of softmax weights
 
@@ -151,7 +151,7 @@ def masked_cells(
     """
     low = _union(masks, scores.shape).to(scores.device)
     if not bool(low.any()):  # the mask may have been applied by an operation that is not known
-        low = scores <= MAX_MASK_VALUE / 2
+        low = is_low(scores, MAX_MASK_VALUE / 2)
     return (scores == -torch.inf) | ((weights == 0) & low)
 
 

@@ -18,7 +18,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maskwright.engine.validate import EVERYTHING
+from maskwright.tracing import kernels
 from maskwright.tracing.calls import (
+    AttentionCall,
     ModuleCall,
     ModuleStack,
     PendingCall,
@@ -28,17 +30,6 @@ from maskwright.tracing.calls import (
     shrink,
     snapshot,
 )
-from maskwright.tracing.kernels import (
-    ENCODER_FAST_PATH_PARAMETERS,
-    MHA_FAST_PATH_PARAMETERS,
-    bind_fast_path,
-    bind_sdpa,
-    describe_convention,
-    fast_path_visible,
-    flex_visible,
-    nested_visible,
-    sdpa_visible,
-)
 from maskwright.tracing.provenance import Provenance
 from maskwright.tracing.softmax import masks_by_name
 
@@ -46,8 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maskwright.engine.params import AttentionParams
-    from maskwright.tracing.calls import AttentionCall, Shape
-    from maskwright.tracing.kernels import FastPathArgs, SdpaArgs
+    from maskwright.tracing.calls import Shape
     from maskwright.tracing.softmax import ManualAttention
 
 
@@ -153,8 +143,7 @@ class AttentionTracer:
             name = func.overloadpacket.__name__
             if name.startswith("_scaled_dot_product_") and "backward" not in name:
                 # SDPA that was not called from Python
-                parameters = tuple(argument.name for argument in func._schema.arguments)
-                self._record_sdpa(bind_sdpa(args, kwargs, parameters), out[0])
+                self._record_sdpa(kernels.bind_sdpa(func, args, kwargs), out[0])
             else:
                 found = self._provenance.record(func, args, out)
                 if found is not None:
@@ -164,7 +153,8 @@ class AttentionTracer:
     # ── functions of torch ────────────────────────────────────────────────────────────────────
 
     def _sdpa(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        self._record_sdpa(bind_sdpa(args, kwargs), out)
+        operator = torch.ops.aten.scaled_dot_product_attention.default
+        self._record_sdpa(kernels.bind_sdpa(operator, args, kwargs), out)
 
     def _mha(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """F.multi_head_attention_forward: the attention call is recorded inside it."""
@@ -186,11 +176,13 @@ class AttentionTracer:
         return out
 
     def _mha_fast_path(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        call = bind_fast_path(MHA_FAST_PATH_PARAMETERS, args, kwargs)
+        operator = torch.ops.aten._native_multi_head_attention.default
+        call = kernels.bind_fast_path(operator, args, kwargs)
         self._record_fast_path("mha fast path", call, out[0])
 
     def _encoder_fast_path(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        call = bind_fast_path(ENCODER_FAST_PATH_PARAMETERS, args, kwargs)
+        operator = torch.ops.aten._transformer_encoder_layer_fwd.default
+        call = kernels.bind_fast_path(operator, args, kwargs)
         self._record_fast_path("encoder fast path", call, out)
 
     def _dropout(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -213,7 +205,7 @@ class AttentionTracer:
         self._record(
             "flex",
             [self._shape_4d(x) for x in (q, k, v, out)],
-            flex_visible(score_mod, mask_mod, (*q.shape[:3], k.shape[2]), q.device),
+            kernels.flex_visible(score_mod, mask_mod, (*q.shape[:3], k.shape[2]), q.device),
             masks=masks,
             convention=" + ".join(masks) or "none",
             cross=self._is_cross(q, k),
@@ -222,12 +214,12 @@ class AttentionTracer:
 
     # ── recording ─────────────────────────────────────────────────────────────────────────────
 
-    def _record_sdpa(self, call: SdpaArgs, out: Any) -> None:
+    def _record_sdpa(self, call: kernels.SdpaArgs, out: Any) -> None:
         if not all(has_data(x) for x in call[:3]):
             return
-        visible = sdpa_visible(call)
+        visible = kernels.sdpa_visible(call)
         if call.mask is not None:
-            convention = describe_convention(call.mask, "keeps")
+            convention = kernels.describe_convention(call.mask, "keeps")
         else:
             convention = "nested tensor" if call.q.is_nested else "none"
             convention = "is_causal" if call.is_causal else convention
@@ -242,17 +234,17 @@ class AttentionTracer:
             out=out,
         )
 
-    def _record_fast_path(self, kernel: str, call: FastPathArgs, out: Any) -> None:
+    def _record_fast_path(self, kernel: str, call: kernels.FastPathArgs, out: Any) -> None:
         x = call.x
         if not has_data(x):
             return
-        visible = nested_visible(x, x) if x.is_nested else fast_path_visible(call)
+        visible = kernels.nested_visible(x, x) if x.is_nested else kernels.fast_path_visible(call)
         around = self.modules.current
         masks = {} if around is None else around.masks()
         convention = "nested tensor" if x.is_nested else "none"
         if call.mask is not None:
             masks = masks or {"mask": call.mask}
-            convention = "bool, True drops"  # floats too are converted to bool
+            convention = "bool, True masks"  # floats too are converted to bool
         head_dim = call.embed_dim // call.num_heads
         shape = (x.size(0), call.num_heads, visible.shape[-1], head_dim)
         self._record(
@@ -311,23 +303,28 @@ class AttentionTracer:
         elif around is not None and around.is_mha and kernel in ("sdpa", "softmax"):
             kernel, masks = "mha", around.masks() or masks
             if convention not in ("is_causal", "none") and not after_softmax:
-                conventions = (describe_convention(mask, "drops") for mask in masks.values())
+                conventions = (
+                    kernels.describe_convention(mask, "masks") for mask in masks.values()
+                )
                 convention = " + ".join(dict.fromkeys(conventions))
         q, k, v, o = shapes
-        self._pending.append(
-            PendingCall(
-                around,
-                layer,
-                kernel,
-                (q, k, v, o),
-                shrink(visible.detach().cpu().numpy()),
-                {name: snapshot(mask) for name, mask in masks.items()},
-                convention,
-                cross,
-                after_softmax,
-                0 if around is None else around.num_calls,
-            )
+        call = AttentionCall(
+            index=0,
+            layer=layer,
+            kernel=kernel,
+            q_shape=q,
+            k_shape=k,
+            v_shape=v,
+            out_shape=o,
+            shapes=(),
+            visible=shrink(visible.detach().cpu().numpy()),
+            masks={name: snapshot(mask) for name, mask in masks.items()},
+            convention=convention,
+            after_softmax=after_softmax,
+            cross=cross,
+            step=0,
         )
+        self._pending.append(PendingCall(call, around, around.num_calls if around else 0))
         if around is not None:
             around.num_calls += 1
         if self._outputs is not None:

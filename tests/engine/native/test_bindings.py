@@ -16,7 +16,7 @@ import pytest
 import maskwright as mw
 from maskwright.engine import native as bindings
 from maskwright.engine.backends.native import run, span_buffers
-from maskwright.engine.native import KernelArgs, loaded, use_isa
+from maskwright.engine.native import KernelArgs, ScoreArgs, loaded, use_isa
 from tests._helpers.native_kernel import needs_kernel
 from tests._helpers.run_python import run_python
 
@@ -58,7 +58,7 @@ def test_missing_file_and_broken_file_are_reasons(tmp_path: Any) -> None:
 
 
 def test_python_and_c_agree_on_every_field() -> None:
-    fields = bindings._library_fields(loaded().library)
+    fields = bindings._library_fields(loaded().library.maskwright_field)
     assert fields[:-1] == list(bindings.leaf_fields(KernelArgs))
     assert fields[-1] == ("", 0, ctypes.sizeof(KernelArgs))
     assert ("dropout.k_stride", KernelArgs.dropout.offset + 40, 8) in fields
@@ -113,7 +113,8 @@ class Call:
         sizes = (1, 2, 2, 4, 4, 8, 8, bindings.FLOAT32, 1, 1.0)
         dropout = (0, 0.0, 0, 1, 0, 1)
         self.args = KernelArgs(
-            *sizes, self.spans.args, dropout, q, k, v, out, rows, dout, dq, dk, dv, (0, 0, 0, 0)
+            *(*sizes, self.spans.args, dropout, None),
+            *(q, k, v, out, rows, dout, dq, dk, dv, (0, 0, 0, 0)),
         )
 
 
@@ -169,13 +170,25 @@ def test_every_invalid_argument_is_named(field: str, value: Any, named: str) -> 
     assert not any((array != 1).any() for array in call.arrays)  # nothing is written
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("softcap", -1.0), ("num_terms", 5), ("num_terms", -1), ("num_terms", 1)]
+)
+def test_invalid_score_arguments_are_named(field: str, value: Any) -> None:
+    call, scores = Call(), ScoreArgs()
+    setattr(scores, field, value)
+    call.args.scores = ctypes.addressof(scores)
+    for name in ("forward", "backward"):
+        with pytest.raises(RuntimeError, match="scores"):
+            run(name, bytes(call.args))
+
+
 def test_every_error_code_has_own_text() -> None:
     texts = []
     for code in range(16, 64):
         if (text := loaded().library.maskwright_error(code)) is None:
             break
         texts.append(text)
-    assert len(texts) == len(set(texts)) == 18
+    assert len(texts) == len(set(texts)) == 19
     assert loaded().library.maskwright_error(0) is None
 
 

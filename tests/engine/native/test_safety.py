@@ -70,6 +70,7 @@ def both_passes(
         *(1, heads, kv_heads, rows, keys, dim, v_dim, FLOAT32, threads, dim**-0.5),
         spans.args,
         (0, 0.0, 0, 1, 0, 1),
+        None,
         *(pointer(x) for x in (q, k, v, out.array, lse.array)),
         *(pointer(x.array) for x in grads),
     )

@@ -54,10 +54,3 @@ def test_generation_equals_one_pass_with_a_causal_mask_only() -> None:
         assert [row["equal"] for row in rows] == equal
         assert [row["token"] for row in rows] == ["a", "b", "c"]
         assert set(rows[0]) == {"position", "token", "weights", "output", "alone", "equal"}
-
-
-def test_scaling_keeps_the_variance() -> None:
-    rows = post("scaling", sizes=[4, 256], seed=1)["rows"]
-    assert [row["head_size"] for row in rows] == [4, 256]
-    assert rows[1]["variance"] > 20 * rows[0]["variance"]
-    assert 0.5 < rows[1]["scaled_variance"] < 2

@@ -2,7 +2,8 @@
 
 Each block of rows reads only the keys that some of its rows attends to. It runs on PyTorch's fused
 CPU kernel with a small additive mask, or step by step where that kernel does not apply: with
-dropout, another head_dim for values, a gradient of the logsumexp, or on other devices. The fused
+dropout, a soft cap, a bias, another head_dim for values, a gradient of the logsumexp, or on other
+devices. Sinks scale the output, and its gradient in the backward pass. The fused
 kernel lets NaN and infinity in masked cells through; if a result is not finite, the kernel runs
 again without the non-finite rows, and the rows that attend to them are computed step by step. Half
 precision is computed in float32.
@@ -19,6 +20,7 @@ import torch
 from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans
 from maskwright.engine.dropout import dropout_keep
+from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor, sink_row_gradient
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
 
 if TYPE_CHECKING:
@@ -26,13 +28,13 @@ if TYPE_CHECKING:
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import IntArray
-    from maskwright.engine.params import AttentionParams, Saved
+    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
 
 BLOCK_Q: Final = 128  # query rows per block
 MAX_SCORES: Final = 2**26  # scores of one block, over all batch rows and heads
 MAX_STRETCHES: Final = 64  # runs of keys that a block gathers
 
-Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Gradients = tuple[torch.Tensor, ...]
 
 
 def unsupported(params: AttentionParams) -> str | None:  # noqa: ARG001 - the interface of backends
@@ -41,17 +43,23 @@ def unsupported(params: AttentionParams) -> str | None:  # noqa: ARG001 - the in
 
 
 def forward(
-    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    params: AttentionParams,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in the dtype of q, and the logsumexp in float32, or in float64 for float64."""
     dtype = compute_dtype(q.dtype)
     out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
     lse = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
-    for block in _blocks(params, q, k, v):
+    for block in _blocks(params, q, k, v, scores):
         compute = _fused_forward if block.is_fusible and not params.dropout_p else _forward
-        found = compute(block, params)
-        out[:, :, block.rows] = found[0].to(out.dtype)
-        lse[:, :, block.rows] = found[1]
+        own, own_lse = compute(block, params)
+        if scores.sinks is not None:
+            own = own * sink_factor(own_lse, scores.sinks).unsqueeze(-1)
+        out[:, :, block.rows] = own.to(out.dtype)
+        lse[:, :, block.rows] = own_lse
     return out, lse
 
 
@@ -61,15 +69,25 @@ def backward(
     grad_out: torch.Tensor,
     grad_lse: torch.Tensor | None,
 ) -> Gradients:
-    """Gradients of q, k and v.
+    """Gradients of q, k and v, then of the values of each bias term, then of the sinks.
 
     `saved.out` and `saved.lse` may be over further keys than those of `saved.k`: then these are
-    the summands of the gradients that belong to these keys.
+    the summands of the gradients that belong to these keys. The gradient of a term that does not
+    require one is empty.
     """
-    q, k, v, out, lse = saved
+    q, k, v, out, lse, scores = saved
     dtype = compute_dtype(q.dtype)
     dq, dk, dv = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (q, k, v))
-    for block in _blocks(params, q, k, v):
+    values = [
+        torch.zeros(x.shape if index.requires_grad else 0, dtype=dtype, device=x.device)
+        for x, index in zip(scores.values, params.terms, strict=True)
+    ]
+    sinks: list[torch.Tensor] = []
+    if scores.sinks is not None:
+        weighted = (lse.to(dtype), scores.sinks, grad_out.to(dtype), out.to(dtype))
+        sinks = [sink_row_gradient(*weighted).sum((0, 2)).to(scores.sinks.dtype)]
+        grad_out = grad_out.to(dtype) * sink_factor(lse.to(dtype), scores.sinks).unsqueeze(-1)
+    for block in _blocks(params, q, k, v, scores):
         rows = block.rows
         grads = RowGrads(
             grad_out[:, :, rows].to(dtype),
@@ -80,12 +98,15 @@ def backward(
         fused = block.is_fusible and not params.dropout_p and grad_lse is None
         found = (_fused_backward if fused else _backward)(block, grads, params)
         dq[:, :, rows] = found[0]
-        for total, part in zip((dk, dv), found[1:], strict=True):
+        if block.cells is not None and values:
+            block.cells.add_gradients(found[3], values)
+        for total, part in zip((dk, dv), found[1:3], strict=True):
             if isinstance(block.keys, slice):
                 total[:, :, block.keys] += part
             else:
                 total.index_add_(2, block.keys, part)
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+    own = [x.to(of.dtype) for x, of in zip(values, scores.values, strict=True)]
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *own, *sinks
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -113,19 +134,26 @@ class Block(NamedTuple):
     k: torch.Tensor
     v: torch.Tensor
     visible: torch.Tensor  # (batch or 1, heads or 1, rows, keys)
+    cells: CellIndex | None = None  # with a soft cap or a bias
+    bias: torch.Tensor | float = 0.0  # the sum of the bias terms
 
     @property
     def is_fusible(self) -> bool:
         """Whether PyTorch's fused CPU kernel takes these operands."""
-        return bool(self.q.device.type == "cpu" and 0 < self.q.shape[3] == self.v.shape[3])
+        plain = self.cells is None and self.q.device.type == "cpu"
+        return bool(plain and 0 < self.q.shape[3] == self.v.shape[3])
 
     @property
-    def bias(self) -> torch.Tensor | None:
+    def additive_mask(self) -> torch.Tensor | None:
         """The additive mask, 0 or -inf; None if no cell is masked."""
         if bool(self.visible.all()):
             return None
         zeros = torch.zeros(self.visible.shape, dtype=self.q.dtype, device=self.q.device)
         return zeros.masked_fill_(~self.visible, -math.inf)
+
+    def row_indices(self) -> IntArray:
+        """The indices of the block's rows among all rows."""
+        return np.arange(self.rows.start, self.rows.stop)
 
     def key_indices(self) -> IntArray:
         """The indices of the block's keys among all keys."""
@@ -135,12 +163,16 @@ class Block(NamedTuple):
 
 
 def _blocks(
-    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    params: AttentionParams,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: ScoreTensors,
 ) -> Iterator[Block]:
     """The blocks of rows that attend to some key."""
     shape, bound = params.shape, params.mask
-    scores = shape.batch * shape.heads * max(shape.kv_len, 1)
-    height = max(1, min(BLOCK_Q, MAX_SCORES // max(scores, 1)))
+    row_scores = shape.batch * shape.heads * max(shape.kv_len, 1)
+    height = max(1, min(BLOCK_Q, MAX_SCORES // max(row_scores, 1)))
     dtype = compute_dtype(q.dtype)
     if not shape.batch * shape.heads:
         return
@@ -157,7 +189,11 @@ def _blocks(
             own = (k.index_select(2, keys), v.index_select(2, keys))
         rows, own_k, own_v = (_contiguous(x, dtype) for x in (q[:, :, ranges.rows], *own))
         visible = torch.from_numpy(_visible(bound, ranges)).to(q.device)
-        yield Block(ranges.rows, keys, rows, own_k, own_v, visible)
+        block = Block(ranges.rows, keys, rows, own_k, own_v, visible)
+        if params.terms or params.softcap is not None:
+            cells = CellIndex(params, block.row_indices(), block.key_indices(), q.device)
+            block = block._replace(cells=cells, bias=cells.bias(scores.values, dtype))
+        yield block
 
 
 def _key_ranges(bound: BoundMask, height: int) -> list[KeyRanges]:
@@ -220,19 +256,30 @@ def _fused_forward(block: Block, params: AttentionParams) -> tuple[torch.Tensor,
 def _fused_kernel(block: Block, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     operands = (block.q, block.k, block.v)
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
-        *operands, 0.0, False, attn_mask=block.bias, scale=scale
+        *operands, 0.0, False, attn_mask=block.additive_mask, scale=scale
     )
 
 
 def _forward(block: Block, params: AttentionParams) -> tuple[torch.Tensor, torch.Tensor]:
     """Step by step."""
     k, v = _by_query_head(block)
-    scores = masked_scores(block.q, k, block.visible) * params.scale
+    scores, _ = _scores(block, k, block.visible, params)
     weights, lse = masked_softmax(scores, block.visible)
     if params.dropout_p:
         weights = weights * _dropout_factor(block, params)
     visible = block.visible & (lse != -math.inf).unsqueeze(-1)
     return masked_matmul(weights, v, visible), lse
+
+
+def _scores(
+    block: Block, k: torch.Tensor, visible: torch.Tensor, params: AttentionParams
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The scores of the visible cells after soft cap and bias, and the derivative of the soft cap."""
+    scores, slope = masked_scores(block.q, k, visible) * params.scale, None
+    if params.softcap is not None:
+        capped = torch.tanh(scores / params.softcap)
+        scores, slope = params.softcap * capped, 1 - capped * capped
+    return scores + block.bias, slope
 
 
 def _fused_backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradients:
@@ -267,7 +314,7 @@ def _fused_backward_kernel(block: Block, grads: RowGrads, scale: float) -> Gradi
     dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         *(grads.grad_out, block.q, k, v, grads.out, lse),
         *(0.0, False),
-        attn_mask=block.bias,
+        attn_mask=block.additive_mask,
         scale=scale,
     )
     return dq, _by_kv_head(dk, block), _by_kv_head(dv, block)
@@ -296,11 +343,14 @@ def _sees(block: Block, keys: torch.Tensor) -> torch.Tensor:
 
 
 def _backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradients:
-    """Step by step; the softmax weights are recomputed from the logsumexp."""
+    """Step by step; the softmax weights are recomputed from the logsumexp.
+
+    The gradient of the scores after soft cap and bias comes last.
+    """
     k, v = _by_query_head(block)
     empty = (grads.lse == -math.inf).unsqueeze(-1)
     visible = block.visible & ~empty
-    scores = masked_scores(block.q, k, visible) * params.scale
+    scores, slope = _scores(block, k, visible, params)
     lse = grads.lse.unsqueeze(-1).masked_fill(empty, 0.0)
     weights = (scores - lse).exp().masked_fill(~visible, 0.0)
     dp = masked_scores(grads.grad_out, v, visible)
@@ -311,20 +361,19 @@ def _backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradien
     delta = (grads.grad_out * grads.out).sum(-1, keepdim=True)
     if grads.grad_lse is not None:
         delta = delta - grads.grad_lse.unsqueeze(-1)
-    ds = (weights * (dp - delta)).masked_fill(~visible, 0.0)
+    after = (weights * (dp - delta)).masked_fill(~visible, 0.0)
+    ds = after if slope is None else (after * slope).masked_fill(~visible, 0.0)
     dq = masked_matmul(ds, k, visible) * params.scale
     dk = masked_matmul(ds.mT, block.q, visible.mT) * params.scale
     dv = masked_matmul(dropped.mT, grads.grad_out, visible.mT)
-    return dq, _by_kv_head(dk, block), _by_kv_head(dv, block)
+    return dq, _by_kv_head(dk, block), _by_kv_head(dv, block), after
 
 
 def _dropout_factor(block: Block, params: AttentionParams) -> torch.Tensor:
     """1 / (1 - p) where a weight is kept, and 0 where it is dropped."""
     batch, heads = block.q.shape[:2]
-    rows = np.arange(block.rows.start, block.rows.stop)
-    keep = dropout_keep(
-        params.seed, params.dropout_p, batch, heads, rows=rows, keys=block.key_indices()
-    )
+    cells = {"rows": block.row_indices(), "keys": block.key_indices()}
+    keep = dropout_keep(params.seed, params.dropout_p, batch, heads, **cells)
     factor = torch.from_numpy(keep).to(block.q.device, block.q.dtype)
     return factor / (1 - params.dropout_p)
 

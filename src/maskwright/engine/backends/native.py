@@ -26,6 +26,13 @@ from maskwright.engine.native import (
     raise_error,
     thread_count,
 )
+from maskwright.engine.native.score_args import (
+    finish_gradients,
+    score_buffers,
+    score_gradients,
+    unsupported_scores,
+)
+from maskwright.engine.scores import NO_SCORE_TENSORS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,7 +41,8 @@ if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.spans import Spans
     from maskwright.core.validate import IntArray
-    from maskwright.engine.params import AttentionParams, Saved
+    from maskwright.engine.native.score_args import ScoreBuffers
+    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
 
 SEED_BITS = 2**64 - 1
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
@@ -51,11 +59,15 @@ def unsupported(params: AttentionParams) -> str | None:
         return f"supports head_dim 1 to {MAX_HEAD_DIM}, and q and v have {dim} and {v_dim}"
     if loaded().library is None:
         return f"is not available: {loaded().reason}"
-    return None
+    return unsupported_scores(params) if params.terms else None
 
 
 def forward(
-    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    params: AttentionParams,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes attention of tensors.
 
@@ -64,6 +76,7 @@ def forward(
         q: Queries (batch, heads, q_len, head_dim), any strides.
         k: Keys (batch, kv_heads, kv_len, head_dim).
         v: Values (batch, kv_heads, kv_len, v_head_dim).
+        scores: Values of the bias terms, and sinks.
 
     Returns:
         The output (batch, heads, q_len, v_head_dim) in the dtype of q, laid out in memory as
@@ -84,23 +97,29 @@ def forward(
         return out.zero_(), lse.fill_(-math.inf)
     q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
     threads = torch.get_num_threads()
-    parts = submasks(params.mask)
+    parts = submasks(params.mask, split=not params.terms)
     if parts[0].step > 1:  # rows of no submask are fully masked
         out.zero_()
         lse.fill_(-math.inf)
+    buffers = score_buffers(params, scores) if params.changes_scores else None
     for part in parts:
-        _forward_part(params, part, threads, (q, k, v, out, lse))
+        _forward_part(params, part, threads, buffers, (q, k, v, out, lse))
     return out, lse
 
 
 def _forward_part(
-    params: AttentionParams, part: DilatedSubmask, threads: int, tensors: tuple[Any, ...]
+    params: AttentionParams,
+    part: DilatedSubmask,
+    threads: int,
+    buffers: ScoreBuffers | None,
+    tensors: tuple[Any, ...],
 ) -> None:
     q, k, v, out, lse = tensors
     if part.step > 1:
         q, out, lse = q[:, :, part.rows], out[:, :, part.rows], lse[:, :, part.rows]
         k, v = k[:, :, part.keys], v[:, :, part.keys]
     pointers = (
+        0 if buffers is None else buffers.address,
         *(q.data_ptr(), *q.stride()),
         *(k.data_ptr(), *k.stride()),
         *(v.data_ptr(), *v.stride()),
@@ -118,7 +137,10 @@ def _pack(
     lengths: tuple[int, int],
     pointers: tuple[int, ...],
 ) -> bytes:
-    """The arguments of one call: sizes, spans, dropout, and addresses with strides."""
+    """The arguments of one call: sizes, spans, dropout, and addresses with strides.
+
+    The first of `pointers` is that of the `ScoreArgs`, or 0.
+    """
     shape, step = params.shape, part.step
     return pack_args(
         *(shape.batch, shape.heads, shape.kv_heads, *lengths, shape.head_dim, shape.v_head_dim),
@@ -134,8 +156,8 @@ def backward(
     saved: Saved,
     grad_out: torch.Tensor,
     grad_lse: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Computes the gradients of q, k and v.
+) -> tuple[torch.Tensor, ...]:
+    """Computes the gradients of q, k and v, of the values of each bias term, and of the sinks.
 
     Args:
         params: The parameters of the forward call.
@@ -144,7 +166,8 @@ def backward(
         grad_lse: The gradient of the logsumexp, or None.
 
     Returns:
-        The gradients in the dtype and shape of q, k and v.
+        The gradients in the dtype and shape of q, k, v, values and sinks. That of values that
+        require none is empty.
     """
     import torch
 
@@ -152,27 +175,34 @@ def backward(
     q, k, v = _dense_rows(saved.q), _dense_rows(saved.k), _dense_rows(saved.v)
     out, grad_out = _dense_rows(saved.out), _dense_rows(grad_out)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    scores = saved.scores
+    grads = score_gradients(params, scores) if params.changes_scores else None
     if 0 in params.shape:
-        return dq.zero_(), dk.zero_(), dv.zero_()
+        others = [x.new_zeros(x.shape) for x in (*scores.values, scores.sinks) if x is not None]
+        return dq.zero_(), dk.zero_(), dv.zero_(), *others
     if grad_lse is not None:
         grad_lse = grad_lse.to(torch.float32)
         if grad_lse.is_neg():
             grad_lse = grad_lse.resolve_neg()
-    parts = submasks(params.mask)
+    parts = submasks(params.mask, split=not params.terms)
     if parts[0].step > 1:
         for x in (dq, dk, dv):
             x.zero_()
     threads = torch.get_num_threads()
     for part in parts:
         rows = (q, out, saved.lse, grad_out, dq, grad_lse)
-        _backward_part(params, part, threads, rows, (k, v, dk, dv))
-    return dq, dk, dv
+        buffers = score_buffers(params, scores, grads, part.rows) if grads else None
+        _backward_part(params, part, threads, buffers, rows, (k, v, dk, dv))
+    if grads is None:
+        return dq, dk, dv
+    return dq, dk, dv, *finish_gradients(params, scores, grads, saved.lse, grad_lse)
 
 
 def _backward_part(
     params: AttentionParams,
     part: DilatedSubmask,
     threads: int,
+    buffers: ScoreBuffers | None,
     row_tensors: tuple[Any, ...],
     key_tensors: tuple[Any, ...],
 ) -> None:
@@ -181,6 +211,7 @@ def _backward_part(
         key_tensors = tuple(x[:, :, part.keys] for x in key_tensors)
     (q, out, lse, dout, dq, dlse), (k, v, dk, dv) = row_tensors, key_tensors
     pointers = (
+        0 if buffers is None else buffers.address,
         *(q.data_ptr(), *q.stride()),
         *(k.data_ptr(), *k.stride()),
         *(v.data_ptr(), *v.stride()),
@@ -222,7 +253,11 @@ def _dense_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def forward_numpy(
-    params: AttentionParams, q: npt.NDArray[Any], k: npt.NDArray[Any], v: npt.NDArray[Any]
+    params: AttentionParams,
+    q: npt.NDArray[Any],
+    k: npt.NDArray[Any],
+    v: npt.NDArray[Any],
+    scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
     """Computes attention of float32 or float16 arrays, without PyTorch.
 
@@ -231,6 +266,7 @@ def forward_numpy(
         q: Queries (batch, heads, q_len, head_dim), any strides.
         k: Keys (batch, kv_heads, kv_len, head_dim).
         v: Values (batch, kv_heads, kv_len, v_head_dim).
+        scores: Values of the bias terms, and sinks.
 
     Returns:
         The output (batch, heads, q_len, v_head_dim) in the dtype of q, and the logsumexp
@@ -242,10 +278,12 @@ def forward_numpy(
     if 0 in params.shape:
         return out, lse
     q, k, v = (_native_array(x) for x in (q, k, v))
-    for part in submasks(params.mask):
+    buffers = score_buffers(params, scores) if params.changes_scores else None
+    for part in submasks(params.mask, split=not params.terms):
         rows = [x[:, :, part.rows] for x in (q, out, lse)]
         keys = [x[:, :, part.keys] for x in (k, v)]
         pointers = (
+            0 if buffers is None else buffers.address,
             *_pointer(rows[0]),
             *(*_pointer(keys[0]), *_pointer(keys[1])),
             *(*_pointer(rows[1]), *_pointer(rows[2])),
@@ -302,16 +340,23 @@ class DilatedSubmask(NamedTuple):
         return slice(self.key, None, self.step)
 
 
-def submasks(bound: BoundMask) -> list[DilatedSubmask]:
+def submasks(bound: BoundMask, split: bool = True) -> list[DilatedSubmask]:
     """Returns the submasks that the kernel computes one by one; mostly the mask itself.
 
     The result is cached with the mask, which keeps the arrays alive.
+
+    Args:
+        bound: The mask.
+        split: False for the mask itself in any case, as bias terms need it.
 
     >>> import maskwright as mw
     >>> len(submasks(mw.causal().on(8))), len(submasks(mw.stride(2).on(8)))
     (1, 2)
     """
-    return bound.cached("native.submasks", lambda: _decompose(bound.spans))
+    found: list[DilatedSubmask] = bound.cached("native.submasks", lambda: _decompose(bound.spans))
+    if split or found[0].step == 1:
+        return found
+    return bound.cached("native.whole", lambda: [DilatedSubmask(span_buffers(bound.spans))])
 
 
 def span_buffers(spans: Spans) -> SpanBuffers:

@@ -2,34 +2,61 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex
 
 if TYPE_CHECKING:
     import torch
 
-    from maskwright.engine.params import AttentionParams
+    from maskwright.engine.params import AttentionParams, ScoreTensors
 
 
 def unsupported(params: AttentionParams) -> str | None:
     """The reason why SDPA cannot compute this call, or None."""
     if params.return_lse:
         return "has no logsumexp, and return_lse is True"
+    if params.softcap is not None:
+        return f"has no soft cap, and softcap is {params.softcap}"
+    if params.has_sinks:
+        return "has no sinks, and sinks is not None"
     return None
 
 
 def forward(
-    params: AttentionParams, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    params: AttentionParams,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, None]:
-    """The output; differentiable by PyTorch."""
+    """The output; differentiable by PyTorch. A bias becomes a float mask of all cells."""
     from torch.nn.functional import scaled_dot_product_attention
 
     from maskwright.targets.lower import lower
 
     out = scaled_dot_product_attention(
         *(q, k, v),
-        **lower(params.mask, "torch.sdpa", device=q.device),
+        **(
+            {"attn_mask": _float_mask(params, q, scores)}
+            if params.terms
+            else lower(params.mask, "torch.sdpa", device=q.device)
+        ),
         dropout_p=params.dropout_p,
         scale=params.scale,
         enable_gqa=bool(q.shape[1] != k.shape[1]),  # a tensor under torch.jit.trace
     )
     return out, None
+
+
+def _float_mask(params: AttentionParams, q: torch.Tensor, scores: ScoreTensors) -> Any:
+    """Bias where a cell is visible, -inf elsewhere, (batch or 1, heads or 1, q_len, kv_len)."""
+    import torch
+
+    rows, keys = np.arange(params.shape.q_len), np.arange(params.shape.kv_len)
+    bias = CellIndex(params, rows, keys, q.device).bias(scores.values, q.dtype)
+    visible = torch.from_numpy(params.mask.dense()).to(q.device)
+    return torch.where(visible, bias, -math.inf)

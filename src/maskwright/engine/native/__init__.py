@@ -24,6 +24,7 @@ FLOAT32: Final = 0
 BFLOAT16: Final = 1
 FLOAT16: Final = 2
 MAX_HEAD_DIM: Final = 256
+MAX_TERMS: Final = 4
 
 OK: Final = 0
 ERR_NO_MEMORY: Final = 1
@@ -81,6 +82,39 @@ class Dropout(ctypes.Structure):
     )
 
 
+class Term(ctypes.Structure):
+    """One term of the bias; see src/kernel_args.h. Strides are in elements."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("batch_stride", c_int64),
+        ("head_stride", c_int64),
+        ("row_stride", c_int64),
+        ("key_stride", c_int64),
+        ("origin", c_int64),
+        ("rows", c_void_p),
+        ("keys", c_void_p),
+        ("grad", c_void_p),
+        ("grad_batch_stride", c_int64),
+        ("grad_head_stride", c_int64),
+        ("grad_row_stride", c_int64),
+        ("grad_length", c_int64),
+    )
+
+
+class ScoreArgs(ctypes.Structure):
+    """Soft cap, bias and sinks of one kernel call."""
+
+    _fields_ = (
+        ("softcap", c_double),
+        ("num_terms", c_int64),
+        ("in_order", c_int64),
+        ("sinks", c_void_p),
+        ("dsinks", RowTensor),
+        ("terms", Term * MAX_TERMS),
+    )
+
+
 class KernelArgs(ctypes.Structure):
     """The arguments of one kernel call; `KernelArgs` in src/kernel_args.h.
 
@@ -101,6 +135,7 @@ class KernelArgs(ctypes.Structure):
         ("scale", c_double),
         ("spans", Spans),
         ("dropout", Dropout),
+        ("scores", c_void_p),
         ("q", Tensor),
         ("k", Tensor),
         ("v", Tensor),
@@ -125,7 +160,11 @@ def leaf_fields(
     fields: tuple[tuple[str, Any], ...] = tuple(structure._fields_)  # type: ignore[arg-type]
     for name, kind in fields:
         offset = base + getattr(structure, name).offset
-        if issubclass(kind, ctypes.Structure):
+        if issubclass(kind, ctypes.Array):
+            for n in range(kind._length_):
+                first = offset + n * ctypes.sizeof(kind._type_)
+                yield from leaf_fields(kind._type_, f"{prefix}{name}[{n}].", first)
+        elif issubclass(kind, ctypes.Structure):
             yield from leaf_fields(kind, f"{prefix}{name}.", offset)
         else:
             yield f"{prefix}{name}", offset, ctypes.sizeof(kind)
@@ -210,7 +249,11 @@ def loaded() -> Kernel:
         library = _declare(ctypes.CDLL(str(path)))
     except (OSError, AttributeError) as error:
         return Kernel(None, f"{path.name} cannot be loaded: {error}")
-    if _library_fields(library) != [*leaf_fields(KernelArgs), ("", 0, ctypes.sizeof(KernelArgs))]:
+    layouts = ((library.maskwright_field, KernelArgs), (library.maskwright_score_field, ScoreArgs))
+    if any(
+        _library_fields(field) != [*leaf_fields(kind), ("", 0, ctypes.sizeof(kind))]
+        for field, kind in layouts
+    ):
         return Kernel(None, f"{path.name} was built from another version of maskwright")
     if isa is None:
         return Kernel(library, "the best instruction set of this processor", path)
@@ -298,6 +341,7 @@ def _declare(library: Any) -> Any:
     args, field = c_char_p, ctypes.POINTER(c_int64)
     for name, argtypes, restype in (
         ("maskwright_field", [c_int64, field, field], c_char_p),
+        ("maskwright_score_field", [c_int64, field, field], c_char_p),
         ("maskwright_error", [c_int64], c_char_p),
         ("maskwright_isa", [], c_char_p),
         ("maskwright_isa_at", [c_int64], c_char_p),
@@ -306,17 +350,18 @@ def _declare(library: Any) -> Any:
         ("maskwright_borrows_threads", [], c_int64),
         ("maskwright_forward", [args], c_int64),
         ("maskwright_backward", [args], c_int64),
+        ("maskwright_tanh", [c_void_p, c_void_p, c_int64], None),
     ):
         function = getattr(library, name)
         function.argtypes, function.restype = argtypes, restype
     return library
 
 
-def _library_fields(library: Any) -> list[tuple[str, int, int]]:
-    """The fields of `KernelArgs` as C reports them; the last one is the whole structure."""
+def _library_fields(field: Any) -> list[tuple[str, int, int]]:
+    """The fields of a structure as C reports them; the last one is the whole structure."""
     fields: list[tuple[str, int, int]] = []
     offset, size = c_int64(), c_int64()
-    while name := library.maskwright_field(len(fields), offset, size):
+    while name := field(len(fields), offset, size):
         fields.append((name.decode(), offset.value, size.value))
     return [*fields, ("", offset.value, size.value)]
 

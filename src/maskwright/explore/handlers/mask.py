@@ -10,7 +10,7 @@ import numpy as np
 from maskwright.core.ascii import sizes_of
 from maskwright.core.compare import only
 from maskwright.draw import png, svg
-from maskwright.draw.masks import describe, difference_grid, grid_of, scene_of
+from maskwright.draw.masks import GridOptions, describe, difference_grid, grid_of, scene_of
 from maskwright.draw.scene import Scene, legend_of
 from maskwright.draw.text import split_tokens
 from maskwright.explore import schema
@@ -110,7 +110,8 @@ def handle_picture(request: schema.PictureRequest) -> tuple[str, bytes]:
         labels = subject.labels(request.batch)
         scene = scene_of(subject.bound, tokens=labels, view=view, max_cells=PICTURE_CELLS, **plane)
     else:  # the density is not known
-        grid = grid_of(subject.bound, view=view, max_cells=PICTURE_CELLS, **plane)
+        options = GridOptions(view=view, max_cells=PICTURE_CELLS, **plane)
+        grid = grid_of(subject.bound, options)
         title = text_of(subject.mask)[:100]
         scene = Scene(title, (grid,), "", legend_of((grid,)), describe(title, "a part", (grid,)))
     if request.format == "svg":
@@ -163,33 +164,37 @@ def _counts(subject: BoundSubject) -> dict[str, Any]:
         "density": count / frame.cells if frame.cells else 0.0,
         "count": count,
         "empty_rows": repeats * int(bound.empty_rows().sum()),
-        "unseen_keys": repeats * int(bound.unseen_keys().sum()),
+        "unseen_keys": _count_unseen_keys(subject, repeats),
     }
 
 
+def _count_unseen_keys(subject: BoundSubject, repeats: int) -> int:
+    """Keys that no query attends to. Padding is not counted: it should be masked."""
+    unseen, frame = subject.bound.unseen_keys(), subject.bound.frame
+    if subject.tokens is None:
+        return repeats * int(unseen.sum())
+    padding = np.array([[token == schema.PAD for token in row] for row in subject.tokens], bool)
+    whole = np.broadcast_to(unseen, (frame.batch, frame.heads, frame.kv_len))
+    return int((whole & ~padding[:, None]).sum())
+
+
 def _grid(subject: BoundSubject, request: schema.MaskRequest, view: View | None) -> Grid:
-    return grid_of(subject.bound, **_grid_options(subject, request, view))
+    return grid_of(subject.bound, _grid_options(subject, request, view))
 
 
 def _grid_options(
     subject: BoundSubject, request: schema.MaskRequest, view: View | None
-) -> dict[str, Any]:
+) -> GridOptions:
     labels = subject.labels(request.batch)
-    return {
-        "batch": request.batch,
-        "head": request.head,
-        "view": view,
-        "max_cells": request.max_cells,
-        "rows": labels,
-        "columns": labels,
-    }
+    plane = (request.batch, request.head)
+    return GridOptions(*plane, view, request.max_cells, rows=labels, columns=labels)
 
 
 def _difference(
     first: BoundSubject, other: BoundSubject, request: schema.CompareRequest, view: View | None
 ) -> dict[str, Any]:
     compared = first.bound.equals(other.bound)
-    grid = difference_grid(first.bound, other.bound, **_grid_options(first, request, view))
+    grid = difference_grid(first.bound, other.bound, _grid_options(first, request, view))
     return {
         "said": text_of(other.mask),
         "grid": grid_data(grid),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.lib import format as npy
 
-from maskwright.draw.masks import grid_of
+from maskwright.draw.masks import GridOptions, grid_of
 from maskwright.errors import MaskError
 from maskwright.explore.error_responses import HTTPError, bad_request, too_large
 from maskwright.explore.expressions import text_of
@@ -24,8 +24,6 @@ from maskwright.messages import render
 from maskwright.recognition import recognize
 
 if TYPE_CHECKING:
-    from typing import IO
-
     import numpy.typing as npt
 
     from maskwright.explore.schema import RecognizeRequest
@@ -59,7 +57,7 @@ def handle_recognize(request: RecognizeRequest) -> dict[str, Any]:
         "convention": str(found.convention),
         "says": str(found),
         "frame": frame_data(frame),
-        "grid": grid_data(grid_of(bound, max_cells=PICTURE_CELLS)),
+        "grid": grid_data(grid_of(bound, GridOptions(max_cells=PICTURE_CELLS))),
     }
 
 
@@ -107,7 +105,7 @@ def read_file(data: bytes) -> npt.NDArray[Any]:
     >>> read_file(file.getvalue()).tolist()
     [[True, False], [False, True]]
     """
-    return _read_zip(data) if data.startswith(ZIP_MAGIC) else _read_npy(io.BytesIO(data))
+    return _read_zip(data) if data.startswith(ZIP_MAGIC) else _read_npy(data)
 
 
 def _read_zip(data: bytes) -> npt.NDArray[Any]:
@@ -125,18 +123,17 @@ def _read_zip(data: bytes) -> npt.NDArray[Any]:
                 raise bad_request("The file is encrypted or its compression unknown. Use np.savez.")
             if member.file_size > MAX_CELLS * MAX_ITEM_SIZE + MAX_HEADER:
                 raise too_large(f"The array has {member.file_size} bytes. Send a part of it.")
-            with archive.open(member) as file:
-                return _read_npy(file)
+            return _read_npy(archive.read(member))
     except HTTPError:
         raise
     except Exception as error:  # of zipfile, which raises many types for broken files
         raise bad_request(f"Invalid .npz file ({str(error)[:60]}). Use np.savez.") from None
 
 
-def _read_npy(file: IO[bytes]) -> npt.NDArray[Any]:
-    """Reads the header, then exactly as many bytes as it says."""
-    start = _HeaderReader(file)
-    shape, dtype = _read_header(start)
+def _read_npy(data: bytes) -> npt.NDArray[Any]:
+    """Checks the header before the array is allocated."""
+    file = io.BytesIO(data)
+    shape, dtype = _read_header(file)
     cells = math.prod(shape)
     if cells > MAX_CELLS or len(shape) > 4:
         raise too_large(
@@ -145,30 +142,14 @@ def _read_npy(file: IO[bytes]) -> npt.NDArray[Any]:
         )
     if dtype.hasobject or dtype.kind not in "biuf" or dtype.itemsize > MAX_ITEM_SIZE:
         raise bad_request(f"The array has dtype {str(dtype)[:40]}, expected bools or numbers.")
-    size = cells * dtype.itemsize
-    body = file.read(size + 1)
-    if len(body) != size:
-        raise bad_request(f"The file has {len(body)} bytes of data, expected {size}.")
-    array: npt.NDArray[Any] = np.load(io.BytesIO(start.data + body), allow_pickle=False)
+    size, expected = len(data) - file.tell(), cells * dtype.itemsize
+    if size != expected:
+        raise bad_request(f"The file has {size} bytes of data, expected {expected}.")
+    array: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
     return array
 
 
-class _HeaderReader:
-    """Reads and keeps the first bytes of a file, at most `MAX_HEADER`."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.data = file, b""
-
-    def read(self, size: int) -> bytes:
-        """The next bytes."""
-        if not 0 <= size <= MAX_HEADER - len(self.data):
-            raise bad_request(f"The header has more than {MAX_HEADER} bytes. Use np.save.")
-        more = self._file.read(size)
-        self.data += more
-        return more
-
-
-def _read_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _read_header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     try:
         version = npy.read_magic(file)
         readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

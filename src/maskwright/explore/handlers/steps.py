@@ -27,19 +27,7 @@ def handle_steps(request: StepsRequest) -> dict[str, Any]:
 
 def handle_generate(request: GenerateRequest) -> dict[str, Any]:
     """Each row of attention computed from the tokens so far, and in one pass."""
-    return {
-        "rows": [
-            {
-                "position": row.position,
-                "token": row.token,
-                "weights": row.weights.tolist(),
-                "output": row.output.tolist(),
-                "alone": row.alone.tolist(),
-                "equal": row.equal,
-            }
-            for row in generation(**_arguments(request))
-        ]
-    }
+    return {"rows": [row._asdict() for row in generation(**_arguments(request))]}
 
 
 def handle_scaling(request: ScalingRequest) -> dict[str, Any]:

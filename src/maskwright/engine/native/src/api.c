@@ -79,7 +79,7 @@ static const Field fields[] = {
     FIELD(spans.batch), FIELD(spans.heads), FIELD(spans.offsets), FIELD(spans.starts),
     FIELD(spans.stops),
     FIELD(dropout.seed), FIELD(dropout.p), FIELD(dropout.q_offset), FIELD(dropout.q_stride),
-    FIELD(dropout.k_offset), FIELD(dropout.k_stride),
+    FIELD(dropout.k_offset), FIELD(dropout.k_stride), FIELD(scores),
     TENSOR_FIELDS(q), FIELD(q.dim_stride), TENSOR_FIELDS(k), FIELD(k.dim_stride),
     TENSOR_FIELDS(v), FIELD(v.dim_stride), TENSOR_FIELDS(out), FIELD(out.dim_stride),
     TENSOR_FIELDS(lse),
@@ -103,10 +103,43 @@ const char *maskwright_field(int64_t n, int64_t *offset, int64_t *size) {
     return fields[n].name;
 }
 
+#undef FIELD
+#define FIELD(name) {#name, offsetof(ScoreArgs, name), sizeof(((ScoreArgs *)0)->name)}
+#define TERM_FIELDS(name)                                                                    \
+    FIELD(name.data), FIELD(name.batch_stride), FIELD(name.head_stride), FIELD(name.row_stride), \
+        FIELD(name.key_stride), FIELD(name.origin), FIELD(name.rows), FIELD(name.keys),          \
+        FIELD(name.grad), FIELD(name.grad_batch_stride), FIELD(name.grad_head_stride),           \
+        FIELD(name.grad_row_stride), FIELD(name.grad_length)
+
+static const Field score_fields[] = {
+    FIELD(softcap), FIELD(num_terms), FIELD(in_order), FIELD(sinks),
+    TENSOR_FIELDS(dsinks),
+    TERM_FIELDS(terms[0]), TERM_FIELDS(terms[1]), TERM_FIELDS(terms[2]), TERM_FIELDS(terms[3]),
+};
+
+/* The same for ScoreArgs. */
+const char *maskwright_score_field(int64_t n, int64_t *offset, int64_t *size) {
+    if (n < 0 || n >= (int64_t)(sizeof score_fields / sizeof *score_fields)) {
+        *offset = 0;
+        *size = (int64_t)sizeof(ScoreArgs);
+        return NULL;
+    }
+    *offset = (int64_t)score_fields[n].offset;
+    *size = (int64_t)score_fields[n].size;
+    return score_fields[n].name;
+}
+
 /* -- argument checks ------------------------------------------------------------------------- */
 
 static int bad_tensor(const Tensor *t, int64_t dim) {
     return !t->data || (dim > 1 && t->dim_stride != 1);
+}
+
+static int bad_scores(const ScoreArgs *s) {
+    if (!(s->softcap >= 0.0) || s->num_terms < 0 || s->num_terms > MAX_TERMS) return 1;
+    for (int64_t i = 0; i < s->num_terms; i++)
+        if (!s->terms[i].data || !s->terms[i].rows != !s->terms[i].keys) return 1;
+    return 0;
 }
 
 static int64_t check_args(const KernelArgs *a) {
@@ -128,6 +161,7 @@ static int64_t check_args(const KernelArgs *a) {
     if (bad_tensor(&a->v, a->v_head_dim)) return ERR_V;
     if (bad_tensor(&a->out, a->v_head_dim)) return ERR_OUT;
     if (!a->lse.data) return ERR_LSE;
+    if (a->scores && bad_scores(a->scores)) return ERR_SCORES;
     return OK;
 }
 
@@ -161,9 +195,14 @@ const char *maskwright_error(int64_t code) {
         [ERR_DQ] = TENSOR_RULE("dq"),
         [ERR_DK] = TENSOR_RULE("dk"),
         [ERR_DV] = TENSOR_RULE("dv"),
+        [ERR_SCORES] = "scores must have a softcap of 0 or more and at most 4 terms, whose data is "
+                       "not NULL, and which have both coordinates or none",
     };
     return code >= ERR_SHAPE && code < ERR_COUNT ? rules[code] : NULL;
 }
+
+/* tanh of n floats, a multiple of 16, with the instruction set in use; for tests. */
+void maskwright_tanh(const float *from, float *to, int64_t n) { current_isa()->tanh(from, to, n); }
 
 /* -- the passes ------------------------------------------------------------------------------ */
 

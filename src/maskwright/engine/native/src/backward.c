@@ -83,10 +83,14 @@ static int64_t run_wave(Backward *b, int64_t threads, char *scratch) {
     return status;
 }
 
+/* Must the units be processed one after the other? */
+static int in_order(const KernelArgs *args) { return args->scores && args->scores->in_order; }
+
 static int64_t backward_waves(Backward *b, int64_t threads) {
     const KernelArgs *args = b->args;
     int64_t wave = wave_units(args, threads, b->unit_size,
                               ceil_div(args->kv_len, b->isa->bwd_block_n));
+    if (in_order(args)) wave = 1;
     char *memory = scratch_alloc(b->scratch_size * (size_t)threads + b->unit_size * (size_t)wave);
     b->wave = malloc((size_t)wave * sizeof *b->wave);
     int64_t status = memory && b->wave ? OK : ERR_NO_MEMORY;
@@ -108,7 +112,9 @@ int64_t backward_pass(const KernelArgs *args, const Isa *isa) {
     Backward b = {.args = args, .isa = isa, .unit_size = isa->backward_unit_size(args)};
     int64_t threads = num_threads(args);
     b.scratch_size = (size_t)round_up((int64_t)isa->backward_scratch(args), 64);
-    if (!takes_whole_units(args, threads, UNITS_PER_THREAD, b.unit_size)) return backward_waves(&b, threads);
+    if (!takes_whole_units(args, threads, UNITS_PER_THREAD, b.unit_size) ||
+        (threads > 1 && in_order(args)))
+        return backward_waves(&b, threads);
     size_t each = b.scratch_size + b.unit_size;
     threads = min_i64(threads, num_units(args));
     char *memory = scratch_alloc(each * (size_t)threads);

@@ -3,13 +3,17 @@
  *   prepare, once: q and dO as floats, lse in base 2, delta = rowsum(dO * out) - dlse
  *   for each block of BWD_BLOCK_M rows with a visible cell:
  *     P  = exp2(Q K^T - lse), recomputed; dP = dO V^T, dropped and scaled as P was
- *     dS = P * (dP - delta)
+ *     dS = P * (dP - delta), the gradient of the bias; times the derivative of the soft cap
  *     dQ += dS K, shared by all items; dV += P^T dO and dK += dS^T Q, private to the item
  *   write dK and dV of the block; at the end write dQ
  *
+ * A sink scales the output by r = 1 / (1 + exp(sink - lse)). So P is that of the visible keys, dO is
+ * multiplied by r, and the gradient of the sink is -(1 - r) * rowsum(dO * out).
+ *
  * Items run in parallel. A row block takes their contributions to dQ in the order of the key blocks
  * (next_kv_block), so the sum does not depend on the number of threads. Items are started in that
- * order too, so an item never waits for one that has not been started.
+ * order too, so an item never waits for one that has not been started. Gradients of bias values that
+ * several cells share are summed per item, and the items' sums are added in the same order.
  *
  * In the products a masked cell is a factor of 0. Rows of q and dO, and keys, that hold NaN or Inf
  * are left out of them and added cell by cell, so that they reach visible cells only. */
@@ -19,6 +23,7 @@
 #include "dropout.h"
 #include "microkernel.h"
 #include "pack.h"
+#include "scores.h"
 #include "threads.h"
 #include "work.h"
 
@@ -39,6 +44,10 @@ typedef struct {
     float *k_panels, *v_panels, *k_rows;
     float *dk, *dv;
     float *p, *ds; /* [BWD_BLOCK_M][BWD_BLOCK_N] */
+    float *grads[MAX_TERMS];              /* [heads of the unit][grad_length], of shared values */
+    int64_t first_grad[MAX_TERMS], last_grad[MAX_TERMS]; /* the part of them that the item has */
+    const float *bias[MAX_TERMS][MR];     /* of the row group: the rows of each term */
+    float *bias_grads[MAX_TERMS][MR];     /* and of its gradient, or NULL */
     uint32_t panels[BWD_GROUPS]; /* panels that each row group has computed */
     uint8_t key_flags[BWD_BLOCK_N]; /* the key holds NaN or Inf */
     int any_key_flag;
@@ -95,6 +104,7 @@ static void backward_unit(const KernelArgs *args, int64_t batch, int64_t kv_head
     unit->batch = batch;
     unit->kv_head = kv_head;
     unit->next_item = 0;
+    unit->next_merge = 0;
 }
 
 static int64_t layout_scratch(const KernelArgs *args, char *memory, BackwardScratch *s) {
@@ -107,6 +117,11 @@ static int64_t layout_scratch(const KernelArgs *args, char *memory, BackwardScra
     s->dv = carve(memory, &used, BWD_BLOCK_N * dv * 4);
     s->p = carve(memory, &used, BWD_BLOCK_M * BWD_BLOCK_N * 4);
     s->ds = carve(memory, &used, BWD_BLOCK_M * BWD_BLOCK_N * 4);
+    for (int64_t i = 0; args->scores && i < args->scores->num_terms; i++) {
+        const Term *t = &args->scores->terms[i];
+        int64_t heads = args->heads / args->kv_heads;
+        s->grads[i] = t->grad ? carve(memory, &used, heads * t->grad_length * 4) : NULL;
+    }
     return used;
 }
 
@@ -172,6 +187,14 @@ static vec prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
     for (; d + W <= args->v_head_dim; d += W) sum += load(dout + d) * load(out + d);
     float delta = reduce_sum(sum);
     for (; d < args->v_head_dim; d++) delta += dout[d] * out[d];
+    if (args->scores && args->scores->sinks) {
+        float sink = args->scores->sinks[head], r = 1.0f / (1.0f + expf(sink - lse));
+        if (args->scores->dsinks.data)
+            *row_element(&args->scores->dsinks, u->batch, head, row) =
+                -delta / (1.0f + expf(lse - sink));
+        for (d = 0; d < args->v_head_dim; d++) dout[d] *= r;
+        delta *= r;
+    }
     if (args->dlse.data) delta -= *row_element(&args->dlse, u->batch, head, row);
     u->delta[n] = delta;
     u->lse[n] = lse == INFINITY ? NAN : (float)(lse * LOG2E);
@@ -258,7 +281,7 @@ static void load_keys(BackwardScratch *s, int64_t start) {
     v.tensor = &args->v;
     v.dim = args->v_head_dim;
     for (int64_t n = 0; n < BWD_PANELS && start + n * NR < args->kv_len; n++) {
-        pack_panel(&k, start + n * NR, (float)(args->scale * LOG2E),
+        pack_panel(&k, start + n * NR, score_factor(args),
                    s->k_panels + n * NR * args->head_dim);
         pack_panel(&v, start + n * NR, 1.0f, s->v_panels + n * NR * args->v_head_dim);
     }
@@ -278,9 +301,35 @@ static void load_keys(BackwardScratch *s, int64_t start) {
                                               has_nonfinite(s->k_rows + (key - start) * u->d, u->d));
 }
 
-/* P and dS of one panel for the MR rows from `row` on; 0 in masked cells. */
-INLINE void compute_ds(BackwardScratch *s, int64_t row, int panel, float *p, float *ds,
-                       const int dropout) {
+/* Soft cap and bias of a panel; the derivative of the soft cap is stored in ds. */
+INLINE void change_scores_backward(const BackwardScratch *s, int64_t key, float *ds,
+                                   vec acc[MR][NV]) {
+    const ScoreArgs *scores = s->args->scores;
+    if (scores->softcap > 0) {
+        const float factor = (float)(scores->softcap * LOG2E);
+        tanh_panel(acc);
+#pragma GCC unroll 16
+        for (int r = 0; r < MR; r++)
+#pragma GCC unroll 4
+            for (int n = 0; n < NV; n++) {
+                store(ds + r * BWD_BLOCK_N + n * W, 1.0f - acc[r][n] * acc[r][n]);
+                acc[r][n] *= factor;
+            }
+    }
+    add_bias(scores, s->bias, key, s->args->kv_len, acc);
+}
+
+/* Add dS of W cells of row r of the row group to the gradients of the bias. */
+INLINE void add_bias_gradients(const BackwardScratch *s, int r, int64_t key, vec y) {
+    const ScoreArgs *scores = s->args->scores;
+    for (int64_t i = 0; i < scores->num_terms; i++)
+        if (scores->terms[i].grad)
+            add_term_gradient(&scores->terms[i], s->bias_grads[i][r], key, s->args->kv_len, y);
+}
+
+/* P and dS of one panel, whose first key is `key`, for the MR rows from `row` on; 0 in masked cells. */
+INLINE void compute_ds(BackwardScratch *s, int64_t row, int panel, int64_t key, float *p, float *ds,
+                       const int dropout, const int level) {
     const BackwardUnit *u = s->unit;
     const KernelArgs *args = s->args;
     const int partial = !s->mask.full && panel_bits(s->mask.every, panel) != PANEL_BITS;
@@ -289,6 +338,7 @@ INLINE void compute_ds(BackwardScratch *s, int64_t row, int panel, float *p, flo
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++) rows[r] = u->q + (row + r) * u->d;
     gemm_panel(rows, s->k_panels + panel * NR * args->head_dim, args->head_dim, acc);
+    if (level) change_scores_backward(s, key, ds, acc);
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r += 2) {
         vec x[2 * NV];
@@ -319,6 +369,11 @@ INLINE void compute_ds(BackwardScratch *s, int64_t row, int panel, float *p, flo
                 x = (vec)((ivec)x & lanes);
             }
             if (dropout || partial) store(to, x);
+            if (level) {
+                add_bias_gradients(s, r, key + n * W, y);
+                if (args->scores->softcap > 0) y *= load(ds + r * BWD_BLOCK_N + n * W);
+                if (partial) y = (vec)((ivec)y & lane_mask(bits, n));
+            }
             store(ds + r * BWD_BLOCK_N + n * W, y);
         }
     }
@@ -439,8 +494,32 @@ static void draw_tile_bits(BackwardScratch *s, int64_t row_block, int64_t first,
                                           query_head(&b, first + r), start + w * 64);
 }
 
+/* The rows of the bias and of its gradients for a row group, whose first row is row `first` of the
+ * row block. Rows of padding have those of another row; they have no visible cell. */
+static void set_bias_rows(BackwardScratch *s, int64_t row_block, int64_t first) {
+    const KernelArgs *args = s->args;
+    const BlockRows b = block_rows(args, s->unit, row_block);
+    const int64_t heads = args->heads / args->kv_heads;
+    for (int64_t i = 0; i < args->scores->num_terms; i++) {
+        const Term *t = &args->scores->terms[i];
+        for (int r = 0; r < MR; r++) {
+            const int64_t n = min_i64(first + r, b.count - 1);
+            const int64_t row = query_row(&b, n), head = query_head(&b, n);
+            s->bias[i][r] = term_row(t, b.group.batch, head, row);
+            s->bias_grads[i][r] = NULL;
+            if (t->grad && t->grad_length)
+                s->bias_grads[i][r] = s->grads[i] + head % heads * t->grad_length + t->origin +
+                                      (t->rows ? -(int64_t)t->rows[row] : row * t->row_stride);
+            else if (t->grad)
+                s->bias_grads[i][r] = t->grad + b.group.batch * t->grad_batch_stride +
+                                      head * t->grad_head_stride + row * t->grad_row_stride;
+        }
+    }
+}
+
 /* One tile: the rows from `row` on and the keys from `start` on. Returns 0 if cancelled. */
-INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const int dropout) {
+INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const int dropout,
+                         const int level) {
     BackwardUnit *u = s->unit;
     const int64_t row_block = row / BWD_BLOCK_M, kv_block = start / BWD_BLOCK_N;
     const int flagged = s->any_key_flag || u->block_flags[row_block];
@@ -454,10 +533,12 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
             for (int w = 0; w < BWD_WORDS; w++)
                 s->visible[g][r][w] = s->mask.full ? ~(uint64_t)0 : s->mask.row[r][w];
         if (dropout) draw_tile_bits(s, row_block, g * MR, start);
+        if (level) set_bias_rows(s, row_block, g * MR);
         for (int panel = 0; panel < BWD_PANELS; panel++) {
             if (!s->mask.full && !panel_bits(s->mask.any, panel)) continue;
             s->panels[g] |= (uint32_t)1 << panel;
-            compute_ds(s, first, panel, p + panel * NR, ds + panel * NR, dropout);
+            compute_ds(s, first, panel, start + panel * NR, p + panel * NR, ds + panel * NR, dropout,
+                       level);
         }
         if (!has_turn && !wait_for_turn(u, row_block, kv_block)) return 0;
         has_turn = 1;
@@ -469,12 +550,72 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
     return 1;
 }
 
-static int backward_tile_plain(BackwardScratch *s, int64_t row, int64_t start) {
-    return backward_tile(s, row, start, 0);
+typedef int BackwardTile(BackwardScratch *s, int64_t row, int64_t start);
+
+#define BACKWARD_TILE(name, dropout, level)                                           \
+    static NOINLINE int name(BackwardScratch *s, int64_t row, int64_t start) {        \
+        return backward_tile(s, row, start, dropout, level);                          \
+    }
+
+BACKWARD_TILE(backward_tile_plain, 0, PLAIN)
+BACKWARD_TILE(backward_tile_scores, 0, ANY_SCORES)
+BACKWARD_TILE(backward_tile_dropout, 1, PLAIN)
+BACKWARD_TILE(backward_tile_dropout_scores, 1, ANY_SCORES)
+
+static BackwardTile *select_tile(const KernelArgs *args) {
+    const int scores = args->scores && (args->scores->softcap > 0 || args->scores->num_terms);
+    if (args->dropout.p > 0) return scores ? backward_tile_dropout_scores : backward_tile_dropout;
+    return scores ? backward_tile_scores : backward_tile_plain;
 }
 
-static int backward_tile_dropout(BackwardScratch *s, int64_t row, int64_t start) {
-    return backward_tile(s, row, start, 1);
+/* Clear the part of the gradients of shared values that the rows and keys of an item have. */
+static void clear_shared_gradients(BackwardScratch *s, int64_t kv_block) {
+    const KernelArgs *args = s->args;
+    const BackwardUnit *u = s->unit;
+    int64_t first_row = INT64_MAX, last_row = -1;
+    for (int64_t block = 0; block < u->row_blocks; block++) {
+        if (!bit_is_set(u->tiles + block * u->tile_words, kv_block)) continue;
+        const BlockRows b = block_rows(args, u, block);
+        first_row = min_i64(first_row, query_row(&b, 0));
+        last_row = max_i64(last_row, query_row(&b, b.count - 1));
+    }
+    for (int64_t i = 0; args->scores && i < args->scores->num_terms; i++) {
+        const Term *t = &args->scores->terms[i];
+        s->first_grad[i] = s->last_grad[i] = 0;
+        if (!t->grad || !t->grad_length || last_row < 0) continue;
+        int64_t first = kv_block * BWD_BLOCK_N, last = min_i64(first + BWD_BLOCK_N, args->kv_len) - 1;
+        int64_t low = t->keys ? t->keys[first] - t->rows[last_row] : first - last_row;
+        int64_t high = t->keys ? t->keys[last] - t->rows[first_row] : last - first_row;
+        s->first_grad[i] = t->origin + low;
+        s->last_grad[i] = t->origin + high + 1;
+        for (int64_t h = 0; h < args->heads / args->kv_heads; h++)
+            memset(s->grads[i] + h * t->grad_length + s->first_grad[i], 0,
+                   (size_t)(s->last_grad[i] - s->first_grad[i]) * 4);
+    }
+}
+
+/* Add the item's gradients of shared values to those of its unit, in the order of the items. */
+static void merge_shared_gradients(BackwardScratch *s, int64_t kv_block) {
+    const KernelArgs *args = s->args;
+    BackwardUnit *u = s->unit;
+    if (!args->scores) return;
+    for (int spins = 0; atomic_load_explicit(&u->next_merge, memory_order_acquire) != kv_block;
+         spins++) {
+        if (spins < SPINS_BEFORE_YIELD) continue;
+        if (cancelled()) return;
+        sched_yield();
+    }
+    const int64_t heads = args->heads / args->kv_heads;
+    for (int64_t i = 0; i < args->scores->num_terms; i++) {
+        const Term *t = &args->scores->terms[i];
+        for (int64_t h = 0; t->grad && t->grad_length && h < heads; h++) {
+            const float *from = s->grads[i] + h * t->grad_length;
+            float *to = t->grad + u->batch * t->grad_batch_stride +
+                        (u->kv_head * heads + h) * t->grad_head_stride;
+            for (int64_t n = s->first_grad[i]; n < s->last_grad[i]; n++) to[n] += from[n];
+        }
+    }
+    atomic_store_explicit(&u->next_merge, kv_block + 1, memory_order_release);
 }
 
 static void backward_kv_block(const KernelArgs *args, BackwardUnit *u, int64_t kv_block,
@@ -488,14 +629,15 @@ static void backward_kv_block(const KernelArgs *args, BackwardUnit *u, int64_t k
     memset(s->dk, 0, (size_t)(BWD_BLOCK_N * u->d) * 4);
     memset(s->dv, 0, (size_t)(BWD_BLOCK_N * u->dv) * 4);
     load_keys(s, start);
+    clear_shared_gradients(s, kv_block);
+    BackwardTile *tile = select_tile(args);
     for (int64_t block = 0; block < u->row_blocks; block++) {
         if (!bit_is_set(u->tiles + block * u->tile_words, kv_block)) continue;
         int64_t row = block * BWD_BLOCK_M;
         if (cancelled()) return;
-        if (!(args->dropout.p > 0 ? backward_tile_dropout(s, row, start)
-                                  : backward_tile_plain(s, row, start)))
-            return;
+        if (!tile(s, row, start)) return;
     }
+    merge_shared_gradients(s, kv_block);
     for (int64_t key = start; key < min_i64(start + BWD_BLOCK_N, args->kv_len); key++) {
         write_row(&args->dk, args->dtype, u->batch, u->kv_head, key, s->dk + (key - start) * u->d,
                   (float)args->scale, args->head_dim);

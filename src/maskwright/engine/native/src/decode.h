@@ -1,10 +1,10 @@
 /* Split-KV decode: the forward pass of a GQA group with at most MAX_DECODE_ROWS rows.
  *
  *   for each split of the keys (in parallel), each block of BLOCK_N keys, each row:
- *     S = q K^T over the row's visible keys, K read where it is
+ *     S = q K^T over the row's visible keys, K read where it is; soft cap and bias
  *     m, alpha, P, l, acc as in forward.h; each (acc, m, l) is a partial result
  *   merge the splits: m = max m_i, acc = sum acc_i * exp2(m_i - m), l likewise
- *   out = acc / l, lse = m + log(l)
+ *   out = acc / (l + exp2(sink - m)), lse = m + log(l)
  *
  * Each key is read once per row, so packing would not pay. Rows are computed one by one, so a masked
  * cell is never read. */
@@ -14,12 +14,14 @@
 #include "dropout.h"
 #include "microkernel.h"
 #include "pack.h"
+#include "scores.h"
 #include "softmax.h"
 #include "threads.h"
 
 typedef struct {
     Run runs[BLOCK_N];
     int64_t cursor[MAX_DECODE_ROWS];
+    const float *bias[MAX_DECODE_ROWS][MAX_TERMS]; /* the row of each term of the bias */
     uint64_t keep[BLOCK_WORDS + 1]; /* dropout: bit per key that is kept */
     float p[BLOCK_N + W] __attribute__((aligned(64)));
     float k[W][MAX_HEAD_DIM] __attribute__((aligned(64)));
@@ -139,9 +141,24 @@ static NOINLINE void gemm_row(const float *p, Operand v, float alpha, float *acc
     for (; c < width; c += W) gemm_pv_tile(1, 1, BLOCK_N, p, v, c, &alpha, acc, width);
 }
 
-/* One row and one key block. */
-static void decode_step(const KernelArgs *args, const GqaGroup *group, const float *q,
+/* Soft cap and bias of W scores. */
+static NOINLINE void change_decode_scores(const KernelArgs *args, const float *const *bias,
+                                          int64_t key, float *s) {
+    const ScoreArgs *scores = args->scores;
+    vec x = load(s);
+    if (scores->softcap > 0) {
+        tanh_vec(&x, 1);
+        x *= (float)(scores->softcap * LOG2E);
+    }
+    for (int64_t i = 0; i < scores->num_terms; i++)
+        x += term_values(&scores->terms[i], bias[i], key, args->kv_len) * LOG2E_F;
+    store(s, x);
+}
+
+/* Row n and one key block. */
+static void decode_step(const KernelArgs *args, const GqaGroup *group, int64_t row_index,
                         int64_t start, int count, const DecodeRow *row, DecodeScratch *s) {
+    const float *q = s->q[row_index];
     const int dropout = args->dropout.p > 0;
     const int64_t width = v_width(args);
     vec row_max = broadcast(-INFINITY), sum = {0};
@@ -149,6 +166,11 @@ static void decode_step(const KernelArgs *args, const GqaGroup *group, const flo
         for (int64_t key = s->runs[n].start; key < s->runs[n].stop; key += W) {
             int64_t left = s->runs[n].stop - key;
             vec x = decode_scores(args, group, q, start + key, min_i64(left, W), s->k);
+            if (args->scores) {
+                store(s->p + key, x);
+                change_decode_scores(args, s->bias[row_index], start + key, s->p + key);
+                x = load(s->p + key);
+            }
             if (left < W)
                 x = blend(lane_mask(((uint32_t)1 << left) - 1, 0), x, broadcast(-INFINITY));
             store(s->p + key, x);
@@ -182,7 +204,7 @@ static void decode_split(const KernelArgs *args, const GqaGroup *group, int64_t 
                          int64_t last_key, float *partial, void *scratch) {
     DecodeScratch *s = scratch;
     const int64_t width = v_width(args), rows = args->q_len * group->heads;
-    const float factor = (float)(args->scale * LOG2E);
+    const float factor = score_factor(args);
     const DropoutState dropout = dropout_state(args, group->batch);
     memset(partial, 0, sizeof(float) * (size_t)(MAX_DECODE_ROWS * width));
     for (int64_t n = 0; n < rows; n++) {
@@ -191,6 +213,8 @@ static void decode_split(const KernelArgs *args, const GqaGroup *group, int64_t 
         *result.m = -INFINITY;
         *result.l = 0.0f;
         s->cursor[n] = group->offsets[row];
+        for (int i = 0; args->scores && i < args->scores->num_terms; i++)
+            s->bias[n][i] = term_row(&args->scores->terms[i], group->batch, head, row);
         if (group->offsets[row] == group->offsets[row + 1]) continue;
         read_padded(s->q[n], tensor_row(&args->q, args->dtype, group->batch, head, row),
                     args->dtype, args->head_dim, round_up(args->head_dim, W));
@@ -207,7 +231,7 @@ static void decode_split(const KernelArgs *args, const GqaGroup *group, int64_t 
                     s->keep[w] = keep_bits(&dropout, n / group->heads,
                                            group->first_head + n % group->heads, start + w * 64);
             DecodeRow result = decode_row(partial, width, n);
-            decode_step(args, group, s->q[n], start, count, &result, s);
+            decode_step(args, group, n, start, count, &result, s);
         }
     }
 }

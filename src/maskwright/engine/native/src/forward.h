@@ -1,12 +1,12 @@
 /* The forward pass for rows of a GQA group (FlashAttention-2).
  *
  *   for each block of BLOCK_M rows, each row group of MR rows, each block of BLOCK_N keys:
- *     S = Q K^T in base 2, -inf in masked cells     (score_block)
+ *     S = Q K^T in base 2, soft cap and bias, -inf in masked cells     (score_block)
  *     m, alpha = exp2(m_before - m)                 (update_max)
  *     P = exp2(S - m), l = l * alpha + rowsum(P)    (exp_rows)
  *     drop weights of P                             (dropout only)
  *     acc = acc * alpha + P V                       (gemm_pv)
- *   out = acc / l, lse = m + log(l)
+ *   out = acc / (l + exp2(sink - m)), lse = m + log(l)
  *
  * The row groups of a block take their key blocks in turn, so that K and V stay in the cache.
  *
@@ -19,6 +19,7 @@
 #include "dropout.h"
 #include "microkernel.h"
 #include "pack.h"
+#include "scores.h"
 #include "softmax.h"
 #include "threads.h"
 
@@ -29,6 +30,7 @@ typedef struct {
     int64_t cursor[MR], stop[MR]; /* remaining intervals of each row */
     int64_t next_key;             /* start of the next key block, or NO_KEY */
     float m[MR], l[MR];
+    const float *bias[MAX_TERMS][MR]; /* the rows of each term of the bias */
 } RowGroup;
 
 typedef struct {
@@ -56,8 +58,12 @@ static size_t forward_scratch(const KernelArgs *args) {
 }
 
 /* Scores of the panels with a visible cell, and each row's maximum; -inf in masked cells. */
-INLINE int score_block(const RowGroup *g, const BitMask *mask, const float *panels, int64_t dim,
-                       float *p, short *list, vec row_max[MR]) {
+INLINE int score_block(const ForwardCall *c, const RowGroup *g, int64_t start, ForwardScratch *scratch,
+                       short *list, vec row_max[MR], const int level) {
+    const BitMask *mask = &scratch->mask;
+    const int64_t dim = c->args->head_dim;
+    const float *panels = c->kv->panels + start * dim;
+    float *p = scratch->p;
     int count = 0;
     for (int r = 0; r < MR; r++) row_max[r] = broadcast(-INFINITY);
     for (int panel = 0; panel < PANELS; panel++) {
@@ -65,6 +71,8 @@ INLINE int score_block(const RowGroup *g, const BitMask *mask, const float *pane
         list[count++] = (short)(panel * NR);
         vec s[MR][NV];
         gemm_panel(g->q, panels + panel * NR * dim, dim, s);
+        if (level)
+            change_scores(c->args->scores, g->bias, start + panel * NR, c->args->kv_len, s, level);
         if (!mask->full && panel_bits(mask->every, panel) != PANEL_BITS) {
 #pragma GCC unroll 16
             for (int r = 0; r < MR; r++) {
@@ -168,7 +176,7 @@ static NOINLINE void gemm_p_v_row(const float *p, Operand v, const float *alpha,
 
 /* One key block for one row group. With `exact`, masked cells do not enter acc at all. */
 INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
-                         ForwardScratch *s, const int dropout, const int exact) {
+                         ForwardScratch *s, const int dropout, const int exact, const int level) {
     const KernelArgs *args = c->args;
     const PackedKV *kv = c->kv;
     short list[PANELS];
@@ -176,8 +184,7 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
     vec row_max[MR];
     int64_t start = g->next_key;
     bitmask_build(&args->spans, start, BLOCK_N, g->cursor, g->stop, &s->mask);
-    int count = score_block(g, &s->mask, kv->panels + start * args->head_dim, args->head_dim, s->p,
-                            list, row_max);
+    int count = score_block(c, g, start, s, list, row_max, level);
     if (exact) memcpy(m_before, g->m, sizeof m_before);
     update_max(g, row_max, alpha);
     if (exact) check_inf_scores(g, s, m_before);
@@ -197,22 +204,39 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
     g->next_key = s->mask.next == NO_KEY ? NO_KEY : s->mask.next / c->align * c->align;
 }
 
-static void forward_step_fast(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
-                              ForwardScratch *s) {
-    forward_step(c, g, first_row, acc, s, 0, 0);
+typedef void ForwardStep(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
+                         ForwardScratch *s);
+
+#define FORWARD_STEP(name, dropout, exact, level)                                                \
+    static NOINLINE void name(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,  \
+                              ForwardScratch *s) {                                               \
+        forward_step(c, g, first_row, acc, s, dropout, exact, level);                            \
+    }
+
+FORWARD_STEP(forward_step_plain, 0, 0, PLAIN)
+FORWARD_STEP(forward_step_bias, 0, 0, BIAS)
+FORWARD_STEP(forward_step_softcap, 0, 0, SOFTCAP)
+FORWARD_STEP(forward_step_dropout, 1, 0, PLAIN)
+FORWARD_STEP(forward_step_dropout_scores, 1, 0, ANY_SCORES)
+FORWARD_STEP(forward_step_exact, 0, 1, PLAIN)
+FORWARD_STEP(forward_step_exact_scores, 0, 1, ANY_SCORES)
+FORWARD_STEP(forward_step_exact_dropout, 1, 1, PLAIN)
+FORWARD_STEP(forward_step_exact_dropout_scores, 1, 1, ANY_SCORES)
+
+/* Does the call have a soft cap or a bias? */
+INLINE int changes_scores(const KernelArgs *args) {
+    return args->scores && (args->scores->softcap > 0 || args->scores->num_terms);
 }
 
-static void forward_step_dropout(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
-                                 ForwardScratch *s) {
-    forward_step(c, g, first_row, acc, s, 1, 0);
-}
-
-static NOINLINE void forward_step_exact(const ForwardCall *c, RowGroup *g, int64_t first_row,
-                                        float *acc, ForwardScratch *s) {
-    if (c->args->dropout.p > 0)
-        forward_step(c, g, first_row, acc, s, 1, 1);
-    else
-        forward_step(c, g, first_row, acc, s, 0, 1);
+static ForwardStep *select_step(const KernelArgs *args, int exact) {
+    const int scores = changes_scores(args);
+    if (args->dropout.p > 0) {
+        if (exact) return scores ? forward_step_exact_dropout_scores : forward_step_exact_dropout;
+        return scores ? forward_step_dropout_scores : forward_step_dropout;
+    }
+    if (exact) return scores ? forward_step_exact_scores : forward_step_exact;
+    if (!scores) return forward_step_plain;
+    return args->scores->softcap > 0 ? forward_step_softcap : forward_step_bias;
 }
 
 /* Start a row group at row `first` of the GQA group; beyond `count` rows it repeats the first. A
@@ -230,6 +254,9 @@ static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t 
         g->stop[r] = group->offsets[row + 1];
         g->m[r] = -INFINITY;
         g->l[r] = 0.0f;
+        for (int i = 0; args->scores && i < args->scores->num_terms; i++)
+            g->bias[i][r] = term_row(&args->scores->terms[i], group->batch,
+                                     group->first_head + n % group->heads, row);
         if (g->cursor[r] == g->stop[r]) continue;
         g->next_key =
             min_i64(g->next_key, args->spans.starts[g->cursor[r]] / c->align * c->align);
@@ -254,7 +281,8 @@ static void finish_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_
     if (has_nonfinite(acc, count * c->width) || !isfinite(l_sum)) {
         memset(acc, 0, sizeof(float) * (size_t)(MR * c->width));
         init_rows(c, g, first, count, converted);
-        while (g->next_key != NO_KEY && !cancelled()) forward_step_exact(c, g, first, acc, s);
+        ForwardStep *step = select_step(c->args, 1);
+        while (g->next_key != NO_KEY && !cancelled()) step(c, g, first, acc, s);
     }
     for (int r = 0; r < count; r++) {
         int64_t n = first + r;
@@ -269,6 +297,7 @@ static void forward(const KernelArgs *args, const GqaGroup *group, const PackedK
     const int dropout = args->dropout.p > 0;
     ForwardCall c = {args, group, kv, v_width(args), dropout ? 64 : NR,
                      dropout_state(args, group->batch)};
+    ForwardStep *step = select_step(args, 0);
     float *acc = s->rest, *converted = acc + BLOCK_M * c.width;
     for (int64_t block = first_row; block < last_row; block += BLOCK_M) {
         int64_t end = min_i64(block + BLOCK_M, last_row);
@@ -283,11 +312,7 @@ static void forward(const KernelArgs *args, const GqaGroup *group, const PackedK
             for (int g = 0; g < groups; g++) {
                 if (s->groups[g].next_key == NO_KEY) continue;
                 active = 1;
-                float *own = acc + g * MR * c.width;
-                if (dropout)
-                    forward_step_dropout(&c, &s->groups[g], block + g * MR, own, s);
-                else
-                    forward_step_fast(&c, &s->groups[g], block + g * MR, own, s);
+                step(&c, &s->groups[g], block + g * MR, acc + g * MR * c.width, s);
             }
         }
         for (int g = 0; g < groups; g++)

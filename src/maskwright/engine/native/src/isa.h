@@ -41,6 +41,7 @@ typedef struct {
     _Atomic int32_t *next_kv_block; /* [row_blocks]: the key block whose dQ is to be added next */
     uint64_t *visible;              /* bit per key: some row attends to it */
     _Atomic int64_t next_item;      /* the next key block to be started */
+    _Atomic int64_t next_merge;     /* the key block whose gradients of shared values are added next */
 } BackwardUnit;
 
 typedef struct {
@@ -48,6 +49,7 @@ typedef struct {
     int64_t panel_keys; /* keys of a panel */
     int64_t block_m;    /* rows of a forward work item */
 
+    void (*tanh)(const float *from, float *to, int64_t n);
     int64_t (*v_in_place)(const KernelArgs *args); /* can V be read where it is? */
     int64_t (*v_width)(const KernelArgs *args);    /* floats of a row of packed V */
     void (*pack)(const KernelArgs *args, const uint64_t *visible, int64_t batch, int64_t kv_head,

@@ -24,6 +24,7 @@ const Isa ISA = {
     .name = ISA_NAME,
     .panel_keys = NR,
     .block_m = BLOCK_M,
+    .tanh = tanh_floats,
     .v_in_place = v_in_place,
     .v_width = v_width,
     .pack = pack,

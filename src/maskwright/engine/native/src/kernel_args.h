@@ -11,6 +11,7 @@
 
 enum { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 enum { MAX_HEAD_DIM = 256 };
+enum { MAX_TERMS = 4 };    /* of a bias */
 
 #define LOG2E 1.4426950408889634
 #define LN2 0.6931471805599453
@@ -39,6 +40,7 @@ enum {
     ERR_DQ,
     ERR_DK,
     ERR_DV,
+    ERR_SCORES,
     ERR_COUNT, /* one past the last */
 };
 
@@ -69,14 +71,45 @@ typedef struct {
     int64_t q_offset, q_stride, k_offset, k_stride;
 } Dropout;
 
+/* One term of the bias. Row r and key k of a (batch, head) have the value at
+ *
+ *   data[batch * batch_stride + head * head_stride + origin + row(r) + key(k)]
+ *
+ * where row(r) is r * row_stride, or -rows[r] if there are coordinates, and key(k) is k * key_stride,
+ * or keys[k]. Coordinates are strictly ascending. So one value per distance is row_stride -1 and
+ * key_stride 1, and one per distance in a 2-D grid has coordinates.
+ *
+ * With grad_length 0, the gradient of a cell is added at grad[batch * grad_batch_stride + head *
+ * grad_head_stride + r * grad_row_stride + k]. Otherwise cells of several rows and keys share a
+ * value, and the gradient of a (batch, head) is grad_length floats that are indexed like data. */
+typedef struct {
+    const float *data;
+    int64_t batch_stride, head_stride, row_stride, key_stride, origin;
+    const int32_t *rows, *keys; /* coordinates, both or neither */
+    float *grad;                /* NULL if there is no gradient */
+    int64_t grad_batch_stride, grad_head_stride, grad_row_stride, grad_length;
+} Term;
+
+/* What changes the scores: softcap * tanh(score / softcap), then the terms of the bias, then a sink
+ * of each head in the denominator of the softmax. */
+typedef struct {
+    double softcap; /* 0 for none */
+    int64_t num_terms;
+    int64_t in_order;   /* units share cells of a gradient: they must be processed in order */
+    const float *sinks; /* [heads], or NULL */
+    RowTensor dsinks;   /* gradient of the sink by row; data may be NULL */
+    Term terms[MAX_TERMS];
+} ScoreArgs;
+
 typedef struct {
     int64_t batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim;
     int64_t dtype, threads;
     double scale;
     Spans spans;
     Dropout dropout;
+    const ScoreArgs *scores; /* NULL if nothing changes the scores */
     Tensor q, k, v, out;
-    RowTensor lse; /* natural logarithm; -inf for a fully masked row */
+    RowTensor lse; /* natural logarithm, without sinks; -inf for a fully masked row */
     /* Backward pass only. */
     Tensor dout, dq, dk, dv;
     RowTensor dlse; /* data is NULL if the logsumexp has no gradient */
@@ -88,6 +121,16 @@ static inline int64_t round_up(int64_t n, int64_t multiple) {
 static inline int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static inline double softcap_of(const KernelArgs *args) {
+    return args->scores ? args->scores->softcap : 0.0;
+}
+
+/* The factor of q k before the soft cap: scores in base 2, or divided by the cap. */
+static inline float score_factor(const KernelArgs *args) {
+    double cap = softcap_of(args);
+    return (float)(cap > 0 ? args->scale / cap : args->scale * LOG2E);
+}
 
 static inline int64_t dtype_size(int64_t dtype) { return dtype == FLOAT32 ? 4 : 2; }
 

@@ -71,7 +71,7 @@ static void pack(const KernelArgs *args, const uint64_t *visible, int64_t batch,
                           args->kv_len, args->head_dim};
     for (int64_t panel = first_panel; panel < last_panel; panel++) {
         if (!(visible[panel * NR / 64] >> (panel * NR % 64) & PANEL_BITS)) continue;
-        pack_panel(&k, panel * NR, (float)(args->scale * LOG2E),
+        pack_panel(&k, panel * NR, score_factor(args),
                    kv->panels + panel * NR * args->head_dim);
     }
     if (v_in_place(args)) return;

@@ -7,6 +7,7 @@
 #ifndef MASKWRIGHT_SOFTMAX_H
 #define MASKWRIGHT_SOFTMAX_H
 
+#include "scores.h"
 #include "vector.h"
 
 /* What is subtracted from the scores: m, or 0 for a row that has no score above -inf yet. */
@@ -32,7 +33,8 @@ INLINE void write_output(const KernelArgs *args, int64_t batch, int64_t head, in
         write_zeros(&args->out, args->dtype, batch, head, row, args->v_head_dim);
     else
         write_row(&args->out, args->dtype, batch, head, row, acc,
-                  (float)(1.0 / (1.0 - args->dropout.p) / l), args->v_head_dim);
+                  (float)(1.0 / (1.0 - args->dropout.p) / with_sink(args, head, m, l)),
+                  args->v_head_dim);
     *row_element(&args->lse, batch, head, row) = logsumexp(m, l);
 }
 

@@ -77,8 +77,8 @@ function polarity(text, ctx) {
   if (!text) return "";
   const known = {
     "True keeps": "code.keeps",
-    "True drops": "code.drops",
-    "0 keeps, -inf hides": "code.adds",
+    "True masks": "code.drops",
+    "0 keeps, -inf masks": "code.adds",
   }[text];
   return known ? ctx.t(known) : text;
 }
@@ -128,8 +128,8 @@ addMessages({
     "code.hint": "torch, jax, flash …",
     "code.count": "{count} of {all} targets",
     "code.refused": "not available",
-    "code.keeps": "True keeps: the query attends to the key",
-    "code.drops": "True drops: the key is masked",
+    "code.keeps": "True keeps the key: the query attends to it",
+    "code.drops": "True masks the key",
     "code.adds": "added to the scores: 0 keeps, −∞ masks",
     "code.copy": "Copy",
     "code.done": "Copied",
@@ -145,7 +145,7 @@ addMessages({
     "code.count": "共 {all} 个目标，显示 {count} 个",
     "code.refused": "不可用",
     "code.keeps": "True 表示保留：查询关注该键",
-    "code.drops": "True 表示丢弃：该键被屏蔽",
+    "code.drops": "True 表示屏蔽该键",
     "code.adds": "加到分数上：0 保留，−∞ 屏蔽",
     "code.copy": "复制",
     "code.done": "已复制",

@@ -142,8 +142,8 @@ addMessages({
     "lessons.place": "Lesson {index} of {count}",
   },
   zh: {
-    "lessons.title": "教程",
-    "lessons.intro": "由浅入深认识掩码。点“演示”会设置页面上的掩码和词元。",
+    "lessons.title": "课程",
+    "lessons.intro": "掩码入门。点“演示”会设置页面上的掩码和词元。",
     "lessons.list": "全部课程",
     "lessons.look": "注意看：",
     "lessons.previous": "上一课",

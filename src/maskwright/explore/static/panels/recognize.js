@@ -256,7 +256,7 @@ addMessages({
   zh: {
     "recognize.title": "识别",
     "recognize.intro":
-      "手头有一个数组形式的掩码？看看它是哪种掩码、用的什么约定、有没有问题。数据不会离开本机。",
+      "识别数组形式的掩码：它的表达式、约定和问题。数据不会离开本机。",
     "recognize.drop": "把 .npy 或 .npz 文件拖到这里，或者",
     "recognize.choose": "选择文件",
     "recognize.paste": "也可以粘贴数组",

@@ -1,6 +1,6 @@
 // The stages of attention, from X to the output: a strip of buttons, and a card per stage.
 
-import { addMessages } from "../i18n.js";
+import { addMessages, t } from "../i18n.js";
 import { highlightCells, matrix } from "./matrix.js";
 import { el, localized } from "./panel.js";
 import { formatShape, formatValue } from "./format.js";
@@ -129,9 +129,9 @@ function label(step) {
   );
 }
 
-// Matrices have capital letters.
+// X, Q, K and V have capital letters, the other stages a short name.
 function symbol(step) {
-  return step.name.length === 1 ? step.name.toUpperCase() : step.name;
+  return step.name.length === 1 ? step.name.toUpperCase() : t(`stages.${step.name}`);
 }
 
 function sizes(step) {
@@ -148,10 +148,20 @@ addMessages({
     "stages.strip": "Stages of the computation",
     "stages.from": "inputs",
     "stages.point": "Point at a cell to see which numbers it depends on.",
+    "stages.scores": "scores",
+    "stages.scaled": "scaled",
+    "stages.masked": "masked",
+    "stages.weights": "weights",
+    "stages.output": "output",
   },
   zh: {
     "stages.strip": "计算的各个阶段",
     "stages.from": "输入",
     "stages.point": "把指针移到某个格子上，可以看到它由哪些数算出。",
+    "stages.scores": "分数",
+    "stages.scaled": "缩放",
+    "stages.masked": "掩码",
+    "stages.weights": "权重",
+    "stages.output": "输出",
   },
 });
