@@ -183,7 +183,6 @@ DIAGNOSERS: Final[dict[Symptom, Diagnoser]] = {
 # The causes of symptoms if the masks of all calls are right, or no call was recorded.
 CAUSES_WITHOUT_MASKS: Final = {
     Symptom.NO_DEPENDENCE: "too-narrow",
-    Symptom.PADDING_REMOVED: "positions-shifted",
     Symptom.PADDING_SIDE: "positions-shifted",
     Symptom.DOCUMENT_ALONE: "positions-shifted",
     Symptom.ACROSS_BATCH: "mixes-sequences",
@@ -192,8 +191,8 @@ CAUSES_WITHOUT_MASKS: Final = {
     Symptom.VARIANT_DIFFERS: "path-differs",
     Symptom.TRAINING_LEAK: "path-differs",
 }
+AMOUNT_SYMPTOMS: Final = (Symptom.PADDING_ADDED, Symptom.PADDING_REMOVED)
 BATCH_SYMPTOMS: Final = (
-    Symptom.PADDING_ADDED,
     Symptom.SEQUENCE_ALONE,
     Symptom.BATCH_ORDER,
     Symptom.BATCH_SIZE,
@@ -204,8 +203,10 @@ def _without_masks(failure: Failure, evidence: Evidence) -> str:
     if failure.symptom in CAUSES_WITHOUT_MASKS:
         return CAUSES_WITHOUT_MASKS[failure.symptom]
     own = evidence.own
+    left = bool(own.padding[:, 0].any())
+    if failure.symptom in AMOUNT_SYMPTOMS:  # padding on the right shifts no position
+        return "positions-shifted" if left else "length-dependent"
     if failure.symptom in BATCH_SYMPTOMS:
-        left = bool(own.padding[:, 0].any())
         return "positions-shifted" if left else "mixes-sequences"
     length = evidence.tested.length()
     calls = own_calls(evidence.calls)

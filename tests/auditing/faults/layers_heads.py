@@ -74,7 +74,7 @@ ONE_HEAD = Family(
     "one head without a mask",
     after="masks per head",
     checks="P",
-    causes="future-visible head-differs missing-in-layer mask-missing",
+    causes="future-visible missing-in-layer mask-missing",
 )
 
 

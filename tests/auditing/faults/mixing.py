@@ -232,7 +232,7 @@ def _(faulty: bool) -> Case:
 
 AMOUNT = Family(
     "depends on the amount of padding", after="Funnel, Nyströmformer", checks="PI",
-    causes="padding-visible padding-amount not-through-attention",
+    causes="length-dependent padding-visible not-through-attention",
 )  # fmt: skip
 
 

@@ -227,7 +227,7 @@ AUTOCAST = Family(
     "no mask under autocast",
     after="flash kernels for half precision only",
     checks="AC",
-    causes=CAUSES + " dtype-differs leak-in-half",
+    causes=CAUSES + " dtype-differs",
 )
 
 
@@ -301,7 +301,7 @@ def _(faulty: bool) -> Case:
 
 ALONE = Family(
     "no causal mask for a batch of one", after="transformers#46773", checks="BI", causes=CAUSES
-    + " batch-of-one attends-across-batch",
+    + " attends-across-batch",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.auditing.faults import tiny
 from tests.auditing.faults.registry import Case, Family
 
-CAUSES = "documents-leak future-visible attends-across-batch too-narrow documents-split"
+CAUSES = "documents-leak future-visible attends-across-batch too-narrow"
 
 EDGE = Family(
     "document boundary off by one", after="cu_seqlens built by hand", checks="PC", causes=CAUSES

@@ -16,7 +16,7 @@ STALE = Family(
     "mask kept from an earlier call",
     after="masks cached by length",
     checks="ND",
-    causes="stale-state not-deterministic order-of-batch padding-visible too-narrow",
+    causes="not-deterministic order-of-batch padding-visible too-narrow",
 )
 
 
@@ -53,7 +53,7 @@ IN_PLACE = Family(
     "input mask changed in place",
     after="attention_mask modified by the model",
     checks="ND",
-    causes="stale-state not-deterministic input-changed padding-visible too-narrow",
+    causes="not-deterministic padding-visible too-narrow",
 )
 
 
@@ -150,7 +150,7 @@ STATIC = Family(
     "static cache in pieces",
     after="transformers#30437",
     checks="PC",
-    causes="step-differs cache-visible future-visible mask-missing padding-visible too-narrow",
+    causes="step-differs future-visible mask-missing padding-visible too-narrow",
 )
 
 

@@ -71,7 +71,7 @@ SPECIAL = Family(
     "mask changed by an id",
     after="bidirectional image tokens",
     checks="ID",
-    causes="future-visible id-dependent documents-leak",
+    causes="future-visible length-dependent documents-leak",
 )
 
 
@@ -122,7 +122,7 @@ SHIFTED = Family(
     "padding read from the next id",
     after="shifted labels and masks",
     checks="PI",
-    causes="padding-visible padding-hidden too-narrow future-visible id-dependent",
+    causes="padding-visible too-narrow future-visible length-dependent",
 )
 
 

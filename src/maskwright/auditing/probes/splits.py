@@ -228,7 +228,11 @@ def _change_ids(context: ProbeContext, result: ProbeResult, cut: int, unused: li
     where = torch.zeros(ids.shape, dtype=torch.bool)
     where[:, cut:] = True
     where &= context.judged
-    if not bool(where.any()) or meter.plan.exhausted:
+    if not bool(where.any()):
+        return False
+    case = Reason("audit.prefix.ids", {"first": cut})
+    if meter.plan.exhausted:
+        result.add_case(case, Status.NOT_TESTED, "audit.budget")
         return False
     other = tested.changed(ids, Change(name, where, seed=70 + cut))
     if unused:
@@ -242,7 +246,6 @@ def _change_ids(context: ProbeContext, result: ProbeResult, cut: int, unused: li
     def measure(other: Meter) -> torch.Tensor:
         return torch.where(before, other.difference(other.run_inputs(inputs), other.baseline), 0.0)
 
-    case = Reason("audit.prefix.ids", {"first": cut})
     try:
         found = meter.judge(measure(meter), measure)
     except Exception as error:
