@@ -97,11 +97,17 @@ def test_baseline_fails_on_new_findings_only(cli: RunCli, tmp_path: Path) -> Non
     assert "broken.json is not a report" in ran.err
 
 
+def test_audit_without_expected_mask_reports_what_the_model_behaves_like(cli: RunCli) -> None:
+    ran = cli("audit", "toys:Toy", "-n", "8", "--probes", "leak", "--format", "json")
+    assert ran.code == 3, ran.err
+    assert not json.loads(ran.out)["ok"]
+    assert "causal()" in ran.out
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
         ("toys:Tyo --expects causal()", "Tyo Toy"),
-        ("toys:Toy", "transformers"),
         ("toys:Toy --expects casual()", "casual causal"),
         ("toys:Toy --expects padding(lengths=[9]) -n 4", "--length 4 9"),
         ("toys:Toy --expects causal() --probes leek", "leek"),

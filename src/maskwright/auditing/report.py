@@ -168,6 +168,10 @@ class AuditReport:
     'model 不遵守 causal()'
     >>> later.as_dict()["ok"], len(later.to_json()) > 100, "<h1>" in later.to_html()
     (False, True, True)
+    >>> report.exit_code, later.exit_code
+    (0, 1)
+    >>> "<testcase" in later.to_junit(), '"version": "2.1.0"' in later.to_sarif()
+    (True, True)
     """
 
     findings: tuple[AuditFinding, ...]
@@ -272,7 +276,11 @@ class AuditReport:
                 lines.append(render(Reason("audit.report.also", params), lang))
         for name, mask in self.proposed:
             shown = Reason("audit.unrecognized") if mask is None else brief(mask)
-            lines.append(render(Reason("audit.proposed", {"name": name, "mask": shown}), lang))
+            lines.append(
+                render(
+                    Reason("audit.proposed", {"name": name or self.subject, "mask": shown}), lang
+                )
+            )
         lines += [f"  {r.status.sign} {r.probe}: {r.describe(lang)}" for r in self.answers]
         return "\n".join(lines)
 
