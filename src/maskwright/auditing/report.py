@@ -159,7 +159,7 @@ class AuditReport:
     >>> report.assert_ok()
     >>> later = mw.audit(lambda x: x.flip(1), torch.randn(1, 4, 2), expects="causal")
     >>> later.ok, later.cause, later.layer, len(later.by_cause)
-    (False, 'future-visible', None, 1)
+    (False, 'future-visible', None, 2)
     >>> later.verdict, later.expects
     ('model does not respect causal()', 'causal()')
     >>> later.verdict_in("zh")
