@@ -134,7 +134,7 @@ def influence(
     >>> import torch, maskwright as mw
     >>> double = lambda x: 2 * x
     >>> print(mw.influence(double, torch.randn(1, 4, 2)))
-    4 outputs × 4 inputs: 25% of the pairs depend, noise 0, 7 passes
+    4 outputs × 4 inputs: 25% of the pairs depend, noise 0, 8 passes
     """
     read_choice(by, "influence: by", METHODS)
     names = () if of is None else (of,)
