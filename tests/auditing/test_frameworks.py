@@ -123,7 +123,7 @@ def test_jax_gradient_leak_that_a_stopped_gradient_hides() -> None:
 
     report = mw.audit(model, jnp.asarray(FLOATS), expects="causal")
     assert {finding.probe for finding in report.findings} >= {"leak"}
-    assert statuses(report)["gradient"] == "passed"
+    assert statuses(report)["gradient"] == "not_applicable"  # a gradient of 0 cannot fail
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int32", "bool"])
