@@ -53,6 +53,9 @@ def test_doctests_of_pages(path: Path) -> None:
     assert not report, "".join(report)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning")
+@pytest.mark.filterwarnings("ignore:_compile flag on create_block_mask:DeprecationWarning")
 @pytest.mark.parametrize("path", pages_with("python"), ids=shown)
 def test_scripts_run(path: Path, mask_audit: MaskAudit, capsys: pytest.CaptureFixture[str]) -> None:
     """All of a page in turn, as one; a test among them is run as well."""

@@ -41,7 +41,12 @@ def test_every_message_of_audit_has_text_and_is_used() -> None:
     used = {code for code in used if re.fullmatch(r"[a-z_.]+", code) and not code.endswith(".")}
     texts = {code for code in messages("en") if code.startswith("audit.")}
     assert used <= texts
-    composed = ("audit.html.", "audit.variant.", "audit.verdict.")  # f"audit.html.{name}"
+    composed = (
+        "audit.html.",
+        "audit.variant.",
+        "audit.verdict.",
+        "audit.status.",
+    )  # f"audit.html.{name}"
     assert {code for code in texts - used if not code.startswith(composed)} == set()
     names = {text for path in SOURCES for text in constants(path)}
     short = {code.removeprefix(prefix) for prefix in composed for code in texts - used}

@@ -10,6 +10,14 @@ import torch
 
 import maskwright as mw
 from maskwright.auditing.huggingface import expected_masks, make_inputs
+from tests._helpers.more_architectures import (
+    EXCEPTIONS,
+    FALSE_ALARMS,
+    FLOATS,
+    MORE,
+    NOT_TESTED,
+    Sized,
+)
 from tests._helpers.sampling import ALL, subset_of_cases
 from tests._helpers.tiny_architectures import (
     ARCHITECTURES,
@@ -64,6 +72,49 @@ def test_healthy_model_is_ok(name: str, kind: str) -> None:
     check(report)
     if report.trace is not None and not model.config.is_encoder_decoder:
         compare(expected_masks(model, make_inputs(model)), report.trace, make_inputs(model))
+
+
+def models() -> set[str]:
+    """The model types that are audited."""
+    configs = {one.config for one in (*ARCHITECTURES.values(), *MORE.values())}
+    return configs | {one.sized.config for one in FLOATS.values()}
+
+
+def test_number_of_architectures() -> None:
+    assert len(models()) >= 150
+    assert len(ARCHITECTURES) + len(MORE) + len(FLOATS) >= 200
+
+
+def kinds_of(cases: dict[str, Any], every: int) -> list[tuple[str, str]]:
+    """A subset of the names with one attention each; with MASKWRIGHT_ALL_CASES, all with all."""
+    found = []
+    healthy = [name for name in cases if name not in {**EXCEPTIONS, **FALSE_ALARMS}]
+    for n, name in subset_of_cases([*enumerate(healthy)], every):
+        one = cases[name]
+        kinds = getattr(one, "sized", one).attention
+        found += [(name, kind) for m, kind in enumerate(kinds) if ALL or m == n % len(kinds)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "kind"), kinds_of(MORE, 12))
+def test_more_healthy_models_are_ok(name: str, kind: str) -> None:
+    report = mw.audit(MORE[name].build(kind), expects="auto", probes=MAIN)
+    assert not report.findings, str(report)
+    assert report.ok or name in NOT_TESTED, str(report)
+
+
+@pytest.mark.parametrize(("name", "kind"), kinds_of(FLOATS, 6))
+def test_healthy_models_of_speech_and_images_are_ok(name: str, kind: str) -> None:
+    one = FLOATS[name]
+    check(mw.audit(one.build(kind), one.inputs, expects=one.expects, probes=MAIN))
+
+
+@pytest.mark.parametrize("name", EXCEPTIONS)
+def test_exceptions_have_findings(name: str) -> None:
+    one: Any = FLOATS.get(name) or MORE[name]
+    inputs, expects = getattr(one, "inputs", None), getattr(one, "expects", "auto")
+    model = one.build("eager")
+    assert mw.audit(model, inputs, expects=expects, probes=MAIN).findings
 
 
 def compare(expects: Any, calls: Sequence[mw.AttentionCall], inputs: dict[str, Any]) -> None:
@@ -240,3 +291,52 @@ def test_true_positives(name: str) -> None:
     kind, probe, tiny = TRUE_POSITIVES[name]
     report = mw.audit(tiny.build(kind), expects="auto", probes=probe)
     assert report.findings, str(report)
+
+
+# ── bugs of transformers 5.22.2: docs/audit.md reproduces each without maskwright ─────────────
+
+
+def test_doge_with_flex_attention_has_no_causal_mask() -> None:
+    model = MORE["doge"].build("sdpa")
+    report = mw.audit(model, probes="paths")
+    assert any("flex" in finding.message for finding in report.findings), report
+    assert not mw.audit(model, probes=MAIN).findings
+
+
+def test_moshi_ignores_its_window_in_one_pass() -> None:
+    sizes = {"ffn_dim": 48, "sliding_window": 8}
+    report = mw.audit(Sized("MoshiForCausalLM", "MoshiConfig", sizes).build("sdpa"), probes=MAIN)
+    assert report.cause == "window-missing", report
+    assert {"leak", "steps"} <= {finding.probe for finding in report.findings}
+
+
+def test_depth_decoder_of_moshi_attends_to_the_future() -> None:
+    import transformers
+    from transformers.models.moshi.modeling_moshi import MoshiDepthDecoder
+
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    depth = {**sizes, "ffn_dim": 48, "head_dim": 8, "input_size": 32, "num_codebooks": 8}
+    config = transformers.MoshiConfig(
+        **sizes, ffn_dim=48, audio_vocab_size=50, depth_decoder_config=depth
+    ).depth_decoder_config
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = MoshiDepthDecoder(config).eval()
+    inputs = {"input_ids": torch.randint(3, 50, (2, 8)), "last_hidden_state": torch.randn(2, 8, 32)}
+    report = mw.audit(model, inputs, expects="causal", probes="leak")
+    assert report.cause == "future-visible", report
+    inputs["attention_mask"] = torch.ones(2, 8, dtype=torch.long)
+    assert not mw.audit(model, inputs, expects="causal", probes="leak").findings
+
+
+def test_yoso_ignores_its_mask() -> None:
+    model = Sized("YosoForMaskedLM", "YosoConfig", attention=EAGER).build("eager")
+    report = mw.audit(model, probes=("leak", "padding"))
+    assert {"leak", "padding"} <= {finding.probe for finding in report.findings}, report
+
+
+def test_funnel_depends_on_amount_of_padding() -> None:
+    sizes = {"block_sizes": [1, 1], "num_decoder_layers": 1, "d_head": 8}
+    model = Sized("FunnelForMaskedLM", "FunnelConfig", sizes, EAGER).build("eager")
+    report = mw.audit(model, probes=("padding",))
+    assert {finding.probe for finding in report.findings} == {"padding"}, report

@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -17,7 +18,9 @@ import _maskwright_pytest
 import maskwright as mw
 import maskwright.auditing  # what pytester sees imported first, it would forget, and torch too
 from maskwright.auditing import report_html
+from maskwright.auditing.probes import ProbeResult
 from maskwright.auditing.report import AuditFinding, AuditReport
+from maskwright.messages import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +51,9 @@ def stand_in(model: Any, inputs: Any = None, **options: Any) -> AuditReport:
     fault = AuditFinding("leak", "position 0 depends on position 1", "future-visible", "Hide it.")
     found = (fault,) if model == "sick" else ()
     told = str(options.get("expects", "auto"))
-    return AuditReport(found, (), told, passes=1, seconds=0.0, subject=model)
+    probe = ProbeResult("leak")
+    probe.add_case(Reason("audit.leak.tried", {"count": 1, "share": 1.0}))
+    return AuditReport(found, (probe,), told, passes=1, seconds=0.0, subject=model)
 
 
 @pytest.fixture
@@ -120,7 +125,70 @@ def test_collecting_writes_nothing(run: Callable[..., Any]) -> None:
 def test_another_ending_is_rejected(run: Callable[..., Any]) -> None:
     result = run("--mask-audit-report=audits.txt")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*audits.txt ends neither in .html nor in .json.*"])
+    result.stderr.fnmatch_lines(["*audits.txt*.html, .json, .xml, .sarif*"])
+
+
+def test_reports_for_continuous_integration(run: Callable[..., Any]) -> None:
+    run("--mask-audit-report=audits.xml")
+    root = ElementTree.fromstring(Path("audits.xml").read_text())
+    assert next(suite.get("name") for suite in root) == "test_models.py::test_healthy"
+    assert root.get("failures") == "2"
+    run("--mask-audit-report=audits.sarif")
+    [found] = json.loads(Path("audits.sarif").read_text())["runs"]
+    assert [result["ruleId"] for result in found["results"]] == ["future-visible"] * 2
+
+
+def test_baseline_fails_on_new_findings_only(
+    run: Callable[..., Any], pytester: pytest.Pytester
+) -> None:
+    run("--mask-audit-report=known.json").assert_outcomes(passed=3, failed=1)
+    run("--mask-audit-baseline=known.json").assert_outcomes(passed=4)
+    known = json.loads(Path("known.json").read_text())
+    known["audits"]["test_models.py::test_sick"]["findings"][0]["layer"] = "another"
+    Path("known.json").write_text(json.dumps(known))
+    result = run("--mask-audit-baseline=known.json")
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["*Not in the baseline:*", "*leak: future-visible: *"])
+
+
+@pytest.mark.parametrize("content", ["no json", "{}", '{"audits": 3}'])
+def test_baseline_that_is_no_report_is_rejected(run: Callable[..., Any], content: str) -> None:
+    Path("known.json").write_text(content)
+    result = run("--mask-audit-baseline=known.json")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--mask-audit-baseline known.json*"])
+    assert run("--mask-audit-baseline=absent.json").ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_marker_sets_options_and_selects(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def audit(*args: Any, **options: Any) -> AuditReport:
+        seen.append(options)
+        return stand_in(args[0])
+
+    monkeypatch.setattr(mw, "audit", audit)
+    pytester.makepyfile(
+        """
+        import pytest
+        pytestmark = pytest.mark.mask_audit(expects="causal", seed=1)
+
+        @pytest.mark.mask_audit(seed=2, check=False)
+        def test_marked(mask_audit):
+            mask_audit("sick", probes="leak")
+
+        def test_other():
+            pass
+        """,
+        test_unmarked="def test_fixture(mask_audit): mask_audit('healthy')\ndef test_other(): pass",
+    )
+    result = pytester.runpytest_inprocess(*PLUGIN, "-p", "no:xdist", "--strict-markers")
+    result.assert_outcomes(passed=4)
+    assert seen == [{"expects": "causal", "seed": 2, "probes": "leak"}, {}]
+    selected = pytester.runpytest_inprocess(*PLUGIN, "-p", "no:xdist", "-m", "mask_audit")
+    selected.assert_outcomes(passed=3, deselected=1)
 
 
 def test_good_file_stays_where_writing_fails(
@@ -145,7 +213,9 @@ def test_help_tells_of_both(run: Callable[..., Any]) -> None:
 CONFTEST = f"""
 from typing import Any
 import maskwright as mw
+from maskwright.auditing.probes import ProbeResult
 from maskwright.auditing.report import AuditFinding, AuditReport
+from maskwright.messages import Reason
 
 {inspect.getsource(stand_in)}
 mw.audit = stand_in

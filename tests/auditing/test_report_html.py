@@ -53,8 +53,10 @@ def finding(**changes: Any) -> AuditFinding:
 def report(*findings: AuditFinding, **changes: Any) -> AuditReport:
     tried = Reason("audit.leak.tried", {"count": 3, "share": 1.0})
     failure = Failure("leak", Symptom.LEAK, Reason("audit.reach.ignored"))
+    leak = ProbeResult("leak", failures=[failure] if findings else [])
+    leak.add_case(tried)
     answers = (
-        ProbeResult("leak", tried, [failure] if findings else []),
+        leak,
         skip("steps", "audit.steps.no_cache"),
     )
     given = {"answers": answers, "expected": "causal()", "passes": 12, "seconds": 0.5}

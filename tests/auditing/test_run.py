@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import maskwright as mw
+from maskwright.auditing.probes import Status
 
 T, DIM = 12, 8
 
@@ -83,6 +84,30 @@ def test_expects_may_be_text_or_name() -> None:
     for expects in ("causal", "causal()", "window(back=None)", mw.causal()):
         assert mw.audit(model, floats(), expects=expects, probes="leak").ok
     assert mw.audit(model_of(None), floats(), expects="bidirectional").ok
+
+
+def test_masks_per_layer_are_list_or_dict_by_module() -> None:
+    model = model_of(mw.causal(), mw.window(back=2))
+    assert mw.audit(model, floats(), expects=["causal", mw.window(back=2)]).ok
+    assert mw.audit(model, floats(), expects={"0": mw.causal(), "1": "window(back=2)"}).ok
+    report = mw.audit(model, floats(), expects=[mw.window(back=2), mw.window(back=2)])
+    assert report.layer == "0"
+    with pytest.raises(mw.ArgumentError, match=r"no mask for the layer '1'"):
+        mw.audit(model, floats(), expects={"0": mw.causal()})
+    with pytest.raises(mw.ArgumentError, match="no attention call was recorded"):
+        mw.audit(nn.Sequential(nn.Linear(DIM, DIM)), floats(), expects={"0": mw.causal()})
+
+
+def test_without_expectation_masks_are_proposed() -> None:
+    report = mw.audit(model_of(mw.causal(), mw.window(back=2)), floats(), probes=("leak", "batch"))
+    proposed = dict(report.proposed)
+    assert proposed == {"0": mw.causal(), "1": mw.window(back=2), "outputs": mw.causal()}
+    assert report.status is Status.NOT_TESTED
+    assert "behaves like" in report.verdict
+    of_function = mw.audit(lambda x: x.flip(1).cumsum(1).flip(1), floats(), probes="batch")
+    assert dict(of_function.proposed)["outputs"] == mw.causal().T
+    raises = mw.audit(nn.Linear(2, 2), floats())
+    assert raises.cause == "raises"
 
 
 def test_two_inputs_have_masks_of_their_own() -> None:
@@ -248,7 +273,8 @@ def test_chunks_end_where_later_keys_are_masked() -> None:
     prefixed = mw.causal() | mw.prefix(7)
     options: dict[str, Any] = {"step": step, "probes": "steps"}
     assert mw.audit(model_of(prefixed), floats(), expects=prefixed, **options).ok
-    assert mw.audit(model_of(None), floats(), expects="bidirectional", **options).ok
+    no_steps = mw.audit(model_of(None), floats(), expects="bidirectional", **options)
+    assert (no_steps.status, no_steps.ok) == (Status.NOT_APPLICABLE, False)
     assert not mw.audit(model_of(None), floats(), expects="causal", **options).ok
 
 
@@ -356,7 +382,6 @@ REFUSED = {
         lambda: mw.audit(len, (floats(),), expects="encoder-decoder"),
         "needs two inputs",
     ),
-    "not of transformers": (lambda: mw.audit(nn.Linear(2, 2), floats()), "reads the config"),
     "no inputs": (lambda: mw.audit(nn.Linear(2, 2), expects="causal"), "inputs may be omitted"),
 }
 

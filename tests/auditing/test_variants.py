@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import nn
 
 import maskwright as mw
+from maskwright.auditing.probes import Status
 from tests._helpers.tiny_architectures import ARCHITECTURES
 
 DIM, T = 8, 12
@@ -73,12 +74,14 @@ def test_model_that_cannot_be_compiled_gets_note() -> None:
         report, answer = paths_of(model, floats(), expects="causal")
         assert report.ok, report
         assert "compiled" not in str(answer.tried)
-        assert [str(note).split(",")[0] for note in answer.notes] == ["compiled: not run"]
+        not_run = [case for case in answer.cases if case.status is Status.NOT_RUN]
+        assert [str(case.what) for case in not_run] == ["compiled"]
+        assert "compiled: could not run" in str(report)
 
 
 def test_function_is_not_compiled() -> None:
     report, answer = paths_of(lambda x: x.cumsum(1), floats(), expects="causal")
-    assert (report.ok, answer.tried, answer.notes) == (True, None, [])
+    assert (report.status, answer.tried, answer.notes) == (Status.NOT_APPLICABLE, None, [])
 
 
 def test_failing_model_is_not_compiled() -> None:

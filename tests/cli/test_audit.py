@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -67,11 +68,46 @@ def test_audit_of_a_leaky_model_is_code_1_with_a_page_and_the_verdict(
     assert verdict.partition("（")[0] in (tmp_path / "report.html").read_text()
 
 
+def test_audit_for_continuous_integration(cli: RunCli, tmp_path: Path) -> None:
+    words = ("audit", "toys:leaky", "--expects", "causal()", "-n", "8", "--probes", "leak,reach")
+    assert cli(*words, "-o", "report.json").code == 1
+    assert cli(*words, "-o", "report.xml").code == 1
+    suites = ElementTree.fromstring((tmp_path / "report.xml").read_text())
+    assert [case.get("name") for case in suites[0]] == ["leak", "reach"]
+    assert suites.get("failures") == "2"
+    ran = cli(*words, "--baseline", "report.json", "-o", "audit.sarif")
+    assert ran.code == 0, ran.err
+    assert " 0 of them not in report.json" in ran.err
+    [found] = json.loads((tmp_path / "audit.sarif").read_text())["runs"]
+    assert {result["baselineState"] for result in found["results"]} == {"unchanged"}
+    place = found["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place["uri"] == "toys.py"
+
+
+def test_baseline_fails_on_new_findings_only(cli: RunCli, tmp_path: Path) -> None:
+    words = ("--expects", "causal()", "-n", "8", "--probes", "leak")
+    assert cli("audit", "toys:Toy", *words, "-o", "healthy.json").code == 0
+    ran = cli("audit", "toys:leaky", *words, "--baseline", "healthy.json")
+    assert ran.code == 1
+    assert "new: leak: " in ran.err
+    assert cli("audit", "toys:Toy", *words, "--baseline", "healthy.json").code == 0
+    (tmp_path / "broken.json").write_text("{}")
+    ran = cli("audit", "toys:Toy", *words, "--baseline", "broken.json")
+    assert ran.code == 2
+    assert "broken.json is not a report" in ran.err
+
+
+def test_audit_without_expected_mask_reports_what_the_model_behaves_like(cli: RunCli) -> None:
+    ran = cli("audit", "toys:Toy", "-n", "8", "--probes", "leak", "--format", "json")
+    assert ran.code == 3, ran.err
+    assert not json.loads(ran.out)["ok"]
+    assert "causal()" in ran.out
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
         ("toys:Tyo --expects causal()", "Tyo Toy"),
-        ("toys:Toy", "transformers"),
         ("toys:Toy --expects casual()", "casual causal"),
         ("toys:Toy --expects padding(lengths=[9]) -n 4", "--length 4 9"),
         ("toys:Toy --expects causal() --probes leek", "leek"),

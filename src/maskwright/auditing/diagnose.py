@@ -166,7 +166,7 @@ Diagnoser = Callable[[Failure, Evidence], Diagnosis]
 DIAGNOSERS: Final[dict[Symptom, Diagnoser]] = {
     **dict.fromkeys(Symptom, _diagnose_masks),  # all but the following
     Symptom.RAISES: partial(_diagnose_error, cause="raises"),
-    Symptom.NOT_DETERMINISTIC: partial(_diagnose_error, cause="raises"),
+    Symptom.NOT_DETERMINISTIC: partial(_diagnose_error, cause="not-deterministic"),
     Symptom.CACHE_RAISES: partial(_diagnose_error, cause="step-differs"),
     Symptom.DTYPE_OVERFLOW: partial(_diagnose_error, cause="fill-overflows"),
     Symptom.NOT_FINITE: partial(_diagnose_numbers, cause="not-finite"),
@@ -183,16 +183,16 @@ DIAGNOSERS: Final[dict[Symptom, Diagnoser]] = {
 # The causes of symptoms if the masks of all calls are right, or no call was recorded.
 CAUSES_WITHOUT_MASKS: Final = {
     Symptom.NO_DEPENDENCE: "too-narrow",
-    Symptom.PADDING_REMOVED: "positions-shifted",
     Symptom.PADDING_SIDE: "positions-shifted",
     Symptom.DOCUMENT_ALONE: "positions-shifted",
-    Symptom.ACROSS_BATCH: "attends-across-batch",
+    Symptom.ACROSS_BATCH: "mixes-sequences",
     Symptom.CACHE_MISMATCH: "step-differs",
+    Symptom.PREFIX: "length-dependent",
     Symptom.VARIANT_DIFFERS: "path-differs",
     Symptom.TRAINING_LEAK: "path-differs",
 }
+AMOUNT_SYMPTOMS: Final = (Symptom.PADDING_ADDED, Symptom.PADDING_REMOVED)
 BATCH_SYMPTOMS: Final = (
-    Symptom.PADDING_ADDED,
     Symptom.SEQUENCE_ALONE,
     Symptom.BATCH_ORDER,
     Symptom.BATCH_SIZE,
@@ -203,9 +203,11 @@ def _without_masks(failure: Failure, evidence: Evidence) -> str:
     if failure.symptom in CAUSES_WITHOUT_MASKS:
         return CAUSES_WITHOUT_MASKS[failure.symptom]
     own = evidence.own
+    left = bool(own.padding[:, 0].any())
+    if failure.symptom in AMOUNT_SYMPTOMS:  # padding on the right shifts no position
+        return "positions-shifted" if left else "length-dependent"
     if failure.symptom in BATCH_SYMPTOMS:
-        left = bool(own.padding[:, 0].any())
-        return "positions-shifted" if left else "attends-across-batch"
+        return "positions-shifted" if left else "mixes-sequences"
     length = evidence.tested.length()
     calls = own_calls(evidence.calls)
     if calls and all(call.visible.shape[-2:] == (length, length) for call in calls):
@@ -217,14 +219,14 @@ def _by_positions(failure: Failure, own: Expectation) -> str:
     """What is missing, from the positions of an output and an input alone."""
     b, i, j = failure.where.batch or 0, failure.where.output, failure.where.input
     if i is None or j is None:
-        return "mask-missing"
+        return "depends-on-masked"
     if own.padding[b, j]:
         return "padding-visible"
     lost = [code_if_missing(term) for term in terms_of(own.mask)]
     if "future-visible" in lost and j > i:
         return "future-visible"
-    others = (code for code in lost if code not in ("padding-visible", "future-visible"))
-    return next(others, "mask-missing")
+    others = ("padding-visible", "future-visible", "mask-missing")
+    return next((code for code in lost if code not in others), "depends-on-masked")
 
 
 # ── other runs of the model ───────────────────────────────────────────────────────────────────
@@ -500,11 +502,15 @@ class MaskDiagnoser:
         def known(cells: BoolArray) -> bool:
             return any(np.array_equal(cells, other) for other in allowed)
 
-        differ = any(
-            not np.array_equal(seen[b, 0], seen[b, h]) for b in range(batch) for h in range(heads)
-        )
-        if differ and all(known(seen[b, h]) for b in range(batch) for h in range(heads)):
-            return "batch-on-heads"
+        cells = [(b, h) for b in range(batch) for h in range(heads)]
+        differ = any(not np.array_equal(seen[b, 0], seen[b, h]) for b, h in cells)
+        # The mask of sequence n for head n, or for the n-th of all heads.
+        for step in (0, heads):
+            same = [
+                np.array_equal(seen[b, h], allowed[(b * step + h) % self.batch]) for b, h in cells
+            ]
+            if differ and all(same):
+                return "batch-on-heads"
         if batch == self.batch and not differ:
             own = all(np.array_equal(seen[b, 0], allowed[b]) for b in range(batch))
             if not own and all(known(seen[b, 0]) for b in range(batch)):

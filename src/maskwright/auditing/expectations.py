@@ -7,20 +7,22 @@ much of a position must arrive follows from its share under uniform attention.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maskwright.core.atoms import causal, everything
+from maskwright.core.atoms import causal, dense, everything
 from maskwright.core.atoms.tokens import Documents, Padding
 from maskwright.core.expr import And, Mask, find
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
+from maskwright.recognition import recognize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from maskwright.core.validate import BoolArray
     from maskwright.tracing import AttentionCall
@@ -38,6 +40,58 @@ class SubsetOf:
 
     def __repr__(self) -> str:
         return f"a subset of {self.mask!r}"
+
+
+def some(mask: Mask | str) -> SubsetOf:
+    """The expectation of a layer that chooses keys: at most this mask, reach is not required.
+
+    Args:
+        mask: The mask from which the layer chooses, or its text.
+
+    Returns:
+        A value for `audit(expects=...)`, alone or as one of its layers.
+
+    Raises:
+        ArgumentError: If it is not a mask.
+        TextError: If it is text that is not a mask.
+
+    >>> from maskwright.auditing import some
+    >>> some("causal()")
+    a subset of causal()
+    """
+    found = read_expects(mask)
+    if not isinstance(found, Mask):
+        raise ArgumentError(f"some: mask is {describe_type(mask)}. Pass a mask, or its text.")
+    return SubsetOf(found)
+
+
+@dataclass(frozen=True)
+class ByLayer:
+    """The masks of layers by the names of their modules, or of modules that contain them."""
+
+    masks: Mapping[str, Mask | SubsetOf]
+
+    def of_calls(self, calls: Sequence[AttentionCall]) -> tuple[Mask | SubsetOf, ...]:
+        """The mask of each call.
+
+        Raises:
+            ArgumentError: If a call is in none of the modules, or there are no calls.
+        """
+        found = []
+        for call in calls:
+            inside = [k for k in self.masks if f"{call.layer}.".startswith(f"{k}." if k else "")]
+            if not inside:
+                raise ArgumentError(
+                    f"audit: expects has no mask for the layer {call.layer!r}; it has "
+                    f"{', '.join(map(repr, self.masks))}. Add it, or a module that contains it."
+                )
+            found.append(self.masks[max(inside, key=len)])
+        if not found:
+            raise ArgumentError(
+                "audit: expects has masks by layer, and no attention call was recorded. Pass one mask "
+                "for all layers."
+            )
+        return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +123,11 @@ class Expectation:
         """The cells that are visible in some layer."""
         visible: BoolArray = np.logical_or.reduce(self.cells)
         return visible
+
+    @property
+    def masks_some(self) -> bool:
+        """Whether some position is masked from a tested output."""
+        return bool((~self.closure & self.judged[:, :, None]).any())
 
     @cached_property
     def closure(self) -> BoolArray:
@@ -154,7 +213,7 @@ def expect(
 
 
 def read_expects(expects: Any) -> Any:
-    """Checks the argument `expects`: a mask or its text, a dict of masks, or a name.
+    """Checks the argument `expects`: a mask or its text, a list or dict of masks, or a name.
 
     Raises:
         ArgumentError: If it is none of these.
@@ -162,9 +221,14 @@ def read_expects(expects: Any) -> Any:
     """
     if isinstance(expects, dict):
         return {name: _read_mask(name, mask) for name, mask in expects.items()}
-    if isinstance(expects, Mask):
+    if isinstance(expects, (list, tuple)) and expects:
+        return tuple(_read_mask(n, mask) for n, mask in enumerate(expects))
+    if isinstance(expects, (Mask, SubsetOf)):
         return expects
     if isinstance(expects, str):
+        inner = re.fullmatch(r"\s*some\((.*)\)\s*", expects, re.DOTALL)
+        if inner is not None:
+            return some(inner[1])
         if expects == "causal":
             return causal()
         if expects == "bidirectional":
@@ -175,16 +239,44 @@ def read_expects(expects: Any) -> Any:
 
         return parse(expects)
     raise ArgumentError(
-        f"audit: expects is {describe_type(expects)}. Pass a mask, a dict of masks, or one of "
+        f"audit: expects is {describe_type(expects)}. Pass a mask, a dict of masks, a list of masks, "
+        "one for each layer, or one of "
         f"{', '.join(NAMES)}."
     )
 
 
-def _read_mask(name: Any, expects: Any) -> Mask:
+def _read_mask(name: Any, expects: Any) -> Mask | SubsetOf:
     found = read_expects(expects) if isinstance(expects, str) else expects
-    if not isinstance(found, Mask):
+    if not isinstance(found, (Mask, SubsetOf)):
         raise ArgumentError(f"audit: expects[{name!r}] is {describe_type(found)}. Pass a mask.")
     return found
+
+
+def propose(
+    calls: Sequence[AttentionCall], moved: BoolArray, length: int
+) -> tuple[Any, tuple[tuple[str, Mask | None], ...]]:
+    """The masks that a model behaves like: an expectation, and the masks of layers and outputs.
+
+    Args:
+        calls: The attention calls of one pass.
+        moved: (batch, outputs, inputs), which output depends on which input.
+        length: Number of positions.
+
+    Returns:
+        What to pass as `expects`: the masks of the layers if all were recognized, else that of the
+        outputs; and the name and mask of each layer and of "outputs", None if not recognized.
+    """
+    own = [call for call in own_calls(calls) if call.visible.shape[-2:] == (length, length)]
+    layers = tuple((call.layer, call.mask) for call in own)
+    try:
+        outputs = recognize(moved[:, None], polarity="keep", axes="bhqk").mask
+    except Exception:  # cells that no expression describes
+        outputs = None
+    masks = tuple(mask for _, mask in layers if mask is not None)
+    found: Any = dense(moved[:, None]) if outputs is None else outputs
+    if masks and len(masks) == len(layers):
+        found = masks if len(set(masks)) > 1 else masks[0]
+    return found, (*layers, ("outputs", outputs))
 
 
 def terms_of(mask: Mask) -> tuple[Mask, ...]:

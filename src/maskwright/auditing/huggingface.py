@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from maskwright.auditing.expectations import SubsetOf
-from maskwright.auditing.model_under_test import accepts_argument
+from maskwright.auditing.model_under_test import SIGNALS, accepts_argument
 from maskwright.core.atoms import causal, chunks, dense, everything, padding, window
 from maskwright.errors import ArgumentError
 
@@ -24,7 +24,16 @@ BATCH: Final = 2
 NUM_PADDED: Final = 7  # positions of padding in the second sequence
 SPECIAL_IDS: Final = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 LAYER_TYPES: Final = ("layer_types", "attention_layers", "layers_block_type")  # config attributes
+CAUSAL_TEXT_ENCODERS: Final = (  # model types of CLIP, whose configs do not say that they are causal
+    *("clip_text_model", "clipseg_text_model", "groupvit_text_model", "metaclip_2_text_model"),
+    *("owlvit_text_model", "owlv2_text_model", "xclip_text_model", "aimv2_text_model"),
+)
 SLIDING: Final = ("sliding_attention", "local", "attention")  # layer types that have the window
+FULL: Final = (  # layer types that may attend to everything before, or read it in a state
+    *("full_attention", "global", "linear_attention", "mamba", "mamba2", "recurrent", "conv"),
+    *("moe", "mlp", "hybrid", "m", "a", "attn"),
+)
+SELECTING: Final = ("index_topk", "index_topk_blocks", "sparse_attention_config")  # attributes
 
 
 def is_transformers_model(model: Any) -> bool:
@@ -47,7 +56,13 @@ def make_inputs(model: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
             "Pass a tensor, a tuple of arguments, or a dict of keyword arguments."
         )
     config = model.config.get_text_config()
-    vocab_size = int(config.vocab_size)
+    vocab_size = getattr(config, "vocab_size", None)
+    main = getattr(model, "main_input_name", "input_ids")
+    if not isinstance(vocab_size, int) or (main in SIGNALS and not model.config.is_encoder_decoder):
+        raise ArgumentError(
+            f"audit: {type(model).__name__} reads {main}, which the audit does not generate. "
+            "Pass inputs, and output= if the outputs are not one per position."
+        )
     special = {getattr(config, name, None) for name in SPECIAL_IDS}
     plain = [n for n in range(min(3, vocab_size - 1), vocab_size) if n not in special]
     generator = torch.Generator().manual_seed(0)
@@ -113,6 +128,9 @@ def expected_masks(model: Any, inputs: Any = None) -> Any:
     if isinstance(given, torch.Tensor) and given.dim() == 2 and bool((given == 0).any()):
         keep = given.bool().cpu()
     real = None if keep is None else padding(keep=keep.numpy())
+    signals = [name for name in SIGNALS if isinstance(inputs, dict) and name in inputs]
+    if config.is_encoder_decoder and signals:
+        return {"decoder_input_ids": causal()}
     if config.is_encoder_decoder:
         source = everything() if real is None else real
         # An output at the end of a sequence depends on all of it.
@@ -121,7 +139,10 @@ def expected_masks(model: Any, inputs: Any = None) -> Any:
     if getattr(config, "model_type", None) == "reformer":
         layers = _reformer_layers(model, inputs)
     else:
-        layers = _layers(model, config.get_text_config(), keep)
+        try:
+            layers = _layers(model, config.get_text_config(), keep)
+        except Exception:  # a config of another kind: what is not known is not required
+            layers = [SubsetOf(causal() if is_causal(model) else everything())]
     masks = tuple(mask if real is None else _with_padding(mask, real) for mask in layers)
     return masks if len(set(masks)) > 1 else masks[0]
 
@@ -153,14 +174,22 @@ def _layers(model: Any, config: Any, keep: torch.Tensor | None) -> list[Mask | S
     own: Mask = causal() if is_causal(model) else everything()
     sliding = _sliding_window(config, own)
     types = next((found for name in LAYER_TYPES if (found := getattr(config, name, None))), None)
-    if not types:
+    if any(getattr(config, name, None) for name in SELECTING) or "block_sparse" in (
+        getattr(config, "attention_type", None),
+        getattr(config, "attn_type", None),
+    ):
+        return [SubsetOf(own)]  # an indexer chooses the keys, or blocks are drawn at random
+    if not isinstance(types, (list, tuple)) or not types:
         return [sliding if getattr(config, "use_sliding_window", True) else own]
     size = getattr(config, "attention_chunk_size", None)
     chunked = own & _chunks(int(size), keep) if size else own
-    return [
-        sliding if name in SLIDING else chunked if name == "chunked_attention" else own
-        for name in types
-    ]
+    masks: dict[str, Mask | SubsetOf] = {
+        **dict.fromkeys(SLIDING, sliding),
+        **dict.fromkeys(FULL, own),
+        "chunked_attention": chunked,
+    }
+    # A layer of a type that is not known may attend to less.
+    return [masks.get(name, SubsetOf(own)) for name in types]
 
 
 def _sliding_window(config: Any, own: Mask) -> Mask:
@@ -192,7 +221,7 @@ def is_causal(model: Any) -> bool:
     or other models in its source file: if these only generate, it is causal.
     """
     config = model.config.get_text_config()
-    if getattr(model.config, "is_decoder", False):
+    if getattr(model.config, "is_decoder", False) or config.model_type in CAUSAL_TEXT_ENCODERS:
         return True
     if _is_bidirectional(config):
         return False

@@ -1,14 +1,15 @@
 """`ModelUnderTest`: a model with its inputs, which can be run, sliced, reordered and changed.
 
-Whatever the model takes and returns, a probe works with outputs (batch, positions, features) in
-float64. Ids are changed at the output of the embedding that reads them, so that padding stays
-padding; without such an embedding they are replaced by other ids.
+Whatever the model takes and returns, a probe works with outputs (batch, positions, features). Ids
+are changed at the output of the embedding that reads them, so that padding stays padding; without
+such an embedding they are replaced by other ids.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
@@ -26,6 +28,8 @@ from maskwright.errors import ArgumentError
 
 Key = str | int  # of an input: its keyword, or its index
 Inputs = dict[Key, Any]
+HALF_DTYPES: Final = (torch.bfloat16, torch.float16)
+SIGNALS: Final = ("input_features", "input_values", "pixel_values", "pixel_values_videos")
 OUTPUT_NAMES: Final = ("logits", "last_hidden_state", "prediction_logits", "sample")
 
 
@@ -53,6 +57,8 @@ class ModelUnderTest:
     embeddings: dict[Key, nn.Embedding | None] = field(default_factory=dict)
     caller: str = "audit"  # for error messages
     scalar_outputs: bool = False  # an output of two axes is (batch, positions)
+    cast: torch.dtype | None = None  # the dtype that the weights are cast to while the model runs
+    by_layer: bool = False  # the weights are cast layer by layer, to save memory
 
     @property
     def module(self) -> nn.Module | None:
@@ -79,7 +85,7 @@ class ModelUnderTest:
     # ── running ───────────────────────────────────────────────────────────────────────────────
 
     def run(self, inputs: Inputs | None = None, change: Change | None = None) -> torch.Tensor:
-        """Returns the output, (batch, positions, features) in float64."""
+        """Returns the output, (batch, positions, features), in its own dtype."""
         with torch.no_grad():
             return self.read_output(self.call(inputs, change))
 
@@ -95,12 +101,19 @@ class ModelUnderTest:
         if change is not None:
             edited = self.edited(given, change.name, partial(self.changed, change=change))
         self.passes += 1
-        with edited, fixed_seed(self.seed):
+        with edited, self.casting(), fixed_seed(self.seed):
             args = [given[n] for n in sorted(key for key in given if isinstance(key, int))]
             kwargs = {key: x for key, x in given.items() if isinstance(key, str)}
             if variant is not None:
                 return variant(self.model, *args, **kwargs)
             return self.model(*args, **kwargs)
+
+    def casting(self) -> Any:
+        """The context in which the model is called: layers may be cast while they run."""
+        if self.cast is None or self.module is None:
+            return nullcontext()
+        layers = list(_layers_of(self.module)) if self.by_layer else [self.module]
+        return _cast_weights(layers, self.cast)
 
     def run_variant(self, variant: Callable[..., Any]) -> torch.Tensor:
         """Returns the output of another way to call the model."""
@@ -112,14 +125,14 @@ class ModelUnderTest:
         return self.output(result) if self.output is not None else first_tensor(result)
 
     def read_output(self, result: Any) -> torch.Tensor:
-        """The output in what the model returned, (batch, positions, features) in float64."""
+        """The output in what the model returned, (batch, positions, features)."""
         found = self.pick_output(result)
         if not isinstance(found, torch.Tensor) or found.dim() < 2:
             raise ArgumentError(
                 f"{self.caller}: the model returned {describe_type(result)}, which contains no tensor "
                 "(batch, positions, ...). Pass output=, a function that selects it from the result."
             )
-        return self.with_features(found.detach()).double()
+        return self.with_features(found.detach())
 
     def with_features(self, output: torch.Tensor) -> torch.Tensor:
         """An output as (batch, positions, features)."""
@@ -175,7 +188,18 @@ class ModelUnderTest:
 
     def changeable(self, name: Key, padding: torch.Tensor) -> torch.Tensor:
         """The positions that can be changed without turning padding into tokens."""
-        return ~padding if self.has_ids(name) else torch.ones_like(padding)
+        by_ids = self.has_ids(name) and not self._has_padding_mask(name, padding)
+        return ~padding if by_ids else torch.ones_like(padding)
+
+    def _has_padding_mask(self, name: Key, padding: torch.Tensor) -> bool:
+        """Whether another input is the padding mask of this one, so that ids do not decide."""
+        return any(
+            isinstance(x, torch.Tensor)
+            and x.shape == padding.shape
+            and self._belongs_to(key, name)
+            and torch.equal(x.cpu().bool(), ~padding)
+            for key, x in self.inputs.items()
+        )
 
     # ── selecting sequences and positions ─────────────────────────────────────────────────────
 
@@ -193,12 +217,23 @@ class ModelUnderTest:
         }
 
     def _has_batch_axis(self, x: Any) -> bool:
-        return (
+        """Whether the first axis of a tensor is the batch; lengths (batch,) have one too."""
+        if not isinstance(x, torch.Tensor) or not x.dim() or x.shape[0] != self.batch:
+            return False
+        if x.dim() == 1:
+            return not x.is_floating_point() and self.batch != self.length()
+        return tuple(x.shape) != (self.length(), self.length())
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether an input counts positions: lengths, or offsets of packed sequences."""
+        return any(
             isinstance(x, torch.Tensor)
-            and x.dim() > 1
-            and x.shape[0] == self.batch
-            and (self.batch > 1 or x.shape[0] == 1)
-            and tuple(x.shape) != (self.length(), self.length())
+            and x.dim() == 1
+            and not x.is_floating_point()
+            and x.dtype != torch.bool
+            and x.shape[0] != self.length()
+            for x in self.inputs.values()
         )
 
     def select_positions(self, name: Key, keep: list[int], inputs: Inputs | None = None) -> Inputs:
@@ -217,7 +252,7 @@ class ModelUnderTest:
             return []
         if key == name:
             return [1]
-        if not self._belongs_to(key, name):
+        if is_signal(key, x) or not self._belongs_to(key, name):
             return []
         if x.dim() == 1:
             return [0] if x.shape[0] == length else []
@@ -270,7 +305,9 @@ def make_model_under_test(
     found = (
         names
         or tuple(
-            name for name, x in given.items() if isinstance(x, torch.Tensor) and _has_positions(x)
+            name
+            for name, x in given.items()
+            if isinstance(x, torch.Tensor) and _has_positions(x) and not is_signal(name, x)
         )[:1]
     )
     for name in names:
@@ -290,11 +327,11 @@ def make_model_under_test(
     )
 
 
-def find_embeddings(tested: ModelUnderTest) -> None:
-    """Finds the embeddings that read the ids, by running the model once."""
+def find_embeddings(tested: ModelUnderTest) -> Any:
+    """Finds the embeddings that read the ids, by running the model once; returns what it returns."""
     module = tested.module
     if module is None:
-        return
+        return tested.call()
     reads: list[tuple[nn.Embedding, Any]] = []
 
     def read(embedding: Any, args: Any) -> None:
@@ -304,11 +341,13 @@ def find_embeddings(tested: ModelUnderTest) -> None:
         for part in module.modules():
             if isinstance(part, nn.Embedding):
                 hooks.enter_context(part.register_forward_pre_hook(read))
-        tested.run()
+        with torch.no_grad():
+            result = tested.call()
     for name in tested.embeddings:
         ids = tested.inputs[name]
         if not ids.is_floating_point():
             tested.embeddings[name] = next((m for m, read in reads if same_ids(read, ids)), None)
+    return result
 
 
 def has_scalar_outputs(tested: ModelUnderTest, out: torch.Tensor) -> bool:
@@ -338,6 +377,11 @@ def _read_inputs(inputs: Any, caller: str) -> Inputs:
 
 def _has_positions(x: torch.Tensor) -> bool:
     return bool(x.dim() == 3 if x.is_floating_point() else x.dim() == 2 and x.dtype != torch.bool)
+
+
+def is_signal(name: Key, x: torch.Tensor) -> bool:
+    """Whether an input is audio or images, whose axes are not the positions of tokens."""
+    return x.is_floating_point() and str(name) in SIGNALS
 
 
 def same_ids(read: Any, ids: Any) -> bool:
@@ -385,7 +429,7 @@ def first_tensor(result: Any) -> torch.Tensor | None:
 def to_dtype(tested: ModelUnderTest, dtype: torch.dtype) -> ModelUnderTest | None:
     """A copy of the model and its inputs in another dtype; None if it cannot be made."""
     module = tested.module
-    if module is None:
+    if module is None or tested.cast is not None:
         return None
     try:
         other = copy.deepcopy(module).to(dtype)
@@ -403,6 +447,95 @@ def to_dtype(tested: ModelUnderTest, dtype: torch.dtype) -> ModelUnderTest | Non
             assert isinstance(found, nn.Embedding)
             twin.embeddings[name] = found
     return twin
+
+
+def in_float32(tested: ModelUnderTest) -> ModelUnderTest | None:
+    """A model in half precision, computed in float32: a copy, or layer by layer to save memory.
+
+    None if the model is not in half precision, or does not run in float32.
+    """
+    module = tested.module
+    weights = [] if module is None else [w for w in module.parameters() if w.is_floating_point()]
+    if not any(w.dtype in HALF_DTYPES for w in weights):
+        return None
+    needed = 4 * sum(w.numel() for w in weights)
+    makers: list[Callable[[], ModelUnderTest | None]] = [
+        partial(to_dtype, tested, torch.float32),
+        partial(cast_while_running, tested, torch.float32),
+        partial(cast_while_running, tested, torch.float32, by_layer=True),
+    ]
+    for make in makers if 2 * needed < free_memory(weights[0].device) else makers[2:]:
+        other = make()
+        try:
+            if other is not None and other.run().dtype not in HALF_DTYPES:
+                return other
+        except Exception:  # a model that runs in its own dtype only
+            continue
+        finally:
+            if other is not None:
+                tested.passes += other.passes
+                other.passes = 0
+    return None
+
+
+def cast_while_running(
+    tested: ModelUnderTest, dtype: torch.dtype, by_layer: bool = False
+) -> ModelUnderTest | None:
+    """The same model, whose weights are cast while it runs: for models that cannot be copied."""
+    if tested.module is None or tested.cast is not None:
+        return None
+    inputs = {name: _cast(x, dtype) for name, x in tested.inputs.items()}
+    return tested.copy_with(inputs=inputs, cast=dtype, by_layer=by_layer)
+
+
+def free_memory(device: torch.device) -> float:
+    """The free memory of a device, in bytes; unlimited if it is not known."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+@contextmanager
+def _cast_weights(layers: list[nn.Module], dtype: torch.dtype) -> Iterator[None]:
+    """Casts the weights and inputs of each layer while it runs; its outputs stay as they are."""
+    kept: dict[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    def enter(layer: nn.Module, args: Any, kwargs: Any) -> Any:
+        held = [x for x in (*layer.parameters(), *layer.buffers()) if x.is_floating_point()]
+        kept[layer] = [(x, x.data) for x in held]
+        for x in held:
+            x.data = x.data.to(dtype)
+        cast = partial(_cast, dtype=dtype)
+        return tree_map(cast, args), tree_map(cast, kwargs)
+
+    def leave(layer: nn.Module, *_: Any) -> None:
+        for x, data in kept.pop(layer, ()):
+            x.data = data
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            before = layer.register_forward_pre_hook(enter, with_kwargs=True)
+            hooks.enter_context(before)
+            hooks.enter_context(layer.register_forward_hook(leave, always_call=True))
+        yield
+
+
+def _layers_of(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers of a model: the items of its lists of modules, and other modules with weights."""
+    if isinstance(module, nn.ModuleList):
+        yield from module
+    elif any(True for _ in module.parameters(recurse=False)):
+        yield module
+    else:
+        for child in module.children():
+            yield from _layers_of(child)
+
+
+def _cast(x: Any, dtype: torch.dtype) -> Any:
+    return x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
 def forward_parameters(model: Any) -> Mapping[str, inspect.Parameter]:

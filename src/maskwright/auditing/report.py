@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from maskwright.auditing.probes import Status
+from maskwright.core.expr import brief
 from maskwright.errors import AuditError, TruthError
 from maskwright.linting.codes import CODES, fix_of, meaning_of
 from maskwright.messages import Reason, render
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
 
     from maskwright.auditing.diagnose import Diagnosis
     from maskwright.auditing.probes import Failure, ProbeResult
+    from maskwright.core.expr import Mask
     from maskwright.core.validate import BoolArray
     from maskwright.tracing import Trace
 
 # Causes that name a symptom only; another cause in the same report is more likely.
 UNSPECIFIC: Final = (
     *("path-differs", "step-differs", "not-finite", "dtype-differs", "not-through-attention"),
-    *("too-narrow", "raises"),
+    *("too-narrow", "raises", "length-dependent", "mixes-sequences", "depends-on-masked"),
 )
 
 
@@ -133,6 +136,8 @@ class AuditFinding:
 class AuditReport:
     """The result of `audit`. `.ok` says whether the model respects its mask; tests call `assert_ok()`.
 
+    `.ok` is True only if every probe that applies to the model was able to fail, and passed.
+
     Args:
         findings: What is wrong.
         answers: The result of each probe.
@@ -144,6 +149,8 @@ class AuditReport:
         allowed: What each output may depend on, (batch, outputs, inputs).
         judged: The outputs that were tested, (batch, outputs).
         measured: How far each output moved when an input was changed, (batch, outputs, inputs).
+        proposed: Without an expectation: the mask that each layer, and the last entry, "outputs",
+            behaves like; None if it was not recognized.
 
     >>> import torch, maskwright as mw
     >>> report = mw.audit(torch.cumsum, {"input": torch.randn(2, 5, 3), "dim": 1}, expects="causal")
@@ -152,7 +159,7 @@ class AuditReport:
     >>> report.assert_ok()
     >>> later = mw.audit(lambda x: x.flip(1), torch.randn(1, 4, 2), expects="causal")
     >>> later.ok, later.cause, later.layer, len(later.by_cause)
-    (False, 'future-visible', None, 1)
+    (False, 'future-visible', None, 2)
     >>> later.verdict, later.expects
     ('model does not respect causal()', 'causal()')
     >>> later.verdict_in("zh")
@@ -161,6 +168,10 @@ class AuditReport:
     'model 不遵守 causal()'
     >>> later.as_dict()["ok"], len(later.to_json()) > 100, "<h1>" in later.to_html()
     (False, True, True)
+    >>> report.exit_code, later.exit_code
+    (0, 1)
+    >>> "<testcase" in later.to_junit(), '"version": "2.1.0"' in later.to_sarif()
+    (True, True)
     """
 
     findings: tuple[AuditFinding, ...]
@@ -173,6 +184,7 @@ class AuditReport:
     allowed: BoolArray | None = field(default=None, repr=False)
     judged: BoolArray | None = field(default=None, repr=False)
     measured: npt.NDArray[np.float64] | None = field(default=None, repr=False)
+    proposed: tuple[tuple[str, Mask | None], ...] = ()
 
     @property
     def expects(self) -> str:
@@ -180,9 +192,28 @@ class AuditReport:
         return _text(self.expected, "en")
 
     @property
+    def status(self) -> Status:
+        """The result of all probes: passed only if every one that applies passed.
+
+        >>> import torch, maskwright as mw
+        >>> mw.audit(lambda x: x.cumsum(1), torch.randn(1, 4, 2), expects="causal").status
+        <Status.PASSED: 'passed'>
+        """
+        found = [result.status for result in self.answers]
+        if self.findings:
+            return Status.FAILED
+        order = (Status.NOT_RUN, Status.NOT_TESTED, Status.PASSED)
+        return next((status for status in order if status in found), Status.NOT_APPLICABLE)
+
+    @property
     def ok(self) -> bool:
-        """Whether no probe failed."""
-        return not self.findings
+        """Whether every probe that applies to the model was able to fail, and passed."""
+        return self.status is Status.PASSED
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command line: 0 passed, 1 failed, 3 if there is no result."""
+        return {Status.PASSED: 0, Status.FAILED: 1}.get(self.status, 3)
 
     @property
     def verdict(self) -> str:
@@ -191,9 +222,14 @@ class AuditReport:
 
     def verdict_in(self, lang: str) -> str:
         """The verdict in a language."""
-        tested = not self.answers or any(not result.skipped for result in self.answers)
-        code = "fails" if self.findings else "ok" if tested else "not_tested"
-        params = {"subject": self.subject, "expects": self.expected}
+        open_probes = [result.probe for result in self.answers if not result.status.conclusive]
+        params = {
+            "subject": self.subject,
+            "expects": self.expected,
+            "probes": ", ".join(open_probes),
+        }
+        proposed = self.proposed and self.status is not Status.FAILED
+        code = "proposed" if proposed else self.status.value
         return render(Reason(f"audit.verdict.{code}", params), lang)
 
     @property
@@ -217,7 +253,7 @@ class AuditReport:
         return tuple(map(tuple, groups.values()))
 
     def assert_ok(self) -> None:
-        """Raises an `AuditError` with the report as its message if there are findings."""
+        """Raises an `AuditError` with the report as its message unless the audit passed."""
         if not self.ok:
             raise AuditError(str(self))
 
@@ -238,30 +274,49 @@ class AuditReport:
                 probes = dict.fromkeys(other.probe for other in others)
                 params = {"count": len(others) + 1, "probes": ", ".join(probes)}
                 lines.append(render(Reason("audit.report.also", params), lang))
-        for result in self.answers:
-            sign = "–" if result.skipped else "✗" if result.failures else "✓"
-            lines.append(f"  {sign} {result.probe}: {result.describe(lang)}")
+        for name, mask in self.proposed:
+            shown = Reason("audit.unrecognized") if mask is None else brief(mask)
+            lines.append(
+                render(
+                    Reason("audit.proposed", {"name": name or self.subject, "mask": shown}), lang
+                )
+            )
+        lines += [f"  {r.status.sign} {r.probe}: {r.describe(lang)}" for r in self.answers]
         return "\n".join(lines)
 
     def as_dict(self, lang: str = "en") -> dict[str, Any]:
         """The report as plain data, for JSON."""
         return {
             "ok": self.ok,
+            "status": self.status.value,
             "subject": self.subject,
             "expects": _text(self.expected, lang),
             "cause": self.cause,
             "layer": self.layer,
             "passes": self.passes,
             "seconds": round(self.seconds, 3),
+            "proposed": [
+                {"layer": name, "mask": None if mask is None else str(mask)}
+                for name, mask in self.proposed
+            ],
             "findings": [finding.as_dict(lang) for finding in self.findings],
             "probes": [
                 {
                     "probe": result.probe,
+                    "status": result.status.value,
                     "tried": "" if result.tried is None else _text(result.tried, lang),
-                    "skipped": result.skipped,
-                    "ok": not result.failures,
                     "passes": result.passes,
-                    "worst": result.worst if result.worst < float("inf") else None,
+                    "worst": _finite(result.worst),
+                    "limit": _finite(result.limit),
+                    "sensitivity": _finite(result.sensitivity),
+                    "cases": [
+                        {
+                            "case": _text(case.what, lang),
+                            "status": case.status.value,
+                            "why": None if case.why is None else _text(case.why, lang),
+                        }
+                        for case in result.cases
+                    ],
                     "notes": [_text(note, lang) for note in result.notes],
                 }
                 for result in self.answers
@@ -271,6 +326,18 @@ class AuditReport:
     def to_json(self, lang: str = "en") -> str:
         """The report as JSON."""
         return json.dumps(self.as_dict(lang), indent=2, ensure_ascii=False)
+
+    def to_junit(self, lang: str = "en") -> str:
+        """The report as JUnit XML: one test case per probe."""
+        from maskwright.auditing.report_ci import junit
+
+        return junit({self.subject: self.as_dict(lang)})
+
+    def to_sarif(self, lang: str = "en") -> str:
+        """The report as SARIF 2.1.0: one result per finding."""
+        from maskwright.auditing.report_ci import sarif
+
+        return sarif({self.subject: self.as_dict(lang)})
 
     def to_html(self, lang: str = "en") -> str:
         """The report as a self-contained HTML page."""
@@ -291,6 +358,11 @@ class AuditReport:
         from maskwright.auditing.report_html import report_section
 
         return report_section(self.subject, self).body
+
+
+def _finite(value: float | None) -> float | None:
+    """A number that JSON can hold."""
+    return None if value is None or not abs(value) < float("inf") else value
 
 
 def _text(value: str | Reason, lang: str) -> str:

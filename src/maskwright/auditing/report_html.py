@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from maskwright import __version__
+from maskwright.auditing.probes import Status
 from maskwright.draw import svg
 from maskwright.draw.html import page
 from maskwright.draw.scene import Grid, Kind, Scene, legend_of
@@ -53,7 +54,7 @@ def report_page(report: AuditReport, lang: str = "en") -> str:
 
     >>> from maskwright.auditing.report import AuditReport
     >>> html = report_page(AuditReport((), (), "causal()", passes=3, seconds=0.1, subject="Decoder"))
-    >>> "<h1>" in html, "Decoder respects causal()" in html
+    >>> "<h1>" in html, "Decoder was not tested against causal()" in html
     (True, True)
     """
     return _page(report.verdict_in(lang), _body(report, 1, "r", lang), lang)
@@ -177,16 +178,17 @@ def _audit_code(finding: AuditFinding) -> str:
 def _results(results: Iterable[ProbeResult], lang: str) -> str:
     rows = []
     for result in results:
-        name = "skipped" if result.skipped else "failed" if result.failures else "passed"
-        style = {"skipped": "quiet", "failed": "bad", "passed": "good"}[name]
-        sign = f'<span class="{style}">{_words(name, lang)}</span>'
+        status = result.status
+        style = {Status.FAILED: "bad", Status.PASSED: "good"}.get(status, "quiet")
+        name = _text(render(Reason(f"audit.status.{status.value}"), lang))
+        sign = f'<span class="{style}">{status.sign} {name}</span>'
         worst = f"{result.worst:.2g}" if result.worst else "0"
         rows.append(
             f"<tr><td>{sign}</td>"
             f'<th scope="row">{_text(result.probe)}</th>'
             f"<td>{_text(result.describe(lang))}</td>"
             f'<td class="number">{result.passes}</td>'
-            f'<td class="number">{"–" if result.skipped else worst}</td></tr>'
+            f'<td class="number">{worst if status.conclusive and not result.skipped else "–"}</td></tr>'
         )
     names = ("result", "probe", "details", "num_passes", "worst")
     return _table(_words("all_probes", lang), _head(names, lang), rows)

@@ -23,6 +23,7 @@ from maskwright.errors import FrameError, MaskError
 if TYPE_CHECKING:
     import torch
 
+    from maskwright.auditing import Progress
     from maskwright.core.expr import Mask
     from maskwright.tracing import Trace
 
@@ -36,14 +37,16 @@ CAUSAL_LM: Final = ("ForCausalLM", "LMHeadModel")
     'maskwright audit models:build --expects "causal()" --length 64',
     'maskwright audit models:build --expects "causal() & padding(lengths=[5, 9])" -n 9 --pad-id 0',
     "maskwright audit hf:./checkpoint -o report.html --lang zh",
+    "maskwright audit models:build --expects causal --baseline report.json -o audit.sarif",
 )
 def audit(
     target: opt.Model,
     expects: Annotated[
         str,
         typer.Option(
-            help="The mask of one layer: an expression, causal, bidirectional or encoder-decoder; "
-            "auto reads the config of a transformers model."
+            help="The mask of every layer: an expression, some(expression) for layers that choose keys, "
+            "causal, bidirectional or encoder-decoder; auto reads the config of a transformers model, "
+            "and reports what other models behave like."
         ),
     ] = "auto",
     length: opt.Length = DEFAULT_LENGTH,
@@ -57,20 +60,42 @@ def audit(
         str | None,
         typer.Option(
             help="Comma-separated probes to run, by default all: leak, reach, gradient, padding, "
-            "documents, batch, steps, numbers, paths, dtype."
+            "documents, batch, prefix, steps, numbers, paths, dtype."
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The time that the audit may take, such as 90s or 2min. Probes that do not fit are not "
+            "tested. Default: no limit, and fewer passes if one takes long.",
         ),
     ] = None,
     seed: opt.Seed = 0,
     lang: opt.Lang = "en",
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A JSON report of an earlier audit: only findings that it does not have fail.",
+        ),
+    ] = None,
     form: opt.ReportFormat = None,
     output: opt.ReportFile = None,
 ) -> None:
-    """Test whether a model respects its mask: exit code 0 if so, 1 if not, 2 for a usage error.
+    """Test whether a model respects its mask.
+
+    Exit code 0 if so, 1 if not, 2 for a usage error, and 3 if nothing was found but a probe could
+    not run, or could not have failed. With --baseline, 1 means new findings, and 3 means that a
+    probe lost its result.
 
     It runs on random ids, unless MODEL provides its inputs.
     """
     chosen = opt.choose_format(form, output, opt.REPORT)
-    with status(f"Auditing {target} ..."):
+    from maskwright.auditing import report_ci
+
+    known = None if baseline is None else report_ci.read_baseline(baseline)
+    with status(f"Auditing {target} ...") as update:
         import maskwright
 
         sizes = {"length": length, "batch": batch, "vocab_size": vocab_size, "pad_id": pad_id}
@@ -83,13 +108,58 @@ def audit(
             pad_id=pad_id,
             probes=None if probes is None else [probe.strip() for probe in probes.split(",")],
             seed=seed,
+            budget=budget,
+            progress=lambda at: update(_progress_text(target, at)),
         )
-    formats = {"text": report.text, "json": report.to_json, "html": report.to_html}
+
+    def as_sarif(lang: str) -> str:
+        reports = {report.subject: report.as_dict(lang)}
+        return report_ci.sarif(reports, artifact=_source_file(target), baseline=known)
+
+    formats = {
+        "text": report.text,
+        "json": report.to_json,
+        "html": report.to_html,
+        "junit": report.to_junit,
+        "sarif": as_sarif,
+    }
     write(formats[chosen](lang), output)
     if output is not None:
         typer.echo(report.text(lang).partition("\n")[0])  # the verdict
-    if not report.ok:
-        raise typer.Exit(1)
+    code = report.exit_code
+    if known is not None:
+        data = report.as_dict()
+        new = report_ci.new_findings(data, known)
+        typer.echo(
+            f"{len(data['findings'])} findings, {len(new)} of them not in {baseline}", err=True
+        )
+        for finding in new:
+            typer.echo(
+                f"new: {finding['probe']}: {finding['cause']}: {finding['message']}", err=True
+            )
+        code = report_ci.exit_code(data, known)
+    if code:
+        raise typer.Exit(code)
+
+
+def _source_file(target: str) -> str | None:
+    """The file of a target `module:attribute`, relative to the current directory if it is there."""
+    module = sys.modules.get(target.partition(":")[0])
+    path = getattr(module, "__file__", None)
+    if path is None:
+        return None
+    try:
+        return Path(path).resolve().relative_to(Path.cwd().resolve()).as_posix()
+    except ValueError:  # installed elsewhere
+        return None
+
+
+def _progress_text(target: str, at: Progress) -> str:
+    """The line that is shown while an audit runs."""
+    return (
+        f"Auditing {target}: {at.probe} ({at.done + 1} of {at.total}), {at.passes} passes, "
+        f"{at.seconds:.0f} s, about {at.seconds_left:.0f} s left"
+    )
 
 
 @command(

@@ -14,10 +14,18 @@ import typer
 
 from maskwright.cli.errors import LANGUAGE, UsageError
 
-SUFFIXES: Final = {".txt": "text", ".json": "json", ".svg": "svg", ".png": "png", ".html": "html"}
+SUFFIXES: Final = {
+    ".txt": "text",
+    ".json": "json",
+    ".svg": "svg",
+    ".png": "png",
+    ".html": "html",
+    ".xml": "junit",
+    ".sarif": "sarif",
+}
 # The formats that a command can write
 TEXT: Final = ("text", "json")
-REPORT: Final = ("text", "json", "html")
+REPORT: Final = ("text", "json", "html", "junit", "sarif")
 CURVES: Final = ("text", "json", "svg", "png")
 PICTURE: Final = ("text", "json", "svg", "png", "html")
 
@@ -130,7 +138,7 @@ Lang = Annotated[
     typer.Option(help="Language: English or Chinese.", is_eager=True, callback=_set_language),
 ]
 TextFormat = Annotated[Literal["text", "json"] | None, _FORMAT]
-ReportFormat = Annotated[Literal["text", "json", "html"] | None, _FORMAT]
+ReportFormat = Annotated[Literal["text", "json", "html", "junit", "sarif"] | None, _FORMAT]
 PictureFormat = Annotated[Literal["text", "json", "svg", "png", "html"] | None, _FORMAT]
 TextFile = Annotated[Path | None, _file(TEXT)]
 ReportFile = Annotated[Path | None, _file(REPORT)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -101,10 +101,16 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:
 
 
 @contextmanager
-def status(message: str) -> Iterator[None]:
-    """Shows a spinner on standard error while the block runs, if that is a terminal."""
+def status(message: str) -> Iterator[Callable[[str], None]]:
+    """Shows a spinner on standard error while the block runs, if that is a terminal.
+
+    Yields a function that replaces the message.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
-    with console.status(message) if console.is_terminal else nullcontext():
-        yield
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(message) as spinner:
+        yield lambda text: spinner.update(text)

@@ -130,8 +130,9 @@ CODES: Final[Mapping[str, Code]] = {
         *(
             Code(name, Subject.MODEL, lint=False, audit=True)
             for name in (
-                *("after-softmax", "attends-across-batch", "dtype-differs", "empty-row-nan"),
-                *("ignores-input", "mask-missing", "missing-in-layer", "not-finite"),
+                *("after-softmax", "attends-across-batch", "depends-on-masked", "dtype-differs"),
+                *("empty-row-nan", "ignores-input", "length-dependent", "mask-missing"),
+                *("missing-in-layer", "mixes-sequences", "not-deterministic", "not-finite"),
                 *("not-through-attention", "order-of-batch", "path-differs", "positions-shifted"),
                 *("raises", "step-differs", "too-narrow"),
             )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
 import maskwright as mw
 from tests.auditing import faults
 from tests.auditing.faults.registry import FAULTS, Case, Fault
 
 SURE = {"P", "PI", "BI", "PC", "N"}  # every fault with one of these symptoms must be found
+DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def all_faults() -> list[Fault]:
@@ -30,6 +32,33 @@ def audit(case: Case, probes: tuple[str, ...] | None = None) -> mw.AuditReport:
     return mw.audit(case.model, case.inputs, expects=case.expects, **options)
 
 
+def in_dtype(case: Case, dtype: torch.dtype | None) -> Case:
+    """The same case with a model in another dtype; its own if None."""
+    if dtype is None or not isinstance(case.model, nn.Module):
+        return case
+    inputs = {
+        name: x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        for name, x in case.inputs.items()
+    } if isinstance(case.inputs, dict) else case.inputs  # fmt: skip
+    return replace(case, model=case.model.to(dtype), inputs=inputs)
+
+
+def shows_symptom(fault: Fault, dtype: torch.dtype | None) -> bool:
+    """Whether the fault exists in this dtype: a symptom is larger than that of its healthy twin.
+
+    A fill that overflows float16, for example, is no fault in bfloat16.
+    """
+    from tests.auditing.faults.run_symptoms import RUN_SYMPTOMS
+    from tests.auditing.faults.symptoms import SYMPTOMS
+
+    known = {**SYMPTOMS, **RUN_SYMPTOMS}
+    for key in fault.checks:
+        faulty, healthy = (known[key](in_dtype(fault.build(x), dtype)) for x in (True, False))
+        if faulty > 1e-3 and faulty > 3 * healthy:
+            return True
+    return False
+
+
 @dataclass(frozen=True)
 class Entry:
     """A fault and its audit."""
@@ -40,7 +69,7 @@ class Entry:
     @property
     def found(self) -> bool:
         """Whether the audit found anything."""
-        return not self.report.ok
+        return bool(self.report.findings)
 
     @property
     def named(self) -> bool:

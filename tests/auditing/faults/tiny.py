@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import maskwright as mw
+from maskwright.auditing.expectations import SubsetOf
 from tests.auditing.faults.registry import Case
 
 PAD, VOCAB, DIM, HEADS, MAX_LEN = 0, 48, 24, 2, 128
@@ -553,6 +554,11 @@ def initialize(model: M) -> M:
 
 
 # ── audited cases ─────────────────────────────────────────────────────────────────────────────
+
+
+def some(mask: mw.Mask) -> SubsetOf:
+    """The expectation of layers that choose keys within a mask."""
+    return SubsetOf(mask)
 
 
 def expected_mask(ids: Tensor, *, causal: bool = True) -> mw.Mask:

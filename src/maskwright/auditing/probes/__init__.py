@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from maskwright._registry import Registry
+from maskwright.auditing.measure import Status as Status
 from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from maskwright.auditing.expectations import Expectation
     from maskwright.auditing.measure import Meter
     from maskwright.auditing.model_under_test import Change, Inputs, Key, ModelUnderTest
+    from maskwright.tracing import AttentionCall
 
     Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 
@@ -43,6 +45,7 @@ class Symptom(Enum):
     SEQUENCE_ALONE = auto()  # a sequence gives different outputs by itself
     BATCH_ORDER = auto()
     BATCH_SIZE = auto()
+    PREFIX = auto()  # an output differs if later positions are removed, added or changed
     CACHE_RAISES = auto()
     CACHE_MISMATCH = auto()  # decoding with a cache differs from one pass
     NOT_FINITE = auto()
@@ -105,18 +108,86 @@ class Failure:
     reproduce: str = ""  # Python code for the user
 
 
+@dataclass(frozen=True)
+class Case:
+    """One comparison of a probe.
+
+    Args:
+        what: What was compared.
+        status: Its result.
+        why: Why it has no result, if it has none.
+        optional: A model need not support it, such as compilation. If it could not run, the probe
+            passes by its other cases.
+    """
+
+    what: Reason
+    status: Status
+    why: Reason | None = None
+    optional: bool = False
+
+
 @dataclass
 class ProbeResult:
-    """What a probe did, and the failures that it observed."""
+    """What a probe did, the result of each of its comparisons, and the failures that it observed.
+
+    Args:
+        probe: Its name.
+        tried: What it did, as text.
+        failures: What it observed that must not be.
+        notes: Remarks.
+        cases: Its comparisons. A probe without failures passed if one passed, and none that is not
+            optional has no result.
+        skipped: Whether there is nothing to test.
+        passes: Number of times that the model was run.
+        worst: The largest movement where there must be none.
+        limit: The largest movement that noise and rounding can cause; None if not measured.
+        sensitivity: How far an output moves if one visible position is changed: a planted leak.
+        measured: (batch, outputs, inputs), if each position was changed by itself.
+    """
 
     probe: str
     tried: Reason | None = None
     failures: list[Failure] = field(default_factory=list)
     notes: list[Reason] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)
     skipped: bool = False
     passes: int = 0
-    worst: float = 0.0  # the largest movement where there must be none
-    measured: Any = None  # (batch, outputs, inputs), if each position was changed by itself
+    worst: float = 0.0
+    limit: float | None = None
+    sensitivity: float | None = None
+    measured: Any = None
+
+    @property
+    def status(self) -> Status:
+        """The result of the probe."""
+        if self.failures:
+            return Status.FAILED
+        if self.skipped:
+            return Status.NOT_APPLICABLE
+        found = [case.status for case in self.cases]
+        needed = [case.status for case in self.cases if not case.optional]
+        for status in (Status.NOT_RUN, Status.NOT_TESTED):
+            if status in needed:
+                return status
+        if Status.PASSED in found:
+            return Status.PASSED
+        return found[0] if found else Status.NOT_APPLICABLE
+
+    def add_case(
+        self,
+        what: Reason,
+        status: Status = Status.PASSED,
+        code: str | None = None,
+        *,
+        optional: bool = False,
+        **params: Any,
+    ) -> None:
+        """Adds the result of a comparison; `code` is the message of why it has none."""
+        why = None if code is None else _reason(code, params)
+        self.cases.append(Case(what, status, why, optional))
+        if status in (Status.PASSED, Status.FAILED):
+            before = () if self.tried is None else self.tried.params["parts"]
+            self.tried = Reason("audit.tried", {"parts": (*before, what)})
 
     def fail(
         self,
@@ -134,18 +205,32 @@ class ProbeResult:
         failure = Failure(self.probe, symptom, message, size, where, rerun, reproduce)
         self.failures.append(failure)
 
+    def add_noise(self, what: Reason, *, optional: bool = False) -> None:
+        """Adds a comparison that could not have failed: its noise exceeds a planted leak."""
+        code = "audit.noise" if self.sensitivity is not None else "audit.noise.unknown"
+        if self.sensitivity == 0:
+            code = "audit.noise.no_effect"
+        params = {"limit": self.limit or 0.0, "sensitivity": self.sensitivity}
+        self.add_case(what, Status.NOT_TESTED, code, optional=optional, **params)
+
     def note(self, code: str, **params: Any) -> None:
         """Adds a note, by the code of its message."""
         self.notes.append(_reason(code, params))
 
-    def add_tried(self, case: Reason) -> None:
-        """Adds a part of what the probe did."""
-        before = () if self.tried is None else self.tried.params["parts"]
-        self.tried = Reason("audit.tried", {"parts": (*before, case)})
-
     def describe(self, lang: str = "en") -> str:
-        """What the probe did, and its notes, as one line of text."""
-        parts = (self.tried, *self.notes) if self.tried is not None else tuple(self.notes)
+        """What the probe did, what has no result and why, and its notes, as one line of text."""
+        parts: tuple[Reason, ...] = () if self.tried is None else (self.tried,)
+        groups: dict[str, list[Case]] = {}
+        for case in self.cases:
+            if not case.status.conclusive:
+                groups.setdefault(f"{case.status} {case.why}", []).append(case)
+        for first, *others in groups.values():
+            status = Reason(f"audit.status.{first.status.value}")
+            what = Reason("audit.cases", {"first": first.what, "count": len(others)})
+            params = {"case": what if others else first.what, "status": status, "why": first.why}
+            code = "audit.case" if first.why is None else "audit.case.why"
+            parts += (Reason(code, params),)
+        parts += tuple(self.notes)
         return render(Reason("audit.tried", {"parts": parts}), lang) if parts else ""
 
 
@@ -161,11 +246,17 @@ class ProbeContext:
     step: Step | None = None
     variants: Mapping[str, Callable[..., Any]] | None = None
     failed: bool = False  # an earlier probe failed
+    calls: Sequence[AttentionCall] = ()  # of one pass
+    half: ModelUnderTest | None = None  # the model in half precision, if a copy is audited
 
     @property
     def judged(self) -> torch.Tensor:
         """(batch, outputs): the outputs that are tested."""
         return torch.from_numpy(self.expected.judged)
+
+    def result(self, probe: str) -> ProbeResult:
+        """An empty result, with the detection limit and the planted leak of this model."""
+        return ProbeResult(probe, limit=self.meter.limit, sensitivity=self.meter.planted)
 
 
 Probe = Callable[[ProbeContext], ProbeResult]
@@ -180,6 +271,7 @@ PROBES: Final[Registry[Probe]] = Registry(
         "padding": "padding:padding",
         "documents": "padding:documents",
         "batch": "splits:batch",
+        "prefix": "splits:prefix",
         "steps": "splits:steps",
         "numbers": "numerics:numbers",
         "paths": "variants:paths",

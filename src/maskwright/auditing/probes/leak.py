@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import torch
 
-from maskwright.auditing.measure import argmax2, influence_by_change, output_gradient
+from maskwright.auditing.measure import (
+    ROUNDING,
+    argmax2,
+    influence_by_change,
+    output_gradient,
+)
 from maskwright.auditing.model_under_test import Change
 from maskwright.auditing.probes import (
     Failure,
@@ -20,6 +25,7 @@ from maskwright.auditing.probes import (
     ProbeContext,
     ProbeResult,
     Rerun,
+    Status,
     Symptom,
     per_input,
     skip,
@@ -28,14 +34,17 @@ from maskwright.messages import Reason
 
 if TYPE_CHECKING:
     from maskwright.auditing.expectations import Expectation
-    from maskwright.auditing.measure import Meter
+    from maskwright.auditing.measure import Meter, Verdict
     from maskwright.auditing.model_under_test import Key
     from maskwright.core.validate import BoolArray
 
 MAX_ROWS: Final = 64  # outputs that are tested with a pass of their own
-MAX_FULL: Final = 64  # positions up to which each is changed by itself
+MIN_ROWS: Final = 12  # the same, if passes are expensive
+MAX_FULL: Final = 48  # positions up to which each is changed by itself
 NUM_COLUMNS: Final = 24  # positions of longer inputs that are changed by themselves
+MIN_COLUMNS: Final = 6  # the same, if passes are expensive
 NUM_CONFIRMED: Final = 8  # of these, in float64
+NUM_JUDGED: Final = 4  # changes with a movement of unknown cause that are repeated in float64
 NUM_GRADIENTS: Final = 6
 
 
@@ -46,28 +55,59 @@ def leak(context: ProbeContext) -> ProbeResult:
     masked = masked_pairs(meter, expected, name)
     if not masked.any():
         return skip("leak", "audit.leak.nothing_masked")
-    result = ProbeResult("leak")
+    result = context.result("leak")
     tested = np.zeros_like(masked)
-    passes = 0
-    worst: tuple[float, int, int, Change] | None = None
-    for n, row in enumerate(_rows(masked)):
+    changes: list[tuple[float, Change, torch.Tensor]] = []
+    count = 0
+    for n, row in enumerate(_rows(masked, meter.plan.count(MAX_ROWS, MIN_ROWS))):
         where = masked_from(masked, expected.judged, row)
         unaffected = unaffected_by(expected, where)
         if not (unaffected[:, :, None] & where[:, None] & ~tested).any():
             continue
+        if meter.plan.exhausted:
+            break
         tested |= unaffected[:, :, None] & where[:, None]
         change = Change(name, torch.from_numpy(where), ("noise", "other")[n % 2], seed=n)
-        moved = np.where(unaffected, meter.movement(change).numpy(), 0.0)
-        passes += 1
-        result.worst = max(result.worst, float(moved.max()))
-        if moved.max() > (worst[0] if worst else 0.0):
-            b, i = argmax2(moved)
-            worst = (float(moved[b, i]), b, i, change)
+        still = torch.from_numpy(unaffected)
+        moved = torch.where(still, meter.movement(change), 0.0)
+        count += 1
+        if bool((moved > 0).any()):
+            changes.append((float(moved.max()), change, still))
+    result.worst = max((size for size, *_ in changes), default=0.0)
     share = float(tested[masked].mean())
-    result.tried = Reason("audit.leak.tried", {"count": passes, "share": share})
-    if worst is not None and not _narrow_down(meter, result, worst):
-        result.note("audit.leak.rounding", size=worst[0])
+    what = Reason("audit.leak.tried", {"count": count, "share": share})
+    status = _judge_changes(meter, result, changes)
+    if not count:
+        result.add_case(what, Status.NOT_TESTED, "audit.budget")
+    elif status is Status.NOT_TESTED:
+        result.add_noise(what)
+    else:
+        result.add_case(what, status)
     return result
+
+
+def _judge_changes(
+    meter: Meter, result: ProbeResult, changes: list[tuple[float, Change, torch.Tensor]]
+) -> Status:
+    """The status of the changes that moved an output which they must not, the largest first."""
+    status = meter.judge(torch.zeros(0), lambda _: torch.zeros(0)).status
+    ordered = sorted(changes, key=lambda one: -one[0])
+    for size, change, still in ordered[: meter.plan.count(NUM_JUDGED, 2)]:
+
+        def measure(
+            other: Meter, change: Change = change, still: torch.Tensor = still
+        ) -> torch.Tensor:
+            return torch.where(still, other.movement(change), 0.0)
+
+        found = meter.judge(measure(meter), measure)
+        if found.status is Status.FAILED:
+            _narrow_down(meter, result, change, found)
+            return Status.FAILED
+        if found.status is Status.NOT_TESTED:
+            status = Status.NOT_TESTED
+        else:
+            result.note("audit.leak.rounding", size=size)
+    return status
 
 
 def masked_pairs(meter: Meter, expected: Expectation, name: Key) -> BoolArray:
@@ -102,40 +142,42 @@ def _changeable(meter: Meter, expected: Expectation, name: Key) -> BoolArray:
     return changeable
 
 
-def _rows(masked: BoolArray) -> list[int]:
+def _rows(masked: BoolArray, count: int) -> list[int]:
     """Rows to test: all if they are few, else the ends, powers of two, and evenly spaced ones."""
     rows = np.flatnonzero(masked.any((0, 2)))
-    if rows.size <= MAX_ROWS // 2:
+    if rows.size <= count // 2:
         return [int(row) for row in rows]
-    likely = {0, 1, 2, int(rows[-1]), int(rows[-1]) - 1}
+    likely = [0, int(rows[-1]), 1, int(rows[-1]) - 1, 2]
     power = 4
     while power <= rows[-1] + 1:
-        likely |= {power - 1, power, power - 2}
+        likely += [power - 1, power, power - 2]
         power *= 2
-    evenly = np.linspace(0, rows.size - 1, MAX_ROWS - min(len(likely), MAX_ROWS // 2))
+    likely = [row for row in dict.fromkeys(likely) if row in rows][: max(count // 2, 2)]
+    evenly = np.linspace(0, rows.size - 1, max(count - len(likely), 2))
     spaced = rows[evenly.astype(int)].tolist()
-    return sorted((likely & set(rows.tolist())) | set(spaced))[:MAX_ROWS]
+    return sorted(set(likely) | set(spaced))[:count]
 
 
-def _narrow_down(meter: Meter, result: ProbeResult, worst: tuple[float, int, int, Change]) -> bool:
-    """Bisects the changed positions to one that moves the output; False if it was rounding."""
-    size, b, i, change = worst
-    if not meter.confirmed(size, lambda other: float(other.movement(change)[b, i])):
-        return False
+def _narrow_down(meter: Meter, result: ProbeResult, change: Change, found: Verdict) -> None:
+    """Bisects the changed positions to one that moves the output."""
+    _, size, b, i = found
+    twin = meter.float64 if size <= meter.rounding else None
+    measured = meter if twin is None else twin
+    floor = 0.0 if twin is None else ROUNDING * twin.epsilon * twin.size
     at = torch.nonzero(change.where[b]).flatten().tolist()
     while len(at) > 1:
         half = at[: len(at) // 2] if len(at) > 2 else at[:1]
-        moved = float(meter.movement(_only(change, b, half))[b, i])
-        if moved > 0:
-            at, size = half, moved
-        else:
-            at = at[len(half) :]
+        moved = float(measured.movement(_only(change, b, half))[b, i])
+        at, size = (half, moved) if moved > floor else (at[len(half) :], size)
     single = _only(change, b, at)
-    size = float(meter.movement(single)[b, i]) or size
+    size = float(measured.movement(single)[b, i]) or size
+    if twin is not None:
+        meter.tested.passes += twin.tested.passes
+        twin.tested.passes = 0
     where = Location(b, i, at[0], change.name)
     code = _influence_code(where, "> 0: output {i} depends on input {j}")
     failure = Failure(
-        "leak",
+        result.probe,
         Symptom.LEAK,
         Reason("audit.leak.failure", {"output": i, "input": at[0], "batch": b}),
         size,
@@ -144,7 +186,6 @@ def _narrow_down(meter: Meter, result: ProbeResult, worst: tuple[float, int, int
         code,
     )
     result.failures.append(failure)
-    return True
 
 
 def _only(change: Change, b: int, positions: list[int]) -> Change:
@@ -175,12 +216,17 @@ def reach(context: ProbeContext) -> ProbeResult:
     length = meter.tested.length(name)
     changeable = _changeable(meter, expected, name)
     must = expected.must_reach(meter.epsilon) & expected.judged[:, :, None] & changeable[:, None, :]
-    columns = list(range(length)) if length <= MAX_FULL else _columns(length)
+    columns = list(range(length))
+    if length > meter.plan.count(MAX_FULL, MIN_COLUMNS):
+        columns = _columns(length, meter.plan.count(NUM_COLUMNS, MIN_COLUMNS))
     size = influence_by_change(meter, columns, "noise", name)
-    result = ProbeResult("reach", Reason("audit.reach.tried", {"count": len(columns)}))
+    result = context.result("reach")
+    what = Reason("audit.reach.tried", {"count": len(columns)})
     if len(columns) == length:
         result.measured = np.where(size > meter.rounding, size, 0.0)
-    _find_leak(context, result, columns, np.where(changeable[:, None, columns], size, 0.0))
+    leaking = _find_leak(
+        context, result, columns, np.where(changeable[:, None, columns], size, 0.0)
+    )
     lost = must[:, :, columns] & (size == 0)
     if lost.any():
         # Another change may have an effect where this one had none.
@@ -199,6 +245,10 @@ def reach(context: ProbeContext) -> ProbeResult:
             symptom, message = Symptom.IGNORES_INPUT, "audit.reach.ignored"
         code = _influence_code(where, "0: output {i} does not depend on input {j}")
         result.fail(symptom, message, where, reproduce=code, count=more)
+    if leaking is Status.NOT_TESTED:
+        result.add_noise(what)
+    else:
+        result.add_case(what, Status.FAILED if result.failures else Status.PASSED)
     return result
 
 
@@ -217,23 +267,25 @@ def _lost_in_rounding(meter: Meter, columns: list[int], lost: BoolArray, name: K
 
 def _find_leak(
     context: ProbeContext, result: ProbeResult, columns: list[int], size: np.ndarray
-) -> None:
+) -> Status:
     """Adds a leak that appears when single positions are changed."""
     meter, expected, name = context.meter, context.expected, context.name
     masked = ~expected.closure & expected.judged[:, :, None]
-    moved = np.where(masked[:, :, columns] & (size > meter.rounding), size, 0.0)
-    if moved.any():
-        b, i, n = (int(x) for x in np.unravel_index(int(moved.argmax()), moved.shape))
+    moved = np.where(masked[:, :, columns], size, 0.0)
+    changes = []
+    for n in np.flatnonzero(moved.any((0, 1))).tolist():
         where = torch.zeros(meter.tested.batch, meter.tested.length(name), dtype=torch.bool)
-        where[b, columns[n]] = True
+        where[:, columns[n]] = True
         change = Change(name, where, "noise", seed=columns[n])
-        _narrow_down(meter, result, (float(moved[b, i, n]), b, i, change))
+        still = torch.from_numpy(masked[:, :, columns[n]])
+        changes.append((float(moved[:, :, n].max()), change, still))
+    return _judge_changes(meter, result, changes)
 
 
-def _columns(length: int) -> list[int]:
-    ends = {0, 1, 2, length // 2, length - 3, length - 2, length - 1}
-    evenly = np.linspace(0, length - 1, NUM_COLUMNS - len(ends)).astype(int)
-    return sorted(ends | set(evenly.tolist()))
+def _columns(length: int, count: int) -> list[int]:
+    ends = [0, length - 1, length // 2, 1, length - 2, 2, length - 3][:count]
+    evenly = np.linspace(0, length - 1, max(count - len(ends), 1)).astype(int)
+    return sorted(set(ends) | set(evenly.tolist()))
 
 
 @per_input
@@ -243,21 +295,31 @@ def gradient(context: ProbeContext) -> ProbeResult:
     tested = meter.tested
     if tested.has_ids(name):
         return skip("gradient", "audit.gradient.no_embedding")
+    if tested.cast is not None:
+        return skip("gradient", "audit.gradient.cast")
+    if not getattr(tested.model, "has_gradient", True):
+        return skip("gradient", "audit.gradient.no_gradient")
     masked = ~expected.closure & expected.judged[:, :, None]
     rows = np.flatnonzero(expected.judged.any(0))
-    rows = rows[np.linspace(0, rows.size - 1, min(NUM_GRADIENTS, rows.size)).astype(int)]
-    result = ProbeResult("gradient", Reason("audit.gradient.tried", {"count": rows.size}))
+    count = min(meter.plan.count(NUM_GRADIENTS, 2), rows.size)
+    rows = rows[np.linspace(0, rows.size - 1, count).astype(int)]
+    result = context.result("gradient")
+    what = Reason("audit.gradient.tried", {"count": rows.size})
+    blind = True  # no gradient reaches any visible position
     for i in rows.tolist():
         try:
             size = output_gradient(tested, i, name).norm(dim=-1).numpy()
         except Exception as error:
-            return skip("gradient", "audit.gradient.no_backward", error=error)
+            result.add_case(what, Status.NOT_RUN, "audit.gradient.no_backward", error=error)
+            return result
         if not np.isfinite(size[expected.judged[:, i]]).all():
             b = int(np.flatnonzero(~np.isfinite(size).all(1))[0])
             where = Location(b, i, name=name)
             symptom = Symptom.GRADIENT_NOT_FINITE
             result.fail(symptom, "audit.gradient.not_finite", where, math.inf)
             return result
+        visible = expected.closure[:, i] & expected.judged[:, i, None]
+        blind &= not bool((size[visible] > 0).any())
         floor = 32 * meter.epsilon * float(size.max())
         leaking = np.where(masked[:, i] & (size > floor), size, 0.0)
         result.worst = max(result.worst, float(leaking.max()))
@@ -269,4 +331,7 @@ def gradient(context: ProbeContext) -> ProbeResult:
             moved = float(leaking[b, j])
             result.fail(Symptom.LEAK, "audit.gradient.failure", where, moved, reproduce=code)
             return result
+    if blind:
+        return skip("gradient", "audit.gradient.detached")
+    result.add_case(what)
     return result

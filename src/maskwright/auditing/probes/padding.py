@@ -8,20 +8,19 @@ from the start of the row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
 
 from maskwright.auditing.expectations import terms_of
-from maskwright.auditing.measure import Meter
 from maskwright.auditing.model_under_test import Change, Inputs, accepts_argument
 from maskwright.auditing.probes import (
     Location,
     ProbeContext,
     ProbeResult,
     Rerun,
+    Status,
     Symptom,
     per_input,
     skip,
@@ -32,6 +31,7 @@ from maskwright.messages import Reason
 
 if TYPE_CHECKING:
     from maskwright.auditing.expectations import Expectation
+    from maskwright.auditing.measure import Meter
     from maskwright.auditing.model_under_test import Key, ModelUnderTest
     from maskwright.core.validate import BoolArray
 
@@ -46,48 +46,54 @@ def padding(context: ProbeContext) -> ProbeResult:
     tested = meter.tested
     if not expected.padding.any():
         return skip("padding", "audit.padding.none")
-    result = ProbeResult("padding")
-    if _change_content(context, result):
-        result.add_tried(Reason("audit.padding.tried.content"))
+    result = context.result("padding")
+    _change_content(context, result)
     if tested.has_mask_input:
         result.note("audit.mask_input")
     elif expected.whole_model:
-        if _move(context, result):
-            result.add_tried(Reason("audit.padding.tried.side"))
+        _move(context, result)
     elif tested.length(name) == meter.baseline.shape[1]:
         _remove(context, result)
-        result.add_tried(Reason("audit.padding.tried.removed"))
         if not tested.has_square_mask(name):
             _add(context, result)
-            result.add_tried(Reason("audit.padding.tried.added", {"count": NUM_ADDED}))
-        if not result.failures and _move(context, result):
-            result.add_tried(Reason("audit.padding.tried.side"))
+        if not result.failures:
+            _move(context, result)
     return result
 
 
-def _change_content(context: ProbeContext, result: ProbeResult) -> bool:
-    """Changes what padding contains; False if it cannot be changed."""
+def _change_content(context: ProbeContext, result: ProbeResult) -> None:
+    """Changes what padding contains, if it can be changed."""
     meter, expected, name = context.meter, context.expected, context.name
     padded = torch.from_numpy(expected.padding)
     where = padded & meter.tested.changeable(name, padded)
     if not bool(where.any()):
-        return False
-    for n, fill in enumerate(("noise", "other", "large")):
+        return
+    what = Reason("audit.padding.tried.content")
+    unclear = False
+    for n, fill in enumerate(("noise", "other", "large")[: meter.plan.count(3, 2)]):
         change = Change(name, where, fill, seed=50 + n)
-        moved = torch.where(context.judged, meter.movement(change), 0.0)
-        found = meter.confirmed_worst(moved, partial(Meter.movement, change=change))
-        if found is not None:
-            size, b, i = found
-            at, rerun = Location(b, i, name=name), Rerun(change)
-            result.fail(Symptom.PADDING_CONTENT, "audit.padding.content", at, size, rerun)
-            break
-    return True
+
+        def measure(other: Meter, change: Change = change) -> torch.Tensor:
+            return torch.where(context.judged, other.movement(change), 0.0)
+
+        found = meter.judge(measure(meter), measure)
+        if found.status is Status.FAILED:
+            at, rerun = Location(found.batch, found.position, name=name), Rerun(change)
+            result.fail(Symptom.PADDING_CONTENT, "audit.padding.content", at, found.size, rerun)
+            return
+        unclear |= found.status is Status.NOT_TESTED
+    if unclear:
+        result.add_noise(what)
+    else:
+        result.add_case(what)
 
 
 def _remove(context: ProbeContext, result: ProbeResult) -> None:
     """Runs each sequence by itself, without its padding."""
     meter, tested, judged = context.meter, context.meter.tested, context.expected.judged
     for b in range(tested.batch):
+        if len(result.cases) > MAX_ALONE and not meter.plan.thorough:
+            return
         real = np.flatnonzero(judged[b])
         if not real.size or real.size == judged.shape[1]:
             continue
@@ -105,6 +111,8 @@ def _add(context: ProbeContext, result: ProbeResult) -> None:
     """Adds padding on the side that has some already."""
     tested, name, padded = context.meter.tested, context.name, context.expected.padding
     left = bool(padded[:, 0].any()) and not bool(padded[:, -1].any())
+    if left and tested.has_lengths:
+        return  # which count from the left
     b, j = (int(x) for x in np.argwhere(padded)[0])
     length = tested.length(name)
     inputs: Inputs = {}
@@ -121,7 +129,9 @@ def _add(context: ProbeContext, result: ProbeResult) -> None:
     case = Reason("audit.padding.added", {"count": NUM_ADDED})
     first = NUM_ADDED if left else 0
     judged, at = context.judged, slice(first, first + length)
-    compare_run(context.meter, result, Symptom.PADDING_ADDED, case, rerun, judged, at)
+    compare_run(
+        context.meter, result, Symptom.PADDING_ADDED, case, rerun, judged=judged, positions=at
+    )
 
 
 def documents(context: ProbeContext) -> ProbeResult:
@@ -135,8 +145,9 @@ def documents(context: ProbeContext) -> ProbeResult:
     if not packed or expected.whole_model or meter.baseline.shape[1] != length:
         return skip("documents", "audit.documents.none")
     cells = packed[0].on(length, batch=tested.batch).dense()[:, 0]
-    result = ProbeResult("documents")
-    count = 0
+    if tested.has_lengths:
+        return skip("documents", "audit.documents.lengths")
+    result = context.result("documents")
     for b in range(tested.batch):
         rows = cells[b % len(cells)]
         first_key = np.where(rows.any(1), rows.argmax(1), -1)
@@ -147,35 +158,37 @@ def documents(context: ProbeContext) -> ProbeResult:
             inputs = tested.select_positions(name, at.tolist(), tested.select_sequences([b]))
             rerun = Rerun(inputs=inputs, rows=[b], columns=at.tolist())
             case = Reason("audit.documents.alone", {"first": int(at[0]), "batch": b})
-            count += 1
             if compare_run(meter, result, Symptom.DOCUMENT_ALONE, case, rerun):
                 return result
-    result.tried = Reason("audit.documents.tried", {"count": count})
     return result
 
 
 # ── the side of padding ───────────────────────────────────────────────────────────────────────
 
 
-def _move(context: ProbeContext, result: ProbeResult) -> bool:
-    """Moves the padding to the other side; False if that cannot be tested."""
+def _move(context: ProbeContext, result: ProbeResult) -> None:
+    """Moves the padding to the other side, if a mask can follow."""
     meter, expected, name = context.meter, context.expected, context.name
     tested = meter.tested
     order = _order(expected.padding)
     pooled = expected.whole_model and name == tested.main
     if order is None or pooled or not _is_shift_invariant(expected, order):
-        return False
-    if not _can_reorder(tested, name):
-        return False
+        return
+    if not _can_reorder(tested, name) or not _marks_padding(tested, name, expected.padding):
+        return
     move = _Move(expected, name, order, meter.baseline.shape[1] == order.shape[1])
     inputs = move.inputs(tested)
+    what = Reason("audit.padding.tried.side")
     try:
         moved = move.difference(meter, inputs)
-        if bool((moved > 0).any()):
-            _explain_side(meter, move, inputs, moved, result)
+        status = _judge_side(meter, move, inputs, moved, result)
     except Exception as error:
-        result.note("audit.not_compared", case=move.case, error=error)
-    return True
+        result.add_case(move.case, Status.NOT_RUN, "audit.raises", error=error)
+        return
+    if status is Status.NOT_TESTED:
+        result.add_noise(what)
+    else:
+        result.add_case(what, status)
 
 
 @dataclass
@@ -220,41 +233,48 @@ class _Move:
         return meter.compare(self.undo(meter.run_inputs(inputs)), judged)
 
 
-def _explain_side(
+def _judge_side(
     meter: Meter, move: _Move, inputs: Inputs, moved: torch.Tensor, result: ProbeResult
-) -> None:
-    """The outputs differ: the model needs position_ids, does not accept them, or is wrong."""
+) -> Status:
+    """If the outputs differ, the model needs position_ids, does not accept them, or is wrong."""
     tested = meter.tested
     has_positions = any("position" in str(key) for key in tested.inputs)
+    found = meter.judge(moved, lambda other: move.difference(other, inputs), reshaped=True)
+    if found.status is not Status.FAILED:
+        return found.status
     if move.to_left and not has_positions and bool(torch.isfinite(moved).all()):
         if accepts_argument(tested.model, POSITION_IDS):
             positions = (move.real.cumsum(1) - 1).clip(0)
             inputs = {**inputs, POSITION_IDS: positions}
             moved = move.difference(meter, inputs)
-            if not bool((moved > 0).any()):
+            found = meter.judge(moved, lambda other: move.difference(other, inputs), reshaped=True)
+            if found.status is not Status.FAILED:
                 result.note("audit.padding.needs_positions")
-                return
+                return found.status
             if not _counts_from_0(meter, move):
                 result.note("audit.padding.other_positions")
-                return
+                return Status.PASSED
         elif not _depends_on_padding(meter, move, inputs):
             result.note("audit.padding.no_positions")
-            return
-    found = meter.confirmed_worst(moved, lambda other: move.difference(other, inputs))
-    if found is not None:
-        size, b, i = found
-        order = move.order.tolist() if move.moves_outputs else None
-        where, rerun = Location(b, i, name=move.name), Rerun(inputs=inputs, order=order)
-        symptom = Symptom.PADDING_SIDE
-        result.fail(symptom, "audit.padding.side", where, size, rerun, case=move.case)
+            return Status.PASSED
+    order = move.order.tolist() if move.moves_outputs else None
+    where = Location(found.batch, found.position, name=move.name)
+    symptom, rerun = Symptom.PADDING_SIDE, Rerun(inputs=inputs, order=order)
+    result.fail(symptom, "audit.padding.side", where, found.size, rerun, case=move.case)
+    return Status.FAILED
 
 
 def _counts_from_0(meter: Meter, move: _Move) -> bool:
     """Whether the model's own positions are 0, 1, 2, ...; some start after the padding id."""
     tested = meter.tested
     count = torch.arange(tested.length(move.name)).expand(tested.batch, -1)
-    found = meter.run_inputs({**tested.inputs, POSITION_IDS: count})
-    return not bool(meter.compare(found, torch.from_numpy(move.expected.judged)).any())
+    inputs = {**tested.inputs, POSITION_IDS: count}
+    judged = torch.from_numpy(move.expected.judged)
+
+    def measure(other: Meter) -> torch.Tensor:
+        return other.compare(other.run_inputs(inputs), judged)
+
+    return meter.judge(measure(meter), measure, reshaped=True).status is not Status.FAILED
 
 
 def _depends_on_padding(meter: Meter, move: _Move, inputs: Inputs) -> bool:
@@ -262,9 +282,17 @@ def _depends_on_padding(meter: Meter, move: _Move, inputs: Inputs) -> bool:
     padded = ~move.real
     where = padded & meter.tested.changeable(move.name, padded)
     change = Change(move.name, where, "noise", seed=60)
-    one, other = meter.run_inputs(inputs), meter.run_inputs(inputs, change)
     judged = torch.from_numpy(move.expected.judged)
-    return bool((meter.difference(move.undo(other), move.undo(one)) > 0)[judged].any())
+
+    def measure(one: Meter) -> torch.Tensor:
+        plain, changed = one.run_inputs(inputs), one.run_inputs(inputs, change)
+        return torch.where(judged, one.difference(move.undo(changed), move.undo(plain)), 0.0)
+
+    moved = measure(meter)
+    found = meter.judge(moved, measure)
+    return found.status is Status.FAILED or (
+        found.status is Status.NOT_TESTED and found.size > meter.rounding
+    )
 
 
 def _order(padded: BoolArray) -> torch.Tensor | None:
@@ -307,6 +335,24 @@ def _can_reorder(tested: ModelUnderTest, name: Key) -> bool:
         if axes and (axes != [1] or x.shape[0] != tested.batch):
             return False
     return True
+
+
+def _marks_padding(tested: ModelUnderTest, name: Key, padded: BoolArray) -> bool:
+    """Whether padding is recognizable wherever it is: by a mask, or by ids of its own.
+
+    A model that knows it otherwise, by lengths or by itself, cannot follow where it is moved.
+    """
+    if tested.has_lengths:
+        return False
+    where = torch.from_numpy(padded)
+    for key, x in tested.inputs.items():
+        marks = tested.position_axes(key, x, name, tested.length(name)) == [1]
+        if marks and not (x.is_floating_point() and x.dim() > 2) and x.shape[:2] == where.shape:
+            flat = x.flatten(2) if x.dim() > 2 else x[:, :, None]
+            real, own = flat[~where].unique().tolist(), flat[where].unique().tolist()
+            if not set(real) & set(own):
+                return True
+    return False
 
 
 def _reordered(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:

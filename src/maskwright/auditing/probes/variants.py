@@ -15,10 +15,11 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from maskwright.auditing.measure import argmax2
-from maskwright.auditing.model_under_test import Change
-from maskwright.auditing.probes import Location, ProbeContext, ProbeResult, Rerun, Symptom
+from maskwright.auditing.measure import CONFIRM_BELOW, argmax2
+from maskwright.auditing.model_under_test import Change, accepts_argument
+from maskwright.auditing.probes import Location, ProbeContext, ProbeResult, Rerun, Status, Symptom
 from maskwright.auditing.probes.leak import masked_from, masked_pairs, unaffected_by
+from maskwright.auditing.probes.splits import compare_run
 from maskwright.messages import Reason
 from maskwright.tracing import recording
 
@@ -38,55 +39,103 @@ def paths(context: ProbeContext) -> ProbeResult:
 
     A model that failed another probe is not compiled, which takes longest.
     """
-    meter, tested = context.meter, context.meter.tested
-    result = ProbeResult("paths")
+    tested = context.meter.tested
+    result = context.result("paths")
     variants = default_variants(tested)
     if context.failed and any(variant is compiled for _, variant in variants):
         variants = [(case, variant) for case, variant in variants if variant is not compiled]
         result.note("audit.paths.not_compiled")
     for name, variant in (context.variants or {}).items():
         variants.append((Reason("audit.variant.custom", {"name": name}), variant))
-    random = False
     for case, variant in variants:
-        try:
-            out = tested.run_variant(variant)
-        except Exception as error:
-            result.note("audit.not_run", case=case, error=error)
-            continue
-        if out.shape != meter.baseline.shape:
-            result.note("audit.shape_differs", case=case, shape=tuple(out.shape))
-            continue
-        moved = meter.compare(out, context.judged)
-        result.worst = max(result.worst, float(moved.max()) if moved.numel() else 0.0)
-        if bool((moved > 0).any()):
-            if _is_random(meter, variant, out):
-                random = True
-                result.note("audit.paths.random", case=case)
-                continue
-            _compare(context, result, case, variant, moved)
-        result.add_tried(case)
-    _find_training_leak(context, result, random)
+        if context.meter.plan.exhausted:
+            result.add_case(case, Status.NOT_TESTED, "audit.budget")
+        else:
+            _compare(context, result, case, variant)
+    _without_mask(context, result)
+    _autocast(context, result)
+    _find_training_leak(context, result)
     return result
 
 
-def _compare(
-    context: ProbeContext, result: ProbeResult, case: Reason, variant: Variant, moved: torch.Tensor
-) -> None:
-    """Adds a failure if a variant with other outputs is wrong, and not rounded differently."""
+def _compare(context: ProbeContext, result: ProbeResult, case: Reason, variant: Variant) -> None:
+    """Runs a variant, and adds a failure if it is wrong and not rounded differently."""
     meter = context.meter
+    own = case.code == "audit.variant.custom"  # given by the user: it must run
 
-    def measure(other: Meter) -> float:
-        return float(other.compare(other.tested.run_variant(variant), context.judged).max())
+    def measure(other: Meter) -> torch.Tensor:
+        return other.compare(other.tested.run_variant(variant), context.judged)
 
-    if variant is in_training and _same_masks(meter.tested, variant):
-        result.note("audit.paths.same_masks", case=case)
+    try:
+        out = meter.tested.run_variant(variant)
+    except Exception as error:
+        result.add_case(case, Status.NOT_RUN, "audit.raises", optional=not own, error=error)
         return
-    b, i = argmax2(moved)
-    size = float(moved[b, i])
-    if meter.confirmed(size, measure):
+    if out.shape != meter.baseline.shape:
+        shape = tuple(out.shape)
+        result.add_case(case, Status.NOT_RUN, "audit.shape_differs", shape=shape)
+        return
+    moved = meter.compare(out, context.judged)
+    result.worst = max(result.worst, float(moved.max()) if moved.numel() else 0.0)
+    found = meter.judge(moved, measure, reshaped=True)
+    if found.status is Status.NOT_TESTED:
+        result.add_noise(case, optional=not own)
+    elif found.status is Status.PASSED:
+        result.add_case(case)
+    elif _is_random(meter, variant, out):
+        result.add_case(case, Status.NOT_TESTED, "audit.paths.random", optional=True)
+    elif variant in (in_training, checkpointed) and _same_masks(meter.tested, variant):
+        result.note("audit.paths.same_masks", case=case)
+        result.add_case(case)
+    else:
         rerun = Rerun(run=lambda other: other.run_variant(_recordable(variant)))
-        symptom, where = Symptom.VARIANT_DIFFERS, Location(b, i)
-        result.fail(symptom, "audit.paths.failure", where, size, rerun, case=case)
+        symptom, where = Symptom.VARIANT_DIFFERS, Location(found.batch, found.position)
+        result.fail(symptom, "audit.paths.failure", where, found.size, rerun, case=case)
+        result.add_case(case, Status.FAILED)
+
+
+def _without_mask(context: ProbeContext, result: ProbeResult) -> None:
+    """Runs sequences without padding without their attention_mask, which masks nothing."""
+    tested = context.meter.tested
+    mask = tested.inputs.get("attention_mask")
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or len(mask) != tested.batch:
+        return
+    rows = torch.nonzero(mask.bool().all(1)).flatten().tolist()
+    if not rows:
+        return
+    inputs = {k: x for k, x in tested.select_sequences(rows).items() if k != "attention_mask"}
+    case, rerun = Reason("audit.variant.without_mask"), Rerun(inputs=inputs, rows=rows)
+    judged = context.judged[rows]
+    compare_run(
+        context.meter, result, Symptom.VARIANT_DIFFERS, case, rerun, judged=judged, optional=True
+    )
+
+
+def _autocast(context: ProbeContext, result: ProbeResult) -> None:
+    """Runs under torch.autocast, whose outputs are rounded: the masks of all calls must be equal."""
+    tested = context.meter.tested
+    if tested.module is None or not context.calls:
+        return
+    case = Reason("audit.variant.autocast")
+    if context.expected.subset:
+        result.add_case(case, Status.NOT_TESTED, "audit.paths.chosen", optional=True)
+        return
+    try:
+        same = _same_masks(tested, under_autocast)
+        finite = bool(tested.run_variant(under_autocast)[context.judged].isfinite().all())
+    except Exception as error:
+        result.add_case(case, Status.NOT_RUN, "audit.raises", optional=True, error=error)
+        return
+    if same is None:
+        result.add_case(case, Status.NOT_TESTED, "audit.paths.other_calls", optional=True)
+    elif same and (finite or not bool(context.meter.baseline[context.judged].isfinite().all())):
+        result.add_case(case)
+    else:
+        rerun = Rerun(run=lambda other: other.run_variant(under_autocast))
+        code = "audit.paths.masks" if not same else "audit.paths.not_finite"
+        symptom = Symptom.VARIANT_DIFFERS if not same else Symptom.HALF_NOT_FINITE
+        result.fail(symptom, code, rerun=rerun, case=case)
+        result.add_case(case, Status.FAILED)
 
 
 def _is_random(meter: Meter, variant: Variant, out: torch.Tensor) -> bool:
@@ -94,30 +143,43 @@ def _is_random(meter: Meter, variant: Variant, out: torch.Tensor) -> bool:
     other = meter.tested.copy_with(seed=meter.tested.seed + 1)
     found = other.run_variant(variant)
     meter.tested.passes += other.passes
-    return found.shape == out.shape and bool((meter.difference(found, out) > 0).any())
+    if found.shape != out.shape:
+        return False
+    return float(meter.difference(found, out).max()) > meter.rounding
 
 
-def _same_masks(tested: ModelUnderTest, variant: Variant) -> bool:
-    """Whether the attention calls of a variant, if any, have the masks of the model itself."""
+def _same_masks(tested: ModelUnderTest, variant: Variant) -> bool | None:
+    """Whether the attention calls of a variant have the masks of the model itself.
+
+    None if the variant makes other calls, so that they cannot be compared.
+    """
     with recording(tested.model) as baseline:
         tested.run()
     with recording(tested.model) as other:
         tested.run_variant(variant)
-    pairs = list(zip(baseline.calls, other.calls, strict=False))
-    same = len(baseline.calls) == len(other.calls) > 0
-    return same and all(np.array_equal(one.visible, two.visible) for one, two in pairs)
+    if not baseline.calls or len(baseline.calls) != len(other.calls):
+        return None
+    pairs = list(zip(baseline.calls, other.calls, strict=True))
+    if any(one.visible.shape[-2:] != two.visible.shape[-2:] for one, two in pairs):
+        return None
+    return all(np.array_equal(one.visible.any(1), two.visible.any(1)) for one, two in pairs)
 
 
 # ── a leak in training mode ───────────────────────────────────────────────────────────────────
 
 
-def _find_training_leak(context: ProbeContext, result: ProbeResult, random: bool) -> None:
-    """Trains with dropout and a fixed seed: outputs must not depend on masked positions."""
+def _find_training_leak(context: ProbeContext, result: ProbeResult) -> None:
+    """Trains with dropout and a fixed seed: outputs must not depend on masked positions.
+
+    Without dropout this is tested by running in training mode, unless that could not be compared.
+    """
     meter, expected, name = context.meter, context.expected, context.name
     tested, module = meter.tested, meter.tested.module
     if module is None or expected.whole_model:
         return
-    if not random and not any(rate for *_, rate in _dropout_rates(module.modules())):
+    compared = [c for c in result.cases if c.what.code == "audit.variant.training"]
+    drops = any(rate for *_, rate in _dropout_rates(module.modules()))
+    if not drops and any(case.status is Status.PASSED for case in compared):
         return
     masked = masked_pairs(meter, expected, name)
     rows = np.flatnonzero(masked.any((0, 2)))
@@ -143,7 +205,7 @@ def _find_training_leak(context: ProbeContext, result: ProbeResult, random: bool
                 return  # dropout draws other numbers
             moved = torch.where(unaffected, meter.difference(out, baseline), 0.0)
             size = float(moved.max())
-            if found is None and size > 0 and meter.exceeds_rounding(size):
+            if found is None and size > max(meter.rounding, CONFIRM_BELOW * meter.size):
                 found = (size, *argmax2(moved))
     except Exception:  # a model that cannot be run in training mode
         return
@@ -207,6 +269,14 @@ def default_variants(tested: ModelUnderTest) -> list[tuple[Reason, Variant]]:
     if any(isinstance(part, nn.MultiheadAttention) for part in module.modules()):
         found.append(("with_weights", _need_weights(True)))
         found.append(("without_weights", _need_weights(False)))
+    if accepts_argument(module, "use_cache") and "use_cache" not in tested.inputs:
+        found.append(("without_cache", _with_options(use_cache=False)))
+    any_option = hasattr(module, "config")  # transformers passes options on by **kwargs
+    if accepts_argument(module, "output_attentions", var_keyword=any_option):
+        found.append(("output_attentions", _with_options(output_attentions=True)))
+    checkpoints = hasattr(module, "gradient_checkpointing_enable")
+    if checkpoints and getattr(module, "supports_gradient_checkpointing", True):
+        found.append(("checkpointed", checkpointed))
     found += [(name, _with_implementation(name)) for name in _other_implementations(module)]
     found.append(("uncompiled", _uncompiled) if _is_compiled(module) else ("compiled", compiled))
     return [(Reason(f"audit.variant.{name}"), variant) for name, variant in found]
@@ -222,6 +292,44 @@ def in_training(model: Any, *args: Any, **given: Any) -> Any:
     """Runs in training mode without dropout."""
     with without_dropout(model), _training_mode(model), torch.enable_grad():
         return model(*args, **given)
+
+
+def checkpointed(model: Any, *args: Any, **given: Any) -> Any:
+    """Runs in training mode with gradient checkpointing."""
+    enable = model.gradient_checkpointing_enable
+    options: dict[str, Any] = {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    if not accepts_argument(enable, "gradient_checkpointing_kwargs"):
+        options = {}
+    kept = {part: part.gradient_checkpointing for part in model.modules() if _checkpoints(part)}
+    with _no_warnings():
+        enable(**options)
+        try:
+            return in_training(model, *args, **given)
+        finally:
+            model.gradient_checkpointing_disable()
+            for part, flag in kept.items():
+                part.gradient_checkpointing = flag
+
+
+def _checkpoints(part: nn.Module) -> bool:
+    return isinstance(getattr(part, "gradient_checkpointing", None), bool)
+
+
+def under_autocast(model: Any, *args: Any, **given: Any) -> Any:
+    """Runs under torch.autocast in bfloat16."""
+    device = next((w.device.type for w in model.parameters()), "cpu")
+    with torch.autocast(device, torch.bfloat16):
+        return model(*args, **given)
+
+
+def _with_options(**options: Any) -> Variant:
+    """Runs with other keyword arguments."""
+
+    def run(model: Any, *args: Any, **given: Any) -> Any:
+        with _no_warnings():
+            return model(*args, **{**given, **options})
+
+    return run
 
 
 @contextmanager
