@@ -369,7 +369,7 @@ class Meter:
 
     @property
     def _resolves(self) -> bool:
-        """Whether every movement can be told from rounding: in float64, by a copy if necessary."""
+        """Whether float64, in a copy if necessary, distinguishes every movement from rounding."""
         can_copy = self.tested.module is not None and self._float64 != [None]
         return self.epsilon < 1e-12 or can_copy
 

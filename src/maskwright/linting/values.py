@@ -182,7 +182,7 @@ def check_values(
 def check_bias(bias: Bias) -> Iterator[Finding]:
     """Reports each term with a value that is low enough to mask a key, at its lowest value."""
     for factor, atom in _atoms_of(bias):
-        # ALiBi decreases without end; a long distance is no mask.
+        # ALiBi decreases without bound; a large distance is not a mask.
         values = () if isinstance(atom, Alibi) else atom.tensors
         for array in values:
             held = factor * np.asarray(

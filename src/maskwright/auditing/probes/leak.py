@@ -50,7 +50,7 @@ NUM_GRADIENTS: Final = 6
 
 @per_input
 def leak(context: ProbeContext) -> ProbeResult:
-    """Changes the positions that are masked from an output: the output must not move."""
+    """Changes the positions that are masked from an output: the output must not change."""
     meter, expected, name = context.meter, context.expected, context.name
     masked = masked_pairs(meter, expected, name)
     if not masked.any():
@@ -207,7 +207,7 @@ def _influence_code(where: Location, comment: str, options: str = "") -> str:
 
 @per_input
 def reach(context: ProbeContext) -> ProbeResult:
-    """Changes one visible position at a time: the outputs that attend to it must move."""
+    """Changes one visible position at a time: the outputs that attend to it must change."""
     meter, expected, name = context.meter, context.expected, context.name
     if not context.has_attention:
         return skip("reach", "audit.reach.no_attention")

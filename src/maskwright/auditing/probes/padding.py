@@ -41,7 +41,7 @@ POSITION_IDS: Final = "position_ids"
 
 @per_input
 def padding(context: ProbeContext) -> ProbeResult:
-    """Changes, removes, adds and moves padding: the outputs of real tokens must not move."""
+    """Changes, removes, adds and moves padding: the outputs of real tokens must not change."""
     meter, expected, name = context.meter, context.expected, context.name
     tested = meter.tested
     if not expected.padding.any():
@@ -135,7 +135,7 @@ def _add(context: ProbeContext, result: ProbeResult) -> None:
 
 
 def documents(context: ProbeContext) -> ProbeResult:
-    """Runs packed documents by themselves: their outputs must not move."""
+    """Runs packed documents by themselves: their outputs must not change."""
     meter, expected, name = context.meter, context.expected, context.name
     tested = meter.tested
     packed = [term for term in terms_of(expected.mask) if isinstance(term, Documents)]
