@@ -77,7 +77,7 @@ test-engine: $(VENV)/.peers ## Run the engine's tests without the C kernel, and 
 	    --ignore=tests/engine/native --ignore=tests/engine/test_arrays.py --ignore-glob='*/test_native*.py'
 	MASKWRIGHT_MAX_SKIPPED=0 OMP_NUM_THREADS=4 $(PYTEST) tests/engine
 
-test-triton: $(VENV)/.peers ## Run the Triton kernels in Triton's interpreter, all cases (about 30 minutes)
+test-triton: $(VENV)/.peers ## Run all tests of the Triton kernels in Triton's interpreter (slow)
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PYTEST) tests/engine/backends/triton
 
 test-gpu: $(VENV)/.ready ## Run the Triton kernels on a GPU; needs torch for CUDA or ROCm
