@@ -26,8 +26,8 @@ EXAMPLES = [
     for line in (command.epilog or "").splitlines()
     if line.strip().startswith("maskwright ")
 ]
-# These train, measure, serve or need transformers; other tests run smaller ones.
-LONG = ("train ", "generate ", "compare-masks ", "bench ", "explore", "tour", "hf:")
+# These train, measure, serve, need transformers or a GPU; other tests run smaller ones.
+LONG = ("train ", "generate ", "compare-masks ", "bench ", "explore", "tour", "hf:", "cuda")
 
 
 @pytest.fixture
@@ -40,6 +40,9 @@ def files(tmp_path: Path) -> Path:
     kept = {"attention_mask": np.array([[1, 1, 0], [1, 1, 1]])}
     save_file(kept, tmp_path / "batch.safetensors")
     shutil.copy(Path(__file__).parents[1] / "_helpers/cli_models.py", tmp_path / "models.py")
+    (tmp_path / "report.json").write_text(
+        mw.audit(lambda x: x, np.ones((1, 4, 2)), probes=["leak"]).to_json()
+    )
     return tmp_path
 
 
