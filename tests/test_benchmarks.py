@@ -405,3 +405,12 @@ def test_extrapolation_trains_and_evaluates_all_positions() -> None:
     assert found["nats"].keys() == set(extrapolation.POSITIONS)
     for losses in found["nats"].values():
         assert all(0 < loss < 10 for loss in losses.values())
+
+
+@pytest.mark.parametrize("folder", ["lessons", "lessons/zh"])
+def test_the_lesson_shows_the_measured_extrapolation(folder: str) -> None:
+    found = figures.load("extrapolation")
+    assert found is not None
+    page = (report.DOCS / folder / "14-changing-scores.md").read_text()
+    for losses in found["nats"].values():
+        assert " | ".join(f"{loss:.3f}" for loss in losses.values()) in page
