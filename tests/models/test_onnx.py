@@ -50,13 +50,10 @@ def bert(position: str = "learned") -> Bert:
 
 
 def seq2seq(
-    mask: mw.Mask | None = None,
-    pointer: bool = False,
-    block_size: int = BLOCK_SIZE,
-    position: str = "learned",
+    mask: mw.Mask | None = None, pointer: bool = False, position: str = "learned"
 ) -> Seq2Seq:
     config = Seq2SeqConfig(
-        *(VOCAB, VOCAB, block_size, 1, HEADS, 16), use_pointer=pointer, position=position
+        *(VOCAB, VOCAB, BLOCK_SIZE, 1, HEADS, 16), use_pointer=pointer, position=position
     )
     return with_large_weights(Seq2Seq(config, mask), scale=0.4)
 
@@ -184,10 +181,8 @@ def test_a_fixed_length_of_a_seq2seq_is_that_of_its_target() -> None:
 
 
 def test_a_block_size_of_one_can_be_exported() -> None:
-    model = seq2seq(mw.everything(), block_size=1)
-    session = make_session(model, padding=False)
-    src, tgt = make_ids(3, 1), make_ids(3, 1)
-    assert_close(run(session, src=src, tgt=tgt), model(src, tgt))
+    model, ids = GPT(GPTConfig(VOCAB, 1, 1, HEADS, 16), mw.everything()), make_ids(3, 1)
+    assert_close(run(make_session(model, padding=False), ids=ids), model(ids))
 
 
 BIASES = [
