@@ -9,10 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from maskwright.auditing.probes import PROBES
 from maskwright.linting.codes import CODES
 from tests._helpers.sampling import ALL, subset_of_cases
-from tests.auditing.faults.census import Entry, all_faults, audit, in_dtype, shows_symptom
+from tests.auditing.faults.census import (
+    FAST_PROBES,
+    Entry,
+    all_faults,
+    audit,
+    in_dtype,
+    shows_symptom,
+)
 from tests.auditing.faults.known_misses import (
     MISSED,
     MISSED_IN_BFLOAT16,
@@ -29,7 +35,6 @@ if TYPE_CHECKING:
 
 FAULTS = all_faults()
 ALL_SYMPTOMS = {**SYMPTOMS, **RUN_SYMPTOMS}
-FAST_PROBES = tuple(probe for probe in PROBES if probe != "paths")  # which compiles the model
 VISIBLE, CLEAN, CLEAN_HALF = 1e-3, 1e-4, 0.1  # of outputs of size 1
 
 
