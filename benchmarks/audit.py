@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import maskwright as mw
-from benchmarks.figures import clock
-from benchmarks.measure import in_new_process, machine, save, table
+from benchmarks.figures import audit_table
+from benchmarks.measure import in_new_process, machine, save
 from maskwright.auditing.huggingface import make_inputs
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def run(given: Sequence[str] = ()) -> int:
     tokens = parser.parse_args(given).tokens
     models = {name: measure(name, tokens) for name in CONFIGS}
     print(f"\n{machine()}\n")
-    print(rows_of(models))
+    print(audit_table(models))
     result = {
         "tokens": tokens,
         "threads": THREADS,
@@ -122,21 +122,3 @@ def run(given: Sequence[str] = ()) -> int:
     name = "audit" if tokens == TOKENS else "audit-part"
     print(f"\nwritten to {save(name, result)}")
     return 0
-
-
-def rows_of(models: dict[str, Any]) -> str:
-    """The measurements in Markdown."""
-    head = ["model", "weights", "one forward", "audit", "in forwards", "passes", "peak memory"]
-    rows = [
-        [
-            name,
-            f"{found['weights'] / 1e6:.0f} M",
-            clock(found["forward"]),
-            clock(found["seconds"]),
-            f"{found['forwards']:.1f}",
-            str(found["passes"]),
-            f"{found['bytes'] / 1e9:.1f} GB, {found['memory']:.2f}×",
-        ]
-        for name, found in models.items()
-    ]
-    return table(head, rows)

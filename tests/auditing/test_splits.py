@@ -163,6 +163,15 @@ def test_larger_batches_are_bounded(causal: bool, monkeypatch: pytest.MonkeyPatc
     assert causal or "too much memory" in str(report)
 
 
+def test_longer_inputs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maskwright.auditing.probes.splits.MAX_POSITIONS", 600)
+    model = Counting(True)
+    report = mw.audit(model, torch.randn(5, T, DIM), expects="causal", probes="prefix")
+    assert report.ok, report
+    assert max(batch * length for batch, length, _ in model.shapes) <= 600
+    assert {shape[:2] for shape in model.shapes} >= {(5, 64), (4, 128), (3, 160), (2, 256)}
+
+
 def test_larger_batch_of_fewer_positions_finds_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in (4096, 40):
         monkeypatch.setattr("maskwright.auditing.probes.splits.MAX_POSITIONS", limit)

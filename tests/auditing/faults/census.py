@@ -7,6 +7,7 @@ import json
 import pkgutil
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,9 +63,11 @@ def shows_symptom(fault: Fault, dtype: torch.dtype | None) -> bool:
     A fill that overflows float16, for example, is no fault in bfloat16.
     """
     from tests.auditing.faults.run_symptoms import RUN_SYMPTOMS
-    from tests.auditing.faults.symptoms import SYMPTOMS
+    from tests.auditing.faults.symptoms import SYMPTOMS, half_precision_differs
 
     known = {**SYMPTOMS, **RUN_SYMPTOMS}
+    if dtype is not None:
+        known["H"] = partial(half_precision_differs, dtypes=(dtype,))
     for key in fault.checks:
         faulty, healthy = (
             _size(known[key], in_dtype(fault.build(x), dtype)) for x in (True, False)

@@ -317,11 +317,14 @@ def _extend(context: ProbeContext, result: ProbeResult, longer: int) -> bool:
     """Appends positions; True if the outputs of the given positions differ."""
     tested, name = context.meter.tested, context.meter.tested.main
     length = tested.length()
-    rerun = Rerun(inputs=_extended(tested, name, longer), rows=list(range(tested.batch)))
+    count = max(MAX_POSITIONS, 2 * tested.batch * length) // longer  # sequences that are extended
+    rows = list(range(min(tested.batch, max(count, 1))))
+    some = tested.copy_with(inputs=tested.select_sequences(rows))
+    rerun = Rerun(inputs=_extended(some, name, longer), rows=rows)
     case = Reason("audit.prefix.extended", {"count": longer})
-    at = slice(0, length)
+    judged, at = context.judged[rows], slice(0, length)
     return compare_run(
-        context.meter, result, Symptom.PREFIX, case, rerun, judged=context.judged, positions=at
+        context.meter, result, Symptom.PREFIX, case, rerun, judged=judged, positions=at
     )
 
 
