@@ -13,8 +13,8 @@ import pytest
 
 from docs import generate, pictures
 from maskwright.__main__ import main
-from maskwright.apps import graph, image, language
 from tests._helpers.doc_namespaces import namespace_for
+from tests._helpers.small_apps import shrink_apps
 
 if TYPE_CHECKING:
     from _maskwright_pytest import MaskAudit
@@ -82,10 +82,9 @@ def new_commands() -> dict[Path, list[list[str]]]:
 
 @pytest.mark.parametrize("path", new_commands(), ids=shown)
 def test_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each in turn, in its own folder; training runs for one step, reports use a few samples."""
+    """Each in turn, in its own folder; training runs for one step on a part of the data."""
     monkeypatch.chdir(tmp_path)
-    for place, few in ((graph, "NUM_SEEDS"), (image, "NUM_SCORED"), (language, "NUM_SCORED")):
-        monkeypatch.setattr(place, few, 2)
+    shrink_apps(monkeypatch)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for command, *words in new_commands()[path]:
         if command == "make":

@@ -173,9 +173,12 @@ def context_parallel_scores(group: Any, case: Case, kinds: str) -> tuple[list[An
     return found[:5], found[5:]
 
 
-def one_process_scores(case: Case, kinds: str) -> tuple[list[Any], list[Any]]:
-    """The same in one process, by the reference."""
+def one_process_scores(
+    case: Case, kinds: str, with_lse: bool = True
+) -> tuple[list[Any], list[Any]]:
+    """The same in one process, by the reference; the logsumexp has a gradient if `with_lse`."""
     q, k, v, *grads = case.tensors()
+    grads[1] = grads[1] * with_lse
     inputs = [x.detach().clone().requires_grad_() for x in (q, k, v)]
     options = score_options(case, kinds)
     out, lse, _ = exact_attention(tuple(inputs), case.bound(), options, None)
@@ -215,6 +218,25 @@ def ulysses(group: Any, case: Case, shape: tuple[int, ...]) -> Result:
     inputs, grads = shard(case, fine, dist.get_rank())
     out = ulysses_attention(*inputs, case.bound(), group, layout=layout, enable_gqa=True)
     return backward(out, None, inputs, grads)
+
+
+def ulysses_scores(
+    group: Any, case: Case, shape: tuple[int, ...], kinds: str
+) -> tuple[list[Any], list[Any]]:
+    """The same by `ulysses_attention`; "t" alone is a plain tensor, and "d" alone an expression."""
+    layout = fine = case.layout(shape[0])
+    if len(shape) == 2:
+        fine, group = layout.split(shape[1]), dist.init_device_mesh("cpu", shape)
+    inputs, grads = shard(case, fine, dist.get_rank())
+    options = score_options(case, kinds)
+    arguments, values = options.arguments, options.tensors[0]
+    if kinds in ("t", "d"):
+        arguments["bias"] = values if kinds == "t" else mw.bias.relative(values)
+    out = ulysses_attention(
+        *(*inputs, case.bound(), group), layout=layout, **arguments, enable_gqa=True
+    )
+    found = with_gradients(out, torch.zeros(out.shape[:3]), grads, (*inputs, *options.tensors))
+    return [found[0], *found[2:5]], found[5:]
 
 
 def gathered(parts: list[Result], layout: ShardLayout) -> Result:

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("tokenizers")
 
-from maskwright.apps import (
-    Task,
-    TaskOptions,
-    find_app,
-    graph,
-    masked_lm,
-    summarisation,
-    translation,
-)
-from maskwright.apps.data import corpora
+from maskwright.apps import Task, TaskOptions, find_app
 from maskwright.apps.data.text import python_topics
-from maskwright.apps.dialogue import Dialogue
-from maskwright.apps.image import Image
-from maskwright.apps.masked_lm import MaskedLM
+from tests._helpers.small_apps import shrink_apps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,23 +21,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def small() -> Iterator[None]:
-    """Models of two narrow layers, and a part of the data, for speed."""
+    """Narrow models, and a part of the data."""
     with pytest.MonkeyPatch.context() as patch:
-        for task in (Dialogue, Image, MaskedLM):
-            tiny = replace(task.model_config, n_embd=32, n_head=2, n_layer=2, dropout=0.0)
-            patch.setattr(task, "model_config", tiny)
-        patch.setattr(masked_lm, "VOCAB_SIZE", 500)
-        patch.setattr(graph, "NUM_SEEDS", 4)
-        patch.setattr(translation, "ALL_BELOW", 100)
-        patch.setattr(translation, "NUM_NUMBERS", 1000)
-        patch.setattr(translation, "NUM_TESTED", 20)
-        patch.setattr(corpora, "PACKAGES", ("numpy",))
-        patch.setattr(corpora, "MAX_FILES", 60)
-        patch.setattr(summarisation, "VOCAB_SIZE", 600)
-        patch.setattr(summarisation, "NUM_TESTED", 20)
-        patch.setattr("maskwright.apps.image.NUM_SCORED", 2)
-        patch.setattr("maskwright.apps.language.NUM_SCORED", 4)
-        patch.setattr("maskwright.apps.dialogue.NUM_SCORED", 3)
+        shrink_apps(patch)
         yield
 
 

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tokenizers")
 
+from tests._helpers.small_apps import shrink_apps
+
 SMALL = ("language", "--version", "v3", "--text", "notes.txt", "--device", "cpu")
 TRAIN = ("train", *SMALL, "--batch-size", "4")
 GENERATE = ("generate", "language", "The c", "--version", "v3", "--max-new-tokens", "12")
 
 
 @pytest.fixture(autouse=True)
-def notes(tmp_path: Path) -> None:
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_apps(monkeypatch)
     (tmp_path / "notes.txt").write_text("The cat sat on the mat. The dog ran after it.\n" * 60)
 
 
@@ -78,10 +81,7 @@ def test_another_mask_is_trained(cli: RunCli) -> None:
     assert "(4, 128, 128) → (4, 1, 128, 128)" in ran.out
 
 
-def test_masks_are_compared_as_text_json_and_curves(
-    cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("maskwright.apps.language.NUM_SCORED", 4)
+def test_masks_are_compared_as_text_json_and_curves(cli: RunCli, tmp_path: Path) -> None:
     words = ("compare-masks", *SMALL, "--max-steps", "2")
     told = cli(*words, "-o", "curves.svg").out
     assert told.index("causal()") < told.index("everything()")

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import maskwright as mw  # noqa: E402
 from maskwright.cli.audit import load_model, make_inputs, run_trace  # noqa: E402
-from tests.cli.conftest import RunCli, in_terminal, read_terminal, run  # noqa: E402
+from tests.cli.conftest import RunCli, in_terminal, read_terminal  # noqa: E402
 
 MODELS = Path(__file__).parents[1] / "_helpers/cli_models.py"
 LLAMA = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
@@ -44,8 +44,8 @@ def toy(name: str) -> Any:
 # ── commands ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_audit_of_a_correct_model_is_code_0(tmp_path: Path) -> None:
-    ran = run("audit", "toys:Toy", "--expects", "causal()", "--length", "12", at=tmp_path)
+def test_audit_of_a_correct_model_is_code_0(cli: RunCli) -> None:
+    ran = cli("audit", "toys:Toy", "--expects", "causal()", "--length", "12")
     assert ran.code == 0, ran.err
     assert ran.out.startswith("Toy respects causal() (")
 

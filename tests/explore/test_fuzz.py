@@ -197,7 +197,8 @@ def test_every_request_has_a_response(page: Page, name: str) -> None:
             assert data["error"]["kind"] not in ("Unexpected", "WorkerDied")
 
     test()
-    assert counts[200] > sum(counts.values()) // 10  # else too many are invalid
+    if LONG:  # a few requests may all be invalid by chance
+        assert counts[200] > sum(counts.values()) // 10
     assert page.post(name, VALID[name]).status_code == 200  # the workers still work
 
 

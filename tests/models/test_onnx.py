@@ -9,9 +9,10 @@ import torch
 import maskwright as mw
 from maskwright.models.bert import Bert, BertConfig
 from maskwright.models.gpt import GPT, GPTConfig
-from maskwright.models.onnx import MaskFormula, export_onnx, onnx_bytes
+from maskwright.models.onnx import MaskFormula, export_onnx, onnx_bytes, position_bias
 from maskwright.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from tests._helpers.large_weights import with_large_weights
+from tests._helpers.sampling import subset_of_cases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,20 +39,22 @@ def run(session: Any, **feeds: Any) -> np.ndarray:
     return session.run(["logits"], {name: np.asarray(x) for name, x in feeds.items()})[0]
 
 
-def gpt(mask: mw.Mask | None = None, dropout: float = 0.0) -> GPT:
-    return with_large_weights(
-        GPT(GPTConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16, dropout), mask), scale=0.4
-    )
+def gpt(mask: mw.Mask | None = None, dropout: float = 0.0, position: str = "learned") -> GPT:
+    config = GPTConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16, dropout, position=position)
+    return with_large_weights(GPT(config, mask), scale=0.4)
 
 
-def bert(mask: mw.Mask | None = None) -> Bert:
-    return with_large_weights(Bert(BertConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16), mask), scale=0.4)
+def bert(position: str = "learned") -> Bert:
+    config = BertConfig(VOCAB, BLOCK_SIZE, 1, HEADS, 16, position=position)
+    return with_large_weights(Bert(config), scale=0.4)
 
 
 def seq2seq(
-    mask: mw.Mask | None = None, pointer: bool = False, block_size: int = BLOCK_SIZE
+    mask: mw.Mask | None = None, pointer: bool = False, position: str = "learned"
 ) -> Seq2Seq:
-    config = Seq2SeqConfig(VOCAB, VOCAB, block_size, 1, HEADS, 16, use_pointer=pointer)
+    config = Seq2SeqConfig(
+        *(VOCAB, VOCAB, BLOCK_SIZE, 1, HEADS, 16), use_pointer=pointer, position=position
+    )
     return with_large_weights(Seq2Seq(config, mask), scale=0.4)
 
 
@@ -124,10 +127,19 @@ ALL_OPERATORS = mw.by_head(
 )
 
 
-@pytest.mark.parametrize("model", [gpt(ALL_OPERATORS), bert()], ids=lambda x: type(x).__name__)
+# An export takes seconds: `make test` has one with each kind of model, and with each kind of positions.
+MODELS = [
+    gpt(ALL_OPERATORS),
+    bert(position="t5"),
+    *subset_of_cases([bert(), gpt(position="t5"), gpt(position="alibi")], every=4, first=3),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda x: f"{type(x).__name__}-{x.position}")
 def test_outputs_are_equal_for_every_size_and_padding(model: Any) -> None:
     session = make_session(model)
-    for batch, length in SIZES:
+    unlimited = [] if model.position == "learned" else [(1, 20 * BLOCK_SIZE)]
+    for batch, length in [*SIZES, *unlimited]:
         ids = make_ids(batch, length)
         for keep in make_keeps(batch, length).values():
             padding = mw.padding(keep=keep)
@@ -150,7 +162,8 @@ def test_seq2seq_with_a_pointer_has_two_dynamic_lengths() -> None:
 
 
 def test_any_mask_can_be_exported_with_a_fixed_length() -> None:
-    model = gpt(mw.by_head([mw.causal() & TREE, mw.where(lambda b, h, q, k: (q + k) % 3 == h)]))
+    mask = mw.by_head([mw.causal() & TREE, mw.where(lambda b, h, q, k: (q + k) % 3 == h)])
+    model = gpt(mask, position="alibi")
     session = make_session(model, seq_len=6)
     for batch in (1, 3):
         ids, keep = make_ids(batch, 6), make_keeps(batch, 6)["left"]
@@ -160,18 +173,30 @@ def test_any_mask_can_be_exported_with_a_fixed_length() -> None:
 
 
 def test_a_fixed_length_of_a_seq2seq_is_that_of_its_target() -> None:
-    model, tgt = seq2seq(TREE), make_ids(3, 6)
+    model, tgt = seq2seq(TREE, position="t5"), make_ids(3, 6)
     session = make_session(model, seq_len=6, padding=False)
-    for src_len in (2, 9):
+    for src_len in (2, 3 * BLOCK_SIZE):
         src = make_ids(3, src_len)
         assert_close(run(session, src=src, tgt=tgt), model(src, tgt))
 
 
 def test_a_block_size_of_one_can_be_exported() -> None:
-    model = seq2seq(mw.everything(), block_size=1)
-    session = make_session(model, padding=False)
-    src, tgt = make_ids(3, 1), make_ids(3, 1)
-    assert_close(run(session, src=src, tgt=tgt), model(src, tgt))
+    model, ids = GPT(GPTConfig(VOCAB, 1, 1, HEADS, 16), mw.everything()), make_ids(3, 1)
+    assert_close(run(make_session(model, padding=False), ids=ids), model(ids))
+
+
+BIASES = [
+    mw.bias.alibi(4),
+    mw.bias.t5(torch.randn(32, 2), bidirectional=True),
+    mw.bias.t5(torch.randn(32, 2), bidirectional=False),
+]
+
+
+@pytest.mark.parametrize("bias", BIASES, ids=lambda bias: bias.name)
+def test_position_bias_equals_the_bias_at_every_length(bias: mw.bias.Bias) -> None:
+    for length in (1, 2, 50, 300):  # T5's last bucket begins at 128
+        expected = torch.as_tensor(bias.on(length).dense()[0])
+        torch.testing.assert_close(position_bias(bias, length), expected, check_dtype=False)
 
 
 def test_the_file_names_its_inputs_and_mask_and_has_no_leak(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_command_equals_one_process(
     assert not any(others)
 
 
-@pytest.mark.parametrize(("dp", "cp"), [(1, 4), (2, 2)])
+@pytest.mark.parametrize(("dp", "cp"), subset_of_cases([(1, 4), (2, 2)], 2, first=1))
 def test_training_on_a_mesh_equals_one_process(dp: int, cp: int) -> None:
     lone = train(Tiny(), CONFIG).state
     for rank, (losses, evaluations, evaluated) in enumerate(

@@ -187,3 +187,31 @@ def test_softcap_bias_and_sinks(pool: Pool, kinds: str, dtype: str, exchange: st
         for n, right in enumerate(shared):
             mine = sum(each[n] for _, each in found)
             np.testing.assert_allclose(mine, right, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 2)], ids=str)
+@pytest.mark.parametrize("kinds", ["", "d", "t", "dgtkr"])
+def test_softcap_bias_and_sinks_by_ulysses(pool: Pool, kinds: str, shape: tuple[int, ...]) -> None:
+    """Each rank has the values of its heads; with 2 KV heads on 3 ranks, one rank has none."""
+    case = Case("by head", T, MASKS["by head"].on(T).shape[0], 4, 2, 4, 6, strategy="chunked")
+    rows, shared = parallel_attention.one_process_scores(case, kinds, with_lse=False)
+    layout = case.layout(shape[0])
+    order = (layout.split(shape[1]) if shape[1:] else layout).order
+    ranks = int(np.prod(shape))
+    found = pool.run(parallel_attention.ulysses_scores, ranks, case, shape, kinds)
+    for n, right in enumerate([rows[0], *rows[2:]]):
+        mine = np.concatenate([own[n] for own, _ in found], 2)[:, :, np.argsort(order)]
+        np.testing.assert_allclose(mine, right, rtol=1e-11, atol=1e-11)
+    for n, right in enumerate(shared):
+        mine = sum(each[n] for _, each in found)
+        np.testing.assert_allclose(mine, right, rtol=1e-11, atol=1e-11)
+
+
+def test_biases_that_differ_are_refused_on_all_ranks(pool: Pool) -> None:
+    case = Case("causal", T, 1, 4, 4, strategy="contiguous")
+    with pytest.raises(JobError) as error:
+        pool.run_each(
+            parallel_attention.ulysses_scores, [(case, (2,), kinds) for kinds in ("d", "t")]
+        )
+    for message in error.value.first_lines():
+        assert message.startswith("ArgumentError: Rank ")

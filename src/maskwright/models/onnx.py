@@ -1,8 +1,9 @@
-"""ONNX export of the models, with the mask inside the graph.
+"""ONNX export of the models, with mask and position bias inside the graph.
 
-The model is traced by `torch.onnx.export`. The mask becomes comparisons of positions, so the file
-works for every batch size and length, and the caller does not build a mask. Padding is an input. A
-mask with data of one length, such as `tree`, needs a fixed length.
+The model is traced by `torch.onnx.export`. The mask becomes comparisons of positions, and a position
+bias a function of their distances, so the file works for every batch size and length, and the caller
+does not build a mask. Padding is an input. A mask with data of one length, such as `tree`, needs a
+fixed length.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import nn
 
 from maskwright._atomic_write import write_atomic
 from maskwright._optional_deps import require
+from maskwright.bias.atoms import T5, Alibi
 from maskwright.core.atoms import everything
 from maskwright.core.expr import Atom, PerAxis, brief, find
 from maskwright.core.validate import parse_int
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Mask
     from maskwright.engine.params import AttentionOptions
 
+EXAMPLE_LEN: Final = 4  # tokens of the inputs with which a model is traced
 MAX_MASK_TEXT: Final = 1000  # characters of the mask in the file's metadata
 
 
@@ -49,7 +52,8 @@ def export_onnx(
 
     The inputs are `ids` (B, T) and `keep` (B, T), True for real tokens and False for padding; the
     output is `logits`, and `pooled` of a Bert. A Seq2Seq has the inputs `src`, `tgt`, `src_keep` and
-    `tgt_keep`. Dropout is left out.
+    `tgt_keep`. Dropout is left out. With learned position embeddings the length is at most
+    `block_size`; with `position="alibi"` or `"t5"` it is not limited.
 
     Args:
         model: The model.
@@ -101,15 +105,17 @@ to fix the length.
             f"export_onnx: expected a GPT, Bert or Seq2Seq, got {type(model).__name__}. "
             "Pass the model itself, neither wrapped nor compiled."
         )
-    block_size = model.config.block_size
-    if seq_len is not None and parse_int(seq_len, "export_onnx: seq_len", minimum=1) > block_size:
-        raise ArgumentError(
-            f"export_onnx: seq_len={seq_len}, but block_size is {block_size}. Pass at most that."
-        )
+    max_len = model.config.block_size if model.config.position == "learned" else None
+    if seq_len is not None:
+        seq_len = parse_int(seq_len, "export_onnx: seq_len", minimum=1)
+        if max_len is not None and seq_len > max_len:
+            raise ArgumentError(
+                f"export_onnx: seq_len={seq_len}, but block_size is {max_len}. Pass at most that."
+            )
     with require("ONNX export"):
         import onnx  # noqa: F401 - torch.onnx imports both
         import onnxscript  # noqa: F401
-    mask = MaskFormula(model.mask, model.config.n_head, block_size, seq_len)
+    mask = MaskFormula(model.mask, model.config.n_head, max_len, seq_len)
     return _export(ExportedModel(model, mask, padding), model.mask)
 
 
@@ -119,7 +125,7 @@ class MaskFormula:
     Args:
         mask: The mask.
         n_head: Number of attention heads.
-        block_size: Maximum length.
+        max_len: Maximum length; None without a maximum.
         seq_len: The fixed length; None if the length is dynamic.
 
     Raises:
@@ -127,12 +133,12 @@ class MaskFormula:
             several sequences.
     """
 
-    def __init__(self, mask: Mask, n_head: int, block_size: int, seq_len: int | None) -> None:
-        self.seq_len, self.block_size = seq_len, block_size
+    def __init__(self, mask: Mask, n_head: int, max_len: int | None, seq_len: int | None) -> None:
+        self.seq_len, self.max_len = seq_len, max_len
         if seq_len is None:
             for atom in find(mask, Atom):
                 _check_formula(atom)
-        bound = mask.on(seq_len or block_size, heads=n_head)
+        bound = mask.on(seq_len or max_len or EXAMPLE_LEN, heads=n_head)
         if bound.shape[0] > 1:
             raise Unsupported(
                 f"onnx: {brief(mask)} has data of {bound.shape[0]} sequences, but the batch size is "
@@ -171,13 +177,9 @@ class ExportedModel(nn.Module):
         src_mask = everything()  # stands for the mask of the source
 
         def attend(q: Any, k: Any, v: Any, mask: Any, options: AttentionOptions) -> torch.Tensor:
-            if options.softcap is not None or options.bias is not None or options.sinks is not None:
-                raise Unsupported(
-                    "export_onnx: the model passes softcap, bias or sinks to attention, which this "
-                    "export does not support.",
-                    target="onnx",
-                )
             scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5  # (B, H, T, S)
+            if options.bias is not None:
+                scores = scores + position_bias(options.bias, q.shape[2]).to(scores.dtype)
             cells = keep[0][:, None, None] if mask is src_mask else visible
             return masked_softmax(scores, cells)[0] @ v  # (B, H, T, head_dim)
 
@@ -201,12 +203,37 @@ class ExportedModel(nn.Module):
         for prefix in self.prefixes:
             T, dynamic = self.mask.seq_len, {0: batch}
             if T is None or prefix == "src_":
-                T = min(4, self.mask.block_size)
+                T = min(EXAMPLE_LEN, self.mask.max_len or EXAMPLE_LEN)
                 if T > 1:
-                    dynamic[1] = torch.export.Dim(f"{prefix}seq_len", max=self.mask.block_size)
+                    dynamic[1] = torch.export.Dim(f"{prefix}seq_len", max=self.mask.max_len)
             ids[prefix.rstrip("_") or "ids"] = torch.zeros(B, T, dtype=torch.int64), dynamic
             keep[f"{prefix}keep"] = torch.ones(B, T, dtype=torch.bool), dynamic
         return ids | keep if self.padding else ids
+
+
+def position_bias(bias: Any, T: int) -> torch.Tensor:  # noqa: N803
+    """The bias of self-attention as tensor operations that torch.export can trace.
+
+    Args:
+        bias: What `Transformer.position_bias` returns.
+        T: The length, which may be symbolic.
+
+    Returns:
+        (H, T, T).
+
+    >>> import maskwright as mw
+    >>> position_bias(mw.bias.alibi([0.5]), 2).tolist()
+    [[[0.0, -0.5], [-0.5, 0.0]]]
+    """
+    positions = torch.arange(T)
+    distances = positions[None, :] - positions[:, None]  # (T, T)
+    if isinstance(bias, Alibi):
+        slopes = torch.tensor(bias.slope_values, dtype=torch.float32)
+        return slopes[:, None, None] * -distances.abs()
+    assert isinstance(bias, T5)
+    reach = bias.max_distance  # from which on the value is the same
+    (term,) = bias.on(reach + 1).lower()
+    return term.values[:, distances.clamp(-reach, reach) + reach]
 
 
 class _Writer(CodeWriter):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,8 +14,12 @@ with require("maskwright.parallel.ulysses"):
     import torch
     import torch.distributed as dist
 
+from maskwright.bias.atoms import tensor
+from maskwright.bias.terms import TensorTerm, dense_terms
 from maskwright.engine.api import attention
-from maskwright.engine.validate import bind, check_tensors
+from maskwright.engine.params import AttentionOptions
+from maskwright.engine.scores import read_scores
+from maskwright.engine.validate import bind, check_options, check_tensors
 from maskwright.errors import ArgumentError, MaskError
 from maskwright.parallel.comm import AllToAll, check_agreement, get_group
 from maskwright.parallel.context_parallel import (
@@ -27,8 +33,11 @@ from maskwright.parallel.submask import submask
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maskwright.bias.expr import Bias
+    from maskwright.bias.terms import Term
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
+    from maskwright.core.frame import Frame
     from maskwright.parallel.layout import ShardLayout
 
 
@@ -41,6 +50,9 @@ def ulysses_attention(
     *,
     layout: ShardLayout,
     scale: float | None = None,
+    softcap: float | None = None,
+    bias: Any = None,
+    sinks: Any = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """Attention of this rank's rows, for which each rank computes some of the heads.
@@ -58,6 +70,11 @@ def ulysses_attention(
         layout: The shards of the sequence over the ranks; for two dimensions over the first one. A
             rank then has its rows of `layout.split(heads)`, with ranks in the order of the mesh.
         scale: Factor of the scores, 1 / sqrt(head_dim) by default.
+        softcap: As for `attention`.
+        bias: As for `attention`: the bias of the whole sequence and of all heads, the same on all
+            ranks. The gradient of its values on a rank is that of the rank's heads; the gradient is
+            their sum over the ranks, as for `context_parallel_attention`.
+        sinks: As for `attention`, of all heads, with gradients like those of a bias.
         enable_gqa: Allow fewer KV heads than query heads.
 
     Returns:
@@ -89,34 +106,90 @@ def ulysses_attention(
     group = mesh.get_group(1) if dimensions == 2 else get_group(mesh)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     problem: MaskError | None = None
+    digest = b""
     try:
         check_tensors(q, k, v, enable_gqa)
+        options = AttentionOptions(
+            scale, enable_gqa=enable_gqa, softcap=softcap, bias=bias, sinks=sinks
+        )
+        check_options(options)
         check_layout(layout, ranks if sequence is None else dist.get_world_size(sequence))
         bound = bind(mask, (q.shape[0], q.shape[1], layout.tokens, layout.tokens), None)
         first = 0 if sequence is None else dist.get_rank(sequence) * ranks
         rows = (layout if sequence is None else layout.split(ranks)).rows[first : first + ranks]
         check_shard(q, k, int(rows[rank]), rank)
-        digest = mask_digest(bound, layout)
+        batch, num_heads = q.shape[:2]
+        frame = replace(bound.frame, batch=batch, heads=num_heads)
+        terms, _ = read_scores(options, frame, q)
+        sizes = (batch, num_heads, k.shape[1], q.shape[3], v.shape[3])
+        settings = (*sizes, str(q.dtype), scale, softcap, terms, sinks is not None)
+        digest = hashlib.sha256(mask_digest(bound, layout) + repr(settings).encode()).digest()
     except MaskError as error:
-        problem, digest = error, b""
+        problem = error
     check_agreement(digest, problem, group, q.device)
-    options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+    whole = bias if bias is None or hasattr(bias, "lower") else tensor(bias)
+    shared = (() if whole is None else whole.tensors) + (() if sinks is None else (sinks,))
 
     def inner(heads: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attention of some heads over the rows of the group, in the order of the layout."""
-        part = _of_heads(bound, heads)
+        if heads.start == heads.stop:  # but this rank takes part in the backward pass of all inputs
+            none = [x.flatten()[:0] for x in shared if isinstance(x, torch.Tensor)]
+            return v + sum(x.sum() for x in (q, k, v, *none))
+        part = _mask_of_heads(bound, heads)
+        changes: dict[str, Any] = {
+            "scale": scale,
+            "softcap": softcap,
+            "bias": None if whole is None else HeadsOfBias(whole, heads, num_heads),
+            "sinks": None if sinks is None else sinks[heads],
+            "enable_gqa": enable_gqa,
+        }
         if sequence is not None:
-            found = context_parallel_attention(q, k, v, part, sequence, layout=layout, **options)
+            found = context_parallel_attention(q, k, v, part, sequence, layout=layout, **changes)
             return cast("torch.Tensor", found)
         order = torch.from_numpy(layout.order)
         q, k, v = (x[:, :, torch.argsort(order)] for x in (q, k, v))
-        out: torch.Tensor = attention(q, k, v, part, **options)
+        out: torch.Tensor = attention(q, k, v, part, **changes)
         return out[:, :, order]
 
     return _by_heads(q, k, v, rows.tolist(), group, inner)
 
 
-def _of_heads(bound: BoundMask, heads: slice) -> BoundMask:
+@dataclass(frozen=True, eq=False)
+class HeadsOfBias:
+    """Some heads of a bias, with the methods of `maskwright.bias.Bias` that the engine uses.
+
+    >>> import maskwright as mw
+    >>> bias = HeadsOfBias(mw.bias.alibi([1.0, 0.5]), slice(1, 2), num_heads=2)
+    >>> bias.dense(mw.causal().on(2).frame).tolist()
+    [[[[0.0, -0.5], [-0.5, 0.0]]]]
+    """
+
+    bias: Bias
+    heads: slice
+    num_heads: int  # of the whole bias
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """The arrays and tensors of the whole bias."""
+        return self.bias.tensors
+
+    def lower(self, frame: Frame) -> tuple[Term, ...]:
+        """The terms of these heads; values that all heads share are kept."""
+        terms = self.bias.lower(replace(frame, heads=self.num_heads))
+        return tuple(self._of_term(term) for term in terms)
+
+    def dense(self, frame: Frame) -> Any:
+        """All added scores, (batch or 1, heads or 1, queries, keys)."""
+        return dense_terms(self.lower(frame), frame)
+
+    def _of_term(self, term: Term) -> Term:
+        axis = 1 if isinstance(term, TensorTerm) else 0
+        if term.values.shape[axis] == 1:
+            return term
+        return term._replace(values=term.values[(slice(None),) * axis + (self.heads,)])
+
+
+def _mask_of_heads(bound: BoundMask, heads: slice) -> BoundMask:
     """The mask of some heads."""
     if bound.shape[1] == 1:
         return bound
@@ -141,11 +214,7 @@ def _by_heads(
         _rows_to_heads(x, cuts, rows, group)
         for x, cuts in ((q, q_cuts), (k, kv_cuts), (v, kv_cuts))
     ]
-    heads = slice(q_cuts[rank], q_cuts[rank + 1])
-    if heads.start == heads.stop:  # but this rank takes part in the backward pass of all three
-        out = tensors[2] + sum(x.sum() for x in tensors)
-    else:
-        out = inner(heads, *tensors)
+    out = inner(slice(q_cuts[rank], q_cuts[rank + 1]), *tensors)
     return _heads_to_rows(out, q_cuts, rows, group)
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from maskwright.core.validate import BoolArray
     from maskwright.targets.base import Target
 
-SCORES: Final = ("bias", "softcap", "sinks")
 MAX_TERM_CHARS: Final = 80  # of a bias in a message; of a longer one the data is left out
 
 

@@ -225,8 +225,10 @@ for name in ("forward", "backward"):
 
 # -- interrupts, threads and forks ------------------------------------------------------------
 
+# A process that is started in the background may ignore SIGINT, and its children too.
+HEED_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 LONG_CALL = """
-import sys, numpy as np, maskwright as mw
+import numpy as np, maskwright as mw
 from maskwright.engine.backends import native
 from maskwright.engine.params import AttentionParams, AttentionShape
 rows, keys = {rows}, {keys}
@@ -260,7 +262,7 @@ SCRIPTS = {
 def test_one_long_head_can_be_interrupted(script: str, threads: str) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": threads}
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPTS[script]],
+        [sys.executable, "-c", HEED_SIGINT + SCRIPTS[script]],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -17,6 +17,7 @@ from maskwright.engine.native import loaded
 from maskwright.engine.native import score_args as score_args_module
 from tests._helpers.attention_inputs import INF, NAN, tensors
 from tests._helpers.native_kernel import isa, needs_kernel
+from tests._helpers.sampling import subset_of_cases
 from tests._helpers.score_terms import ScoreOptions, TermBias, exact_attention
 
 __all__ = ["isa"]
@@ -86,7 +87,7 @@ def random_options(pick: random.Random, sizes: tuple[int, int, int, int], q_star
     return ScoreOptions(pick.choice([None, 2.0, 30.0]), TermBias(tuple(terms)), sinks)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", subset_of_cases(range(24), 2))
 def test_many_blocks(seed: int) -> None:
     pick = random.Random(seed)
     name, (q_len, kv_len) = pick.choice(list(MASKS)), pick.choice(SIZES)
