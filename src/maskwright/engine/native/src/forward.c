@@ -13,6 +13,10 @@ typedef struct {
     int64_t panel_floats, v_floats, v_stride; /* of a unit; v_stride is 0 if V is read in place */
     size_t packed_size, scratch_size;
     char *packed;
+    void (*pack)(const KernelArgs *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
+                 int64_t first_panel, int64_t last_panel, PackedKV *kv);
+    void (*rows)(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+                 int64_t first_row, int64_t last_row, void *scratch);
 } Forward;
 
 static Forward plan_forward(const KernelArgs *args, const Isa *isa) {
@@ -21,10 +25,17 @@ static Forward plan_forward(const KernelArgs *args, const Isa *isa) {
     f.pack_items = ceil_div(f.panels, PANELS_PER_ITEM);
     f.row_blocks = ceil_div(args->q_len * group_heads(args), isa->block_m);
     f.v_stride = isa->v_in_place(args) ? 0 : isa->v_width(args);
-    f.panel_floats = round_up(f.panels * isa->panel_keys * args->head_dim, 16);
+    const int scattered = is_scattered(args);
+    f.pack = scattered ? isa->pack_rows : isa->pack;
+    f.rows = scattered ? isa->scattered_forward : isa->forward;
+    f.panel_floats =
+        f.panels * isa->panel_keys * round_up(args->head_dim, scattered ? 16 : 1);
+    f.panel_floats = round_up(f.panel_floats, 16);
     f.v_floats = round_up(args->kv_len * f.v_stride, 16);
     f.packed_size = 4 * (size_t)(f.panel_floats + f.v_floats) + visible_size(args);
-    f.scratch_size = (size_t)round_up((int64_t)isa->forward_scratch(args), 64);
+    f.scratch_size =
+        scattered ? isa->scattered_scratch(args) : isa->forward_scratch(args);
+    f.scratch_size = (size_t)round_up((int64_t)f.scratch_size, 64);
     return f;
 }
 
@@ -50,10 +61,10 @@ static void whole_unit_item(void *context, int64_t unit, void *scratch) {
     uint64_t *visible;
     PackedKV kv = packed_kv(f, unit, (char *)scratch + f->scratch_size, &visible);
     find_visible(args, unit, visible);
-    f->isa->pack(args, visible, unit / args->kv_heads, unit % args->kv_heads, 0, f->panels, &kv);
+    f->pack(args, visible, unit / args->kv_heads, unit % args->kv_heads, 0, f->panels, &kv);
     for (int64_t n = 0; n < f->groups; n++) {
         GqaGroup group = gqa_group(args, unit, n);
-        f->isa->forward(args, &group, &kv, 0, args->q_len * group.heads, scratch);
+        f->rows(args, &group, &kv, 0, args->q_len * group.heads, scratch);
     }
 }
 
@@ -72,7 +83,7 @@ static void pack_item(void *context, int64_t item, void *scratch) {
     uint64_t *visible;
     (void)scratch;
     PackedKV kv = packed_kv(f, unit, unit_memory(f, unit), &visible);
-    f->isa->pack(f->args, visible, unit / f->args->kv_heads, unit % f->args->kv_heads, first,
+    f->pack(f->args, visible, unit / f->args->kv_heads, unit % f->args->kv_heads, first,
                  min_i64(first + PANELS_PER_ITEM, f->panels), &kv);
 }
 
@@ -86,7 +97,7 @@ static void rows_item(void *context, int64_t item, void *scratch) {
     PackedKV kv = packed_kv(f, unit, unit_memory(f, unit), &visible);
     GqaGroup group = gqa_group(f->args, unit, n % f->groups);
     int64_t last = min_i64(first + f->isa->block_m, f->args->q_len * group.heads);
-    f->isa->forward(f->args, &group, &kv, first, last, scratch);
+    f->rows(f->args, &group, &kv, first, last, scratch);
 }
 
 /* -- split-KV decode ------------------------------------------------------------------------- */
