@@ -41,7 +41,7 @@ static Forward plan_forward(const KernelArgs *args, const Isa *isa) {
 
 /* Packed K and V of a unit in `memory`, and its visible keys. */
 static PackedKV packed_kv(const Forward *f, int64_t unit, char *memory, uint64_t **visible) {
-    PackedKV kv = {(float *)memory, (float *)memory + f->panel_floats, f->v_stride};
+    PackedKV kv = {(float *)memory, (float *)memory + f->panel_floats, f->v_stride, 0, 0};
     *visible = (uint64_t *)((float *)memory + f->panel_floats + f->v_floats);
     if (!f->v_stride) {
         const KernelArgs *args = f->args;
@@ -55,16 +55,62 @@ static char *unit_memory(const Forward *f, int64_t unit) {
     return f->packed + (size_t)(unit - f->first_unit) * f->packed_size;
 }
 
+/* The panels first ... last - 1 that have all keys of some rows of a group. */
+typedef struct {
+    int64_t first, last;
+} PanelRange;
+
+static PanelRange panels_of_rows(const Forward *f, const GqaGroup *group, int64_t first_row,
+                                 int64_t last_row) {
+    const Spans *spans = &f->args->spans;
+    int64_t first = NO_KEY, last = 0;
+    for (int64_t row = first_row / group->heads; row * group->heads < last_row; row++) {
+        if (group->offsets[row] == group->offsets[row + 1]) continue;
+        first = min_i64(first, spans->starts[group->offsets[row]]);
+        last = max_i64(last, spans->stops[group->offsets[row + 1] - 1]);
+    }
+    if (first == NO_KEY) return (PanelRange){0, 0};
+    return (PanelRange){first / f->isa->panel_keys, ceil_div(last, f->isa->panel_keys)};
+}
+
+/* Pack what `wanted` has and `packed`, which is extended, has not. */
+static void extend_packed(const Forward *f, const uint64_t *visible, int64_t unit, PackedKV *kv,
+                          PanelRange wanted, PanelRange *packed) {
+    const KernelArgs *args = f->args;
+    const int64_t batch = unit / args->kv_heads, kv_head = unit % args->kv_heads;
+    if (wanted.first == wanted.last) return;
+    if (packed->first == packed->last) packed->first = packed->last = wanted.first;
+    if (wanted.first < packed->first) {
+        f->pack(args, visible, batch, kv_head, wanted.first, packed->first, kv);
+        packed->first = wanted.first;
+    }
+    if (wanted.last > packed->last) {
+        f->pack(args, visible, batch, kv_head, packed->last, wanted.last, kv);
+        packed->last = wanted.last;
+    }
+}
+
+/* Keys are packed when the first block of rows needs them: then they are in the cache. */
 static void whole_unit_item(void *context, int64_t unit, void *scratch) {
     const Forward *f = context;
     const KernelArgs *args = f->args;
     uint64_t *visible;
     PackedKV kv = packed_kv(f, unit, (char *)scratch + f->scratch_size, &visible);
+    PanelRange packed = {0, 0};
     find_visible(args, unit, visible);
-    f->pack(args, visible, unit / args->kv_heads, unit % args->kv_heads, 0, f->panels, &kv);
     for (int64_t n = 0; n < f->groups; n++) {
         GqaGroup group = gqa_group(args, unit, n);
-        f->rows(args, &group, &kv, 0, args->q_len * group.heads, scratch);
+        const int64_t rows = args->q_len * group.heads, step = f->isa->block_m;
+        PanelRange wanted = panels_of_rows(f, &group, 0, min_i64(step, rows));
+        for (int64_t first = 0; first < rows && !cancelled(); first += step) {
+            const int64_t last = min_i64(first + step, rows);
+            extend_packed(f, visible, unit, &kv, wanted, &packed);
+            wanted = panels_of_rows(f, &group, last, min_i64(last + step, rows));
+            kv.next_first = min_i64(packed.last * f->isa->panel_keys, args->kv_len);
+            kv.next_last = min_i64(wanted.last * f->isa->panel_keys, args->kv_len);
+            kv.next_last = max_i64(min_i64(kv.next_last, kv.next_first + step), kv.next_first);
+            f->rows(args, &group, &kv, first, last, scratch);
+        }
     }
 }
 

@@ -24,6 +24,7 @@ typedef struct {
                       * rows of K as they are, padded to whole vectors */
     const float *v;  /* [key][v_stride] */
     int64_t v_stride;
+    int64_t next_first, next_last; /* keys that are packed next: they are prefetched meanwhile */
 } PackedKV;
 
 /* The backward pass of one (batch, kv_head): what all threads share. Rows of all GQA groups stand

@@ -42,17 +42,6 @@ static int64_t next_keys(const Spans *spans, KeyCursor *c, int32_t *index) {
     return count;
 }
 
-/* Lane i of the result is the sum of x[i]. */
-INLINE vec reduce_each(vec x[W]) {
-#pragma GCC unroll 4
-    for (int half = W / 2; half; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; i++)
-            x[i] = __builtin_shufflevector(x[i], x[i + half], INTERLEAVE_LOW) +
-                   __builtin_shufflevector(x[i], x[i + half], INTERLEAVE_HIGH);
-    return x[0];
-}
-
 /* x times W rows of a matrix. `nv` is the number of vectors of a row. */
 INLINE vec dot_rows(const float *x, const float *rows, int64_t stride, const int32_t *index,
                     const int nv) {
@@ -109,17 +98,14 @@ INLINE void add_to_rows(const float *weights, const float *x, const int32_t *ind
 /* K and V of the visible keys of some panels as rows of floats. */
 static void pack_rows(const KernelArgs *args, const uint64_t *visible, int64_t batch,
                       int64_t kv_head, int64_t first_panel, int64_t last_panel, PackedKV *kv) {
-    const int64_t width = round_up(args->head_dim, W);
-    for (int64_t key = first_panel * NR; key < min_i64(last_panel * NR, args->kv_len); key++) {
-        if (!bit_is_set(visible, key)) continue;
-        read_padded(kv->panels + key * width,
-                    tensor_row(&args->k, args->dtype, batch, kv_head, key), args->dtype,
-                    args->head_dim, width);
-        if (!v_in_place(args))
-            read_padded((float *)kv->v + key * kv->v_stride,
-                        tensor_row(&args->v, args->dtype, batch, kv_head, key), args->dtype,
-                        args->v_head_dim, kv->v_stride);
-    }
+    const PackSource k = {&args->k,      visible, args->dtype,   batch, kv_head,
+                          args->kv_len, args->head_dim};
+    PackSource v = k;
+    v.tensor = &args->v;
+    v.dim = args->v_head_dim;
+    pack_keys(&k, first_panel * NR, last_panel * NR, kv->panels, round_up(args->head_dim, W));
+    if (!v_in_place(args))
+        pack_keys(&v, first_panel * NR, last_panel * NR, (float *)kv->v, kv->v_stride);
 }
 
 /* -- forward --------------------------------------------------------------------------------- */
@@ -226,6 +212,8 @@ static void scattered_forward(const KernelArgs *args, const GqaGroup *group, con
     for (int64_t first = first_row; first < last_row; first += SCATTERED_ROWS) {
         const int rows = (int)min_i64(SCATTERED_ROWS, last_row - first);
         if (cancelled()) return;
+        prefetch_next(args, group, kv, (first - first_row) / SCATTERED_ROWS,
+                      ceil_div(last_row - first_row, SCATTERED_ROWS));
         int64_t left = 0;
         for (int r = 0; r < rows; r++) {
             ScatteredRow *row = &s->rows[r];
@@ -237,6 +225,12 @@ static void scattered_forward(const KernelArgs *args, const GqaGroup *group, con
             memset(row->acc, 0, sizeof(float) * (size_t)width);
             if (row->cursor.span == row->cursor.stop) continue;
             left = 1;
+            if (n + PREFETCH_ROWS < args->q_len)
+                prefetch_row(tensor_row(&args->q, args->dtype, group->batch, head,
+                                        n + PREFETCH_ROWS),
+                             args->head_dim * dtype_size(args->dtype));
+            prefetch_row(tensor_row(&args->out, args->dtype, group->batch, head, n),
+                         args->v_head_dim * dtype_size(args->dtype));
             read_padded(row->q, tensor_row(&args->q, args->dtype, group->batch, head, n),
                         args->dtype, args->head_dim, k_stride);
             for (int64_t d = 0; d < k_stride; d += W) store(row->q + d, load(row->q + d) * factor);
@@ -379,14 +373,12 @@ static void scattered_backward(const KernelArgs *args, int64_t unit, void *scrat
     u->batch = unit / args->kv_heads;
     u->kv_head = unit % args->kv_heads;
     find_visible(args, unit, s->visible);
-    for (int64_t key = 0; key < args->kv_len; key++) {
-        if (!bit_is_set(s->visible, key)) continue;
-        read_padded(s->k + key * u->d, tensor_row(&args->k, args->dtype, u->batch, u->kv_head, key),
-                    args->dtype, args->head_dim, u->d);
-        read_padded(s->v + key * u->dv,
-                    tensor_row(&args->v, args->dtype, u->batch, u->kv_head, key), args->dtype,
-                    args->v_head_dim, u->dv);
-    }
+    PackSource source = {&args->k,   s->visible,   args->dtype,   u->batch,
+                         u->kv_head, args->kv_len, args->head_dim};
+    pack_keys(&source, 0, args->kv_len, s->k, u->d);
+    source.tensor = &args->v;
+    source.dim = args->v_head_dim;
+    pack_keys(&source, 0, args->kv_len, s->v, u->dv);
     memset(s->dk, 0, (size_t)(args->kv_len * u->d) * 4);
     memset(s->dv, 0, (size_t)(args->kv_len * u->dv) * 4);
     for (int64_t n = 0; n < groups_per_kv_head(args); n++) {

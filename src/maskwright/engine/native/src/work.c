@@ -15,7 +15,10 @@ int takes_whole_units(const KernelArgs *args, int64_t threads, int64_t units_per
     double work = (double)(args->heads / args->kv_heads) * (double)args->q_len *
                   (double)args->kv_len * (double)(args->head_dim + args->v_head_dim);
     if (threads == 1) return 1;
-    return num_units(args) >= units_per_thread * threads && work <= MAX_UNIT_WORK &&
+    const int64_t units = num_units(args);
+    const int balanced = units >= units_per_thread * threads ||
+                         (units % threads == 0 && units >= 4 * threads);
+    return balanced && work <= MAX_UNIT_WORK &&
            unit_size * (size_t)threads <= WAVE_BYTES;
 }
 
