@@ -23,6 +23,7 @@ from maskwright.core.evaluate import MAX_CELLS
 from maskwright.core.expr import find
 from maskwright.core.simplify import simplify
 from maskwright.errors import Unsupported
+from maskwright.integrations.transformers_indices import evaluated, match_leaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
     from maskwright.core.validate import BoolArray, IntArray
+    from maskwright.integrations.transformers_indices import Formula
 
 MAX_CACHED_MASKS = 32  # bound masks with their spans, kept between forward passes
 
@@ -87,7 +89,7 @@ def mask_for_layers(
                 "This model does not use the attention interface of transformers. "
                 'Load it with attn_implementation="eager".'
             )
-        return masking_utils.sdpa_mask(
+        dense = masking_utils.sdpa_mask(
             batch_size=batch_size,
             q_length=q_length,
             kv_length=kv_length,
@@ -99,9 +101,14 @@ def mask_for_layers(
             device=device,
             **{**hints, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
         )
-    kept = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    if kept is not None:
-        function = masking_utils.and_masks(function, masking_utils.padding_mask_function(kept))
+        if use_vmap or not is_compiled(dense):  # vmap is for functions of the user
+            return dense
+        from maskwright.integrations.transformers_graph import bind_in_graph
+
+        function = _with_padding(function, attention_mask, kv_length, kv_offset)
+        bind_in_graph(dense, function, [batch_size, q_length, kv_length, kv_offset], q_offset)
+        return dense
+    function = _with_padding(function, attention_mask, kv_length, kv_offset)
     shift = int(kv_offset)
     view = View(
         batch_size,
@@ -112,7 +119,45 @@ def mask_for_layers(
         use_vmap,
         torch.device(device),
     )
-    return MaskTensor(read_function(function, view), batch_size, device)
+    bound = read_function(function, view)
+    if q_length == 1 and _may_be_compiled(q_offset, hints):
+        from maskwright.integrations.transformers_graph import with_handle
+
+        return with_handle(bound, batch_size)
+    return MaskTensor(bound, batch_size, device)
+
+
+def _with_padding(
+    function: Callable[..., Any], attention_mask: Any, kv_length: int, kv_offset: int
+) -> Callable[..., Any]:
+    """The mask function and the padding mask (batch, tokens) of the caller, if there is one."""
+    from transformers import masking_utils
+
+    kept = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if kept is None:
+        return function
+    both: Callable[..., Any] = masking_utils.and_masks(
+        function, masking_utils.padding_mask_function(kept)
+    )
+    return both
+
+
+def is_compiled(x: torch.Tensor) -> bool:
+    """Whether torch.compile traces a call on the CPU, which the operator for graphs computes."""
+    return (
+        torch.compiler.is_compiling()
+        and not torch.compiler.is_exporting()
+        and x.device.type == "cpu"
+    )
+
+
+def _may_be_compiled(q_offset: Any, hints: Mapping[str, Any]) -> bool:
+    """Whether the mask may be passed to a compiled decode step, which takes plain tensors only.
+
+    It is made before such a step, for a static cache: its offset is a tensor, and the mask must not be
+    left out.
+    """
+    return isinstance(q_offset, torch.Tensor) or hints.get("allow_is_causal_skip") is False
 
 
 def _needs_tensor(q_length: int, q_offset: Any, device: Any) -> bool:
@@ -127,7 +172,10 @@ def _needs_tensor(q_length: int, q_offset: Any, device: Any) -> bool:
 
 def read_function(function: Callable[..., Any], view: View) -> BoundMask:
     """The bound mask of a mask function; the same object as before if the mask is equal."""
-    mask = simplify(_read(function, view, _rules()))
+    return _bind(simplify(_read(function, view, _rules())), view)
+
+
+def _bind(mask: Mask, view: View) -> BoundMask:
     bound = mask.on(view.q_len, view.kv_len, view.batch, 1, view.q_start)
     if find(mask, Where):
         return _cached_evaluation(EvaluatedMask(bound.frame, _digest(bound), _snapshot(bound)))
@@ -202,6 +250,29 @@ def _read(function: Callable[..., Any], view: View, rules: Rules) -> Mask:
     rule = None if code is None else rules.get(code)
     mask = None if rule is None else rule.read(_closure_variables(function), view, rules)
     return _evaluate(function, view) if mask is None else mask
+
+
+def read_formula_mask(formula: Formula, tensors: Sequence[Any], view: View) -> BoundMask:
+    """The bound mask of a formula of `transformers_indices`; as `read_function`."""
+    return _bind(simplify(_read_formula(formula, tensors, view)), view)
+
+
+def _read_formula(formula: Formula, tensors: Sequence[Any], view: View) -> Mask:
+    mask: Mask | None = None
+    leaf = match_leaf(formula, tensors)
+    if leaf is not None:
+        mask = READERS[leaf.factory](leaf.variables, view, {})
+    else:
+        match formula:
+            case ("true",):
+                mask = everything()
+            case ("and", left, right):
+                mask = _read_formula(left, tensors, view) & _read_formula(right, tensors, view)
+            case ("or", ("false",), right):
+                mask = _read_formula(right, tensors, view)
+            case ("or", left, right):
+                mask = _read_formula(left, tensors, view) | _read_formula(right, tensors, view)
+    return evaluated(formula, tensors, view.batch, view.shift) if mask is None else mask
 
 
 def _closure_variables(function: Any) -> dict[str, Any]:
@@ -353,6 +424,7 @@ RULES = (
     Rule("and_masks", _sample_parts, partial(_read_combined, and_)),
     Rule("or_masks", _sample_parts, partial(_read_combined, or_)),
 )
+READERS = {rule.factory: rule.read for rule in RULES}
 # With a KV cache, without one, and with sliding caches that have dropped their oldest keys.
 SAMPLE_VIEWS = (View(2, 4, 8, 4, 0), View(2, 8, 8, 0, 0), View(2, 3, 7, 2, 2), View(2, 1, 5, 4, 5))
 
