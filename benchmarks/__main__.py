@@ -13,7 +13,7 @@ import sys
 from importlib import import_module
 from itertools import takewhile
 
-MODELS = ("prefill", "bias_models", "training")
+MODELS = ("prefill", "bias_models", "paths_models", "training")
 MEASURED = ("core", "targets", "attention", "bias", "variants", *MODELS, "explore")
 COMPARED = ("compare", "compare_core")
 ON_REQUEST = (*COMPARED, "extrapolation", "gpu", "report")  # run only where they are named

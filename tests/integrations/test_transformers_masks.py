@@ -15,10 +15,11 @@ from maskwright.core import mask_registry
 from maskwright.core.atoms.array import Where
 from maskwright.core.expr import walk
 from maskwright.errors import Unsupported
-from maskwright.integrations import transformers_masks
+from maskwright.integrations import transformers_functions, transformers_masks
+from maskwright.integrations.transformers_functions import RULES
 from maskwright.integrations.transformers_graph import bind_mask
 from maskwright.integrations.transformers_indices import read_formula
-from maskwright.integrations.transformers_masks import RULES, mask_for_layers
+from maskwright.integrations.transformers_masks import mask_for_layers
 from maskwright.integrations.transformers_tensor import MaskTensor
 
 
@@ -38,7 +39,7 @@ def own(b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 def test_transformers_agrees_with_every_rule() -> None:
-    assert {rule.factory for rule in transformers_masks._rules().values()} == {
+    assert {rule.factory for rule in transformers_functions._rules().values()} == {
         rule.factory for rule in RULES
     }
 
@@ -51,14 +52,14 @@ def test_incompatible_release(monkeypatch: pytest.MonkeyPatch) -> None:
         return inner_mask
 
     monkeypatch.setattr(hf, "sliding_window_overlay", overlay)
-    transformers_masks._rules.cache_clear()
+    transformers_functions._rules.cache_clear()
     try:
         given = {"batch_size": 1, "q_length": 9, "kv_length": 9, "mask_function": overlay(3)}
         mask = mask_for_layers(**given)
         assert is_asked(mask)
         assert torch.equal(mask.cells(), truth(**given))
     finally:
-        transformers_masks._rules.cache_clear()
+        transformers_functions._rules.cache_clear()
 
 
 def random_function(rng: random.Random, batch: int, tokens: int, depth: int = 0) -> Any:

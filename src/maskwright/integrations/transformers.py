@@ -5,7 +5,7 @@
     register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="maskwright")
 
-transformers describes a mask by a function of (batch, head, query, key). `transformers_masks` converts
+transformers describes a mask by a function of (batch, head, query, key). `transformers_functions` converts
 it to an expression, `transformers_tensor` passes that through the model, and this module computes
 attention under it. In graphs of torch.compile, `transformers_graph` does both with operators. The engine
 also computes what a layer adds to its scores: `softcap` (Gemma 2), sinks (`s_aux`, gpt-oss) and
@@ -431,7 +431,7 @@ def _mask_rows(layer: LayerInputs, mask_input: MaskInput, rows: slice) -> torch.
     """Some rows of the mask as a tensor, bool or additive; None if all keys are visible."""
     if mask_input.mask is not None:
         start, stop, _ = rows.indices(layer.query.shape[2])
-        rows_mask = mask_input.mask.rows(start, stop)  # type: ignore[union-attr]  # bound
+        rows_mask = mask_input.mask.rows(start, stop)
         return torch.from_numpy(rows_mask.dense()).to(layer.query.device)
     if mask_input.tensor is None or mask_input.tensor.ndim < 2 or mask_input.tensor.shape[-2] == 1:
         return mask_input.tensor

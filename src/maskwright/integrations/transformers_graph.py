@@ -15,8 +15,8 @@ import torch
 
 from maskwright.engine.autograd import mask_handle, record
 from maskwright.errors import Unsupported
+from maskwright.integrations.transformers_functions import View, read_formula_mask
 from maskwright.integrations.transformers_indices import parse_formula, read_formula
-from maskwright.integrations.transformers_masks import View, read_formula_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
