@@ -13,11 +13,12 @@ import sys
 from importlib import import_module
 from itertools import takewhile
 
-MODELS = ("prefill", "bias_models", "training")
-MEASURED = ("core", "targets", "attention", "bias", "variants", *MODELS, "explore")
+MODELS = ("prefill", "bias_models", "paths_models", "training", "audit")
+PATHS = ("paths_kernel",)
+MEASURED = ("core", "targets", "attention", "bias", "variants", *PATHS, *MODELS, "explore")
 COMPARED = ("compare", "compare_core")
 ON_REQUEST = (*COMPARED, "extrapolation", "gpu", "report")  # run only where they are named
-WITH_OPTIONS = ("attention", "bias", "variants", *MODELS, "extrapolation", *COMPARED)
+WITH_OPTIONS = ("attention", "bias", "variants", *PATHS, *MODELS, "extrapolation", *COMPARED)
 
 
 def main(given: list[str]) -> int:

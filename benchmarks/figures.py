@@ -284,3 +284,21 @@ def load(name: str) -> Result | None:
     """Loads a measurement, or returns None."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def audit_table(models: dict[str, Any]) -> str:
+    """The cost of audits in Markdown."""
+    head = ["model", "weights", "one forward", "audit", "in forwards", "passes", "peak memory"]
+    rows = [
+        [
+            name,
+            f"{found['weights'] / 1e6:.0f} M",
+            clock(found["forward"]),
+            clock(found["seconds"]),
+            f"{found['forwards']:.1f}",
+            str(found["passes"]),
+            f"{found['bytes'] / 1e9:.1f} GB, {found['memory']:.2f}×",
+        ]
+        for name, found in models.items()
+    ]
+    return table(head, rows)

@@ -19,6 +19,7 @@ PARTS = {
     "../README.zh-CN.md": {"api": tables.api_zh, "performance": tables.performance_zh},
     "lint-codes.md": {"codes": lint_codes.sections},
     "probes.md": {"probes": probes.sections, "causes": probes.causes},
+    "audit.md": {"cost": tables.audit_cost},
     "apps.md": {"training": tables.training},
     "gpu.md": {"compiled": gpu.compiled, "roofline": gpu.roofline},
     "design.md": {"packages": packages.table},

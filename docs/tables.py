@@ -212,3 +212,17 @@ def _summary(function: object) -> str:
 def _default(parameter: inspect.Parameter) -> str:
     """A default value; None is shown as an ellipsis."""
     return "…" if parameter.default is None else repr(parameter.default)
+
+
+def audit_cost() -> str:
+    """The cost of an audit of models with 110 million weights."""
+    found = figures.load("audit")
+    assert found is not None, "run `python -m benchmarks audit`"
+    machine = found["machine"]
+    return (
+        f"The probes {', '.join(f'`{name}`' for name in found['probes'])} on two sequences of "
+        f"{found['tokens']} tokens, one of them padded; random weights, float32, {found['threads']} "
+        f"threads of {machine['cpu']}. Memory is relative to one forward and backward pass. "
+        "`python -m benchmarks audit` repeats the measurement.\n\n"
+        + figures.audit_table(found["models"])
+    )

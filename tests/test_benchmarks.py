@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import maskwright as mw  # noqa: E402
 from benchmarks import (  # noqa: E402
     attention,
+    audit,
     bias,
     bias_models,
     chart,
@@ -253,6 +254,31 @@ def test_prefill_agrees(results: Path) -> None:
     found = prefill.measure(tokens=24, pace=ONCE, num_attention_heads=4, **tiny)
     assert set(found["seconds"]) == {OURS, "sdpa", "eager"}
     assert "relative to sdpa" in report.page(a_result(cell()), found)
+
+
+@pytest.mark.parametrize("name", audit.CONFIGS)
+def test_cost_of_audit_is_measured(name: str) -> None:
+    pytest.importorskip("transformers")
+    tiny = {"vocab_size": 100, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    of = {"GPT-2": ("n_embd", "n_layer", "n_head")}
+    names = of.get(name, ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+    tiny |= dict(zip(names, (32, 1, 4), strict=True))
+    found = audit.measure_audit(name, 24, rounds=1, **tiny)
+    assert {found["status"][probe] for probe in ("leak", "padding")} == {"passed"}
+    assert found["forwards"] == found["seconds"] / found["forward"]
+    assert audit.measure_step(name, 24, **tiny)["bytes"] >= 0
+    assert name in figures.audit_table({name: {**found, "memory": 1.0}})
+
+
+def test_recorded_audits_are_cheap() -> None:
+    result = figures.load("audit")
+    assert result is not None
+    for found in result["models"].values():
+        assert found["weights"] > 100e6
+        assert "failed" not in found["status"].values()
+        assert found["passes"] <= 40
+        assert found["forwards"] <= 40
+        assert found["memory"] <= 2.5
 
 
 def test_page_is_current() -> None:

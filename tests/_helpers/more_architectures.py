@@ -135,11 +135,6 @@ class Sized(NamedTuple):
         return getattr(transformers, self.model)(config).eval()
 
 
-NOT_TESTED = {"flex olmo"}  # names of models without a result, and without findings
-FALSE_ALARMS: dict[str, str] = {
-    "granite swa": "fully masked rows are NaN in the float64 copy only, in which movements are confirmed",
-    "blip text": "auto expects a causal mask, since its source file defines a model that generates",
-}
 # Models in these tables for which the audit has findings, and why these are right
 EXCEPTIONS: dict[str, str] = {
     "wav2vec2 conformer": "convolutions over hidden states include padding: frames depend on its amount",

@@ -324,3 +324,31 @@ def test_expensive_model_gets_fewer_passes() -> None:
     assert not plan.thorough
     assert plan.count(64, 12) == 12
     assert MARGIN > 1
+
+
+# ── the copy in float64 ───────────────────────────────────────────────────────────────────────
+
+
+class RoundsByLength(nn.Module):
+    """Rounds otherwise at another length; in float64, longer inputs give `wrong` outputs."""
+
+    def __init__(self, wrong: float, leaks: bool = False) -> None:
+        super().__init__()
+        self.wrong, self.leaks = wrong, leaks
+        self.weight = nn.Parameter(torch.ones(DIM))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = (self.weight * x).cumsum(1)
+        if x.shape[1] <= T:
+            return out
+        if self.leaks:
+            return out + 1e-6 * x.sum(1, keepdim=True)
+        return out * self.wrong if x.dtype == torch.float64 else out * (1 + 2e-7)
+
+
+@pytest.mark.parametrize("wrong", [1.0, 3.0, float("nan")])
+def test_copy_that_behaves_otherwise_confirms_nothing(wrong: float) -> None:
+    x = torch.randn(2, T, DIM, generator=torch.Generator().manual_seed(0))
+    assert mw.audit(RoundsByLength(wrong), x, expects="causal", probes="prefix").ok
+    report = mw.audit(RoundsByLength(wrong, leaks=True), x, expects="causal", probes="prefix")
+    assert report.status is Status.FAILED, report

@@ -1,4 +1,4 @@
-"""Steps with a cache, of decoders that have an encoder: only what is the decoder's goes in pieces."""
+"""Steps with a cache, of decoders that have an encoder, and the sizes of batches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 
 import maskwright as mw
 from maskwright.auditing.huggingface import make_inputs
+from maskwright.auditing.measure import make_meter
 from maskwright.auditing.model_under_test import make_model_under_test
 from tests._helpers.tiny_architectures import ARCHITECTURES
 
@@ -124,3 +125,70 @@ def test_encoder_as_long_as_decoder_is_not_taken_for_it() -> None:
     own.forward = lambda *args, **given: right(own, *args, **given | {"attention_mask": None})
     report = mw.audit(model, inputs, probes=("leak", "padding"))
     assert (report.cause, report.layer) == ("missing-in-layer", "model.encoder.layers.1.self_attn")
+
+
+# ── memory ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Counting(nn.Module):
+    """Attention of many heads that records the shapes of its inputs; `leaks` plants a fault."""
+
+    def __init__(self, causal: bool, leaks: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.causal, self.leaks = causal, leaks
+        self.shapes: list[tuple[int, ...]] = []
+        self.mix = nn.Linear(DIM, 3 * DIM)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.shapes.append(tuple(x.shape))
+        q, k, v = (
+            part.unflatten(-1, (DIM, 1)).transpose(1, 2) for part in self.mix(x).chunk(3, -1)
+        )
+        causal = self.causal and not (self.leaks and len(x) == DIM)  # batch taken for heads
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return x + out.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_larger_batches_are_bounded(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maskwright.auditing.probes.splits.MAX_POSITIONS", 40)
+    model = Counting(causal)
+    expects = "causal" if causal else "bidirectional"
+    report = mw.audit(model, torch.randn(2, T, DIM), expects=expects, probes="batch")
+    assert report.ok, report
+    assert max(batch * length for batch, length, _ in model.shapes) <= 2 * 2 * T
+    cut = (DIM, 2 * 2 * T // DIM, DIM)
+    assert (cut in model.shapes) is causal
+    assert causal or "too much memory" in str(report)
+
+
+def test_longer_inputs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maskwright.auditing.probes.splits.MAX_POSITIONS", 600)
+    model = Counting(True)
+    report = mw.audit(model, torch.randn(5, T, DIM), expects="causal", probes="prefix")
+    assert report.ok, report
+    assert max(batch * length for batch, length, _ in model.shapes) <= 600
+    assert {shape[:2] for shape in model.shapes} >= {(5, 64), (4, 128), (3, 160), (2, 256)}
+
+
+def test_larger_batch_of_fewer_positions_finds_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in (4096, 40):
+        monkeypatch.setattr("maskwright.auditing.probes.splits.MAX_POSITIONS", limit)
+        model = Counting(True, leaks=True)
+        report = mw.audit(model, torch.randn(2, T, DIM), expects="causal", probes="batch")
+        assert "batch size 8" in report.findings[0].message, report
+
+
+def test_copy_in_float64_is_made_by_layer_if_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("maskwright.auditing.measure.free_memory", lambda _: 0.0)
+    model = ARCHITECTURES["llama"].build("sdpa")
+    tested = make_model_under_test(model, make_inputs(model))
+    twin = make_meter(tested).float64
+    assert twin is not None
+    assert twin.tested.model is model
+    assert twin.tested.by_layer
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert mw.audit(model, probes=("padding", "steps")).ok

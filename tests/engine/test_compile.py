@@ -202,7 +202,9 @@ def test_operator_keeps_torchs_rules(name: str, dropout_p: float) -> None:
     given = tensors(**sizes, kv_heads=sizes["heads"] // 2, value_dim=3, q_len=T).learning()
     mask, seed = MASKS[name], torch.tensor(7) if dropout_p else None
     options = {**SETTINGS, "dropout_p": dropout_p}
-    torch.library.opcheck(torch.ops.maskwright.attend, (*given, seed, [], mask._handle), options)
+    torch.library.opcheck(
+        torch.ops.maskwright.attend, (*given, seed, [], mask._handle, None), options
+    )
 
 
 def test_operator_with_bias_and_sinks_keeps_torchs_rules() -> None:
@@ -214,7 +216,7 @@ def test_operator_with_bias_and_sinks_keeps_torchs_rules() -> None:
     options = {**SETTINGS, "softcap": 2.0, "terms": terms, "has_sinks": True}
     mask = mw.causal()
     torch.library.opcheck(
-        torch.ops.maskwright.attend, (*given, None, values, mask._handle), options
+        torch.ops.maskwright.attend, (*given, None, values, mask._handle, None), options
     )
 
 
@@ -275,7 +277,7 @@ def test_export_with_mask_as_constant(tmp_path: Path) -> None:
 def test_mask_that_is_gone() -> None:
     handle = mw.window(back=3)._handle
     with pytest.raises(mw.ArgumentError, match="Keep a reference to the mask"):
-        torch.ops.maskwright.attend(*tensors(), None, [], handle, **SETTINGS)
+        torch.ops.maskwright.attend(*tensors(), None, [], handle, None, **SETTINGS)
 
 
 def test_handles_of_two_processes_differ() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import maskwright as mw
-from maskwright.engine import dispatch
+from maskwright.engine import dispatch, fast_path
 from maskwright.engine.dispatch import backend_module
 from maskwright.engine.params import IMPLS
 from tests._helpers.attention_inputs import (
@@ -48,6 +48,15 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return forward(*args)
 
         monkeypatch.setattr(module, "forward", record)
+    attend_plain = fast_path.attend
+
+    def record_plain(*args: Any) -> Any:
+        result = attend_plain(*args)
+        if result is not None:
+            found.append("native")  # by the same kernel
+        return result
+
+    monkeypatch.setattr(fast_path, "attend", record_plain)
     return found
 
 

@@ -11,11 +11,15 @@ import torch
 from transformers import masking_utils as hf
 
 import maskwright as mw
+from maskwright.core import mask_registry
 from maskwright.core.atoms.array import Where
 from maskwright.core.expr import walk
 from maskwright.errors import Unsupported
-from maskwright.integrations import transformers_masks
-from maskwright.integrations.transformers_masks import RULES, mask_for_layers
+from maskwright.integrations import transformers_functions, transformers_masks
+from maskwright.integrations.transformers_functions import RULES
+from maskwright.integrations.transformers_graph import bind_mask
+from maskwright.integrations.transformers_indices import read_formula
+from maskwright.integrations.transformers_masks import mask_for_layers
 from maskwright.integrations.transformers_tensor import MaskTensor
 
 
@@ -35,7 +39,7 @@ def own(b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 def test_transformers_agrees_with_every_rule() -> None:
-    assert {rule.factory for rule in transformers_masks._rules().values()} == {
+    assert {rule.factory for rule in transformers_functions._rules().values()} == {
         rule.factory for rule in RULES
     }
 
@@ -48,14 +52,14 @@ def test_incompatible_release(monkeypatch: pytest.MonkeyPatch) -> None:
         return inner_mask
 
     monkeypatch.setattr(hf, "sliding_window_overlay", overlay)
-    transformers_masks._rules.cache_clear()
+    transformers_functions._rules.cache_clear()
     try:
         given = {"batch_size": 1, "q_length": 9, "kv_length": 9, "mask_function": overlay(3)}
         mask = mask_for_layers(**given)
         assert is_asked(mask)
         assert torch.equal(mask.cells(), truth(**given))
     finally:
-        transformers_masks._rules.cache_clear()
+        transformers_functions._rules.cache_clear()
 
 
 def random_function(rng: random.Random, batch: int, tokens: int, depth: int = 0) -> Any:
@@ -109,7 +113,48 @@ def test_every_function_is_read_exactly(seed: int) -> None:
     }
     mask = mask_for_layers(**given, config=None, dtype=torch.float32, local_size=3)
     assert mask.shape == (batch, 1, q, kv)
-    assert torch.equal(mask.cells(), truth(**given))
+    is_step = q == 1 and isinstance(given["q_offset"], torch.Tensor)  # which may be compiled
+    assert isinstance(mask, MaskTensor) != is_step
+    assert torch.equal(mask if is_step else mask.cells(), truth(**given))
+    if not given["use_vmap"]:
+        assert torch.equal(formula_cells(**given), truth(**given))
+
+
+def formula_cells(**given: Any) -> torch.Tensor:
+    """The mask of the formula of a function, as the operator `maskwright::bind_mask` binds it."""
+    function = transformers_masks._with_padding(
+        given["mask_function"], given["attention_mask"], given["kv_length"], given["kv_offset"]
+    )
+    formula, data = read_formula(function)
+    sizes = [given[name] for name in ("batch_size", "q_length", "kv_length")]
+    start, shift = given["q_offset"], given["kv_offset"]
+    offset = torch.as_tensor(start)
+    handle = bind_mask([*data, torch.empty(0)], offset, formula, [*sizes, 0, shift])
+    bound = mask_registry.lookup(int(handle))
+    cells = torch.from_numpy(bound.dense())
+    return cells.expand(given["batch_size"], -1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        own,
+        lambda b, h, q, k: ~((q < k) | (k >= 3)),
+        lambda b, h, q, k: (q + 2 > k) & (k != torch.tensor(3)),
+    ],
+)
+def test_formula_of_any_function(function: Any) -> None:
+    given = {"batch_size": 2, "q_length": 4, "kv_length": 7, "q_offset": 5, "kv_offset": 2}
+    given |= {"mask_function": function, "attention_mask": None}
+    assert torch.equal(formula_cells(**given), truth(**given))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda b, h, q, k: True if q > 3 else k < 2, lambda b, h, q, k: k < 2.5]
+)
+def test_function_without_formula(function: Any) -> None:
+    with pytest.raises(Unsupported):
+        read_formula(function)
 
 
 @pytest.mark.parametrize(

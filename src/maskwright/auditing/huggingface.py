@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from maskwright.auditing.expectations import SubsetOf
-from maskwright.auditing.model_under_test import SIGNALS, accepts_argument
+from maskwright.auditing.model_under_test import SIGNALS, accepts_argument, forward_parameters
 from maskwright.core.atoms import causal, chunks, dense, everything, padding, window
 from maskwright.errors import ArgumentError
 
@@ -221,6 +221,9 @@ def is_causal(model: Any) -> bool:
     or other models in its source file: if these only generate, it is causal.
     """
     config = model.config.get_text_config()
+    chosen = forward_parameters(model).get("is_decoder")
+    if chosen is not None and isinstance(chosen.default, bool):
+        return chosen.default  # an argument of each call: BLIP
     if getattr(model.config, "is_decoder", False) or config.model_type in CAUSAL_TEXT_ENCODERS:
         return True
     if _is_bidirectional(config):

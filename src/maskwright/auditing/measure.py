@@ -13,7 +13,7 @@ import re
 import time
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from maskwright.auditing.model_under_test import (
     cast_while_running,
     eval_mode,
     find_embeddings,
+    free_memory,
     has_scalar_outputs,
     make_model_under_test,
     to_dtype,
@@ -440,7 +441,9 @@ class Meter:
         """Whether a movement where there must be none is a failure, rounding, or not known.
 
         A large movement is a failure. A smaller one is measured again in float64. Without a copy in
-        float64 there is no result unless it is much smaller than what one visible position causes.
+        float64, or if the copy moves much further or is not finite, so that it does not behave like
+        the model, there is no result unless the movement is much smaller than what one visible
+        position causes.
 
         Args:
             moved: The movement of each output, (batch, positions).
@@ -461,7 +464,7 @@ class Meter:
         if reshaped and small and size <= floor and not self.plan.thorough:
             return Verdict(Status.PASSED, size, b, i)
         again = self._measure_again(measure)
-        if again is not None:
+        if again is not None and float(again.max()) <= 16 * size + floor:
             return self._judge_again(again, size, reshaped, small)
         if size > max(1e-3 * self.size, floor):
             return Verdict(Status.FAILED, size, b, i)
@@ -520,7 +523,12 @@ class Meter:
     def _make_float64(self) -> Meter | None:
         if self.epsilon < 1e-12:
             return None
-        for make in (to_dtype, cast_while_running):
+        makers: list[Callable[..., ModelUnderTest | None]] = [
+            to_dtype,
+            cast_while_running,
+            partial(cast_while_running, by_layer=True),
+        ]
+        for make in makers if self._copy_fits(torch.float64) else makers[2:]:
             other = make(self.tested, torch.float64)
             if other is None:
                 continue
@@ -540,6 +548,12 @@ class Meter:
             twin.computes_in_float32 = narrow.found
             return twin
         return None
+
+    def _copy_fits(self, dtype: torch.dtype) -> bool:
+        """Whether the free memory suffices for the weights in another dtype, and as much again."""
+        weights = list(self.tested.module.parameters()) if self.tested.module is not None else []
+        needed = dtype.itemsize * sum(w.numel() for w in weights if w.is_floating_point())
+        return not weights or 2 * needed < free_memory(weights[0].device)
 
 
 class _NarrowFloats(TorchDispatchMode):  # type: ignore[misc]

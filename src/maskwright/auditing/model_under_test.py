@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -433,6 +434,8 @@ def to_dtype(tested: ModelUnderTest, dtype: torch.dtype) -> ModelUnderTest | Non
         return None
     try:
         other = copy.deepcopy(module).to(dtype)
+        if dtype == torch.float64 and hasattr(other, "set_experts_implementation"):
+            other.set_experts_implementation("eager")  # grouped matmuls have no float64
     except Exception:  # a module may hold anything that cannot be copied
         return None
     inputs = {
@@ -492,6 +495,11 @@ def free_memory(device: torch.device) -> float:
     """The free memory of a device, in bytes; unlimited if it is not known."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
+    try:  # Linux: free memory, and what the page cache can give back
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(float(x.split()[1]) for x in lines if x.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        pass
     try:
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):

@@ -175,10 +175,18 @@ class BoundMask:
         return self.cached("spans", self._make_spans)
 
     def _make_spans(self) -> Spans:
+        found = self._one_row()
+        if found is not None:
+            return found
         parts = list(
             _limited(self._reader.blocks(), "spans", ".count(), .tiles() or .rows(start, stop)")
         )
         return (parts[0] if len(parts) == 1 else Spans.stack(parts, axis=2)).freeze()
+
+    def _one_row(self) -> Spans | None:
+        """The spans of a decode step, if they take constant time."""
+        spans = self._reader.one_row() if self._part.rows == 1 else None
+        return None if spans is None else spans.freeze()
 
     def dense(self) -> BoolArray:
         """A boolean array, True where the query attends to the key.
@@ -364,8 +372,11 @@ class BoundMask:
         view = View(self._home, top + first, top + last, 0, keys)
         part = BoundMask(self.mask, self._home, view, self._planes)
         if self.has_cached("spans"):
-            part.cached("spans", lambda: self.spans.rows(first, last).clip(keys).freeze())
+            part.cached("spans", lambda: part._one_row() or self._sliced(first, last, keys))
         return part
+
+    def _sliced(self, first: int, last: int, keys: int) -> Spans:
+        return self.spans.rows(first, last).clip(keys).freeze()
 
     def step(self, position: int, kv_len: int | None = None) -> BoundMask:
         """The row of the query at `position`, for one decode step.
@@ -383,6 +394,44 @@ class BoundMask:
                 f"{self.frame.q_start} … {self.frame.q_stop - 1}."
             )
         return self.rows(row, row + 1, kv_len)
+
+    def next(self) -> BoundMask:
+        """The row of the next query, after the last one of this mask: the next decode step.
+
+        There is one more key, as in a KV cache that grows. If there are keys after the last query
+        already, as in a static cache, their number stays. The cost of a step does not depend on
+        the number of keys.
+
+        Data of tokens, such as `padding(keep=...)`, has to include the new token: bind the mask to
+        the maximum length, and take the first step of that.
+
+        Returns:
+            The bound mask of one query.
+
+        Raises:
+            FrameError: If the mask's data does not include the next token.
+
+        >>> import maskwright as mw
+        >>> prefill = mw.window(back=2).on(4)
+        >>> prefill.next()
+        (window(back=2)).on(1, kv_len=5, batch=1, heads=1, q_start=4)
+        >>> prefill.next().next().spans.row(0)
+        [(3, 6)]
+        >>> left = mw.causal() & mw.padding(keep=[[0, 1, 1, 1, 1]])
+        >>> left.on(5).step(2, kv_len=3).next().spans.row(0)
+        [(1, 4)]
+        """
+        home, part, frame = self._home, self._part, self._frame
+        row, keys = part.row_stop, part.key_stop + (part.key_stop <= frame.q_stop)
+        if row < home.q_len and keys <= home.kv_len:
+            return BoundMask(self.mask, home, View(home, row, row + 1, 0, keys), self._planes)
+        try:
+            return self.mask.on(1, keys, home.batch, home.heads, frame.q_stop)
+        except FrameError as error:
+            raise FrameError(
+                f"next: {error} Alternatively, bind the mask to the maximum length, and start with "
+                "mask.on(max_len).step(position, kv_len=position + 1)."
+            ) from None
 
     # ── evaluation ────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from maskwright.core import regions
-from maskwright.core.expr import MAX_CHEAP, MAX_VIEW_ROWS, Atom, brief, find
+from maskwright.core.expr import MAX_CHEAP, MAX_VIEW_ROWS, Atom, Row, brief, find
 from maskwright.core.frame import MAX_BYTES
 from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans, union
@@ -30,6 +30,7 @@ MIN_ROWS: Final = 128  # smaller blocks are not worth splitting
 MIN_KEYS: Final = 2**12  # keys per piece of a row
 MAX_INTERVALS: Final = 2**19  # intervals per block
 MIN_COUNTED: Final = 2**12  # cells of a plane from which closed-form counts are tried
+MAX_ROW_PLANES: Final = 16  # planes of one row up to which plain Python is faster than numpy
 MAX_COUNTED: Final = 2**10  # planes that are counted one by one
 INTERVALS_PER_REGION: Final = 2**13  # that are evaluated in the time of one formula, measured
 
@@ -186,6 +187,26 @@ class RowReader(NamedTuple):
                         f"more than {MAX_BYTES / 1e9:.1f} GB. Use .count(), or bind fewer keys."
                     )
             yield first if len(parts) == 1 else self._expand(union(parts))
+
+    def one_row(self) -> Spans | None:
+        """The spans of a part with one row, without numpy where the mask allows it."""
+        part, (batch, heads) = self.part, self.planes
+        if part.rows != 1 or self.frame.k_start or not 0 < batch * heads <= MAX_ROW_PLANES:
+            return None
+        query = self.frame.q_start + part.row
+        offsets, starts, stops = [0], [], []
+        for b in range(batch):
+            for h in range(heads):
+                found = self.mask._row(Row(query, 0, part.key_stop, b, h))
+                if found is None:
+                    return None
+                starts += [start for start, _ in found]
+                stops += [stop for _, stop in found]
+                offsets.append(len(starts))
+        ends = np.array(offsets + starts + stops)
+        count, size = len(offsets), len(starts)
+        flat = CSR(ends[:count], ends[count : count + size], ends[count + size :])
+        return Spans((batch, heads, 1), part.key_stop, flat=flat)
 
     def pieces(
         self, block: int = 1, step: int | None = None, keys: int | None = None

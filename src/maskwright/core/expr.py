@@ -27,7 +27,7 @@ from maskwright.core import regions
 from maskwright.core import spans as span_ops
 from maskwright.core.cache import Cache, mask_property
 from maskwright.core.frame import BroadcastDims, Frame, make_frame, merge_dims
-from maskwright.core.interval_ops import CSR
+from maskwright.core.interval_ops import CSR, complement_row, intersect_rows, unite_rows
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.validate import FrozenArray, literal, parse_int
 from maskwright.errors import ArgumentError, FrameError, TruthError
@@ -70,6 +70,24 @@ class Sizes(NamedTuple):
 
     queries: int | None = None
     keys: int | None = None
+
+
+class Row(NamedTuple):
+    """One query row of one plane: its position, and the keys `first` … `stop - 1`.
+
+    `batch` and `head` are 0 where nothing varies.
+    """
+
+    query: int
+    first: int
+    stop: int
+    batch: int
+    head: int
+
+    def cut(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The interval `start` … `stop - 1`, cut to the keys of the row; none if it is empty."""
+        start, stop = max(start, self.first), min(stop, self.stop)
+        return [(start, stop)] if start < stop else []
 
 
 class CellQuery(Protocol):
@@ -373,6 +391,13 @@ class Mask(ABC):
     @abstractmethod
     def _explain(self, query: CellQuery) -> Reason:
         """Why the cell is visible or masked."""
+
+    def _row(self, row: Row) -> list[tuple[int, int]] | None:  # noqa: ARG002
+        """The spans of one row in plain Python, for decode steps; None if `_spans` is to be used.
+
+        A mask implements it if a row has few intervals, and finding them takes constant time.
+        """
+        return None
 
     def _terms_of(self, operator: type[Mask]) -> tuple[Mask, ...]:  # noqa: ARG002
         """The terms, if this is an `operator` mask (And, Or); else the mask itself as the only one."""
@@ -689,6 +714,15 @@ class And(Chain):
             )
         return view.everything() if spans is None else spans
 
+    def _row(self, row: Row) -> list[tuple[int, int]] | None:
+        found = row.cut(row.first, row.stop)
+        for term in self.terms:
+            part = term._row(row)
+            if part is None:
+                return None
+            found = intersect_rows(found, part)
+        return found
+
     def _width(self, keys: int) -> int:
         extent = self._extent()
         # A block has several rows, so its view has more keys than one row attends to.
@@ -716,6 +750,15 @@ class Or(Chain):
             return view.nothing()
         return span_ops.union([term._spans(view) for term in self.terms])
 
+    def _row(self, row: Row) -> list[tuple[int, int]] | None:
+        found: list[tuple[int, int]] = []
+        for term in self.terms:
+            part = term._row(row)
+            if part is None:
+                return None
+            found = unite_rows(found, part)
+        return found
+
     def _regions(self, batch: int, head: int) -> SignedRegions | None:
         # De Morgan: the complement of the intersection of the complements.
         terms = [regions.complement(term._regions(batch, head)) for term in self.terms]
@@ -732,6 +775,10 @@ class Not(Composite):
 
     def _spans(self, view: View) -> Spans:
         return self.term._spans(view).complement(view.key, view.key_stop)
+
+    def _row(self, row: Row) -> list[tuple[int, int]] | None:
+        part = self.term._row(row)
+        return None if part is None else complement_row(part, row.first, row.stop)
 
     def _width(self, keys: int) -> int:
         return 1 + self.term._width(keys)
@@ -771,6 +818,9 @@ class Transpose(Composite):
     def _spans(self, view: View) -> Spans:
         closed = self._closed
         return self.term._spans_transposed(view) if closed is None else closed._spans(view)
+
+    def _row(self, row: Row) -> list[tuple[int, int]] | None:
+        return None if self._closed is None else self._closed._row(row)
 
     def _fit(self, frame: Frame) -> None:
         try:
@@ -844,6 +894,9 @@ class PerAxis(Composite):
         axis = 1 if self.axis == "head" else 0
         parts = [spans[mask].plane(axis, index) for index, mask in enumerate(self.masks)]
         return span_ops.Spans.stack(parts, axis)
+
+    def _row(self, row: Row) -> list[tuple[int, int]] | None:
+        return self.member(row.batch, row.head)._row(row)
 
     def _width(self, keys: int) -> int:
         return max(mask._width(keys) for mask in self.masks)

@@ -74,3 +74,42 @@ def column_major_cells(flat: CSR, planes: int, rows: int, first: int, stop: int)
     row = np.repeat(np.repeat(np.arange(planes * rows), np.diff(offsets)), length)
     key = np.repeat(starts - first - before, length) + np.arange(int(length.sum()))
     return np.sort((row // rows * (stop - first) + key) * rows + row % rows)
+
+
+Intervals = list[tuple[int, int]]
+
+
+def intersect_rows(one: Intervals, other: Intervals) -> Intervals:
+    """The intersection of two sorted lists of disjoint intervals, in plain Python.
+
+    >>> intersect_rows([(0, 4), (6, 9)], [(2, 7)])
+    [(2, 4), (6, 7)]
+    """
+    cut = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+    return [(start, stop) for start, stop in cut if start < stop]
+
+
+def unite_rows(one: Intervals, other: Intervals) -> Intervals:
+    """The union of two sorted lists of disjoint intervals; touching ones become one.
+
+    >>> unite_rows([(0, 4), (8, 9)], [(4, 6)])
+    [(0, 6), (8, 9)]
+    """
+    found: Intervals = []
+    for start, stop in sorted(one + other):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], stop))
+        else:
+            found.append((start, stop))
+    return found
+
+
+def complement_row(row: Intervals, first: int, stop: int) -> Intervals:
+    """The gaps of a sorted list of disjoint intervals among `first` … `stop - 1`.
+
+    >>> complement_row([(2, 4)], 0, 5)
+    [(0, 2), (4, 5)]
+    """
+    edges = [first, *(edge for interval in row for edge in interval), stop]
+    gaps = zip(edges[::2], edges[1::2], strict=True)
+    return [(start, end) for start, end in gaps if start < end]

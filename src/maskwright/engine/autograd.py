@@ -2,8 +2,9 @@
 
 In eager mode an autograd function holds the parameters with the bound mask. A graph of
 torch.compile cannot hold a mask, so there attention is the operator `maskwright::attend`, which
-takes the mask's handle: a new mask is a new integer, and nothing is compiled again. The values of
-bias terms and the sinks are inputs of both, with gradients.
+takes the mask's handle: a new mask is a new integer, and nothing is compiled again. A mask that is
+bound while the graph runs, from data of the graph, has its handle in a tensor: `mask_handle` makes
+one. The values of bias terms and the sinks are inputs of both, with gradients.
 """
 
 from __future__ import annotations
@@ -330,8 +331,17 @@ def _num_attention(function: Any) -> int:
 # ── in graphs ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def record(tensors: Tensors, mask: Any, options: AttentionOptions) -> Any:
-    """Attention as a node of a graph: of torch.compile, make_fx, or another dispatch mode."""
+def record(
+    tensors: Tensors, mask: Any, options: AttentionOptions, handle: torch.Tensor | None = None
+) -> Any:
+    """Attention as a node of a graph: of torch.compile, make_fx, or another dispatch mode.
+
+    Args:
+        tensors: q, k and v.
+        mask: The mask; not used if there is a handle.
+        options: The options of the call.
+        handle: A result of `mask_handle`: the mask is known when the graph runs.
+    """
     if torch.compiler.is_exporting():
         raise Unsupported(
             "attention: an exported program cannot hold a mask, which lives in this process. "
@@ -349,6 +359,7 @@ def record(tensors: Tensors, mask: Any, options: AttentionOptions) -> Any:
         torch.randint(2**62, (), device="cpu") if options.dropout_p else None,
         list(_flat(scores)),
         held._handle,
+        handle,
         q_start=options.q_start,
         scale=scale,
         softcap=None if options.softcap is None else float(options.softcap),
@@ -378,9 +389,31 @@ def _scores_in_graph(
     return terms, scores
 
 
+def mask_handle(bound: BoundMask) -> torch.Tensor:
+    """A tensor with the handle of a bound mask, which keeps the mask for as long as it exists.
+
+    >>> import maskwright as mw
+    >>> int(mask_handle(mw.causal().on(4))) > 0
+    True
+    """
+    handle = torch.tensor(bound._handle)
+    _hold(bound, handle)
+    return handle
+
+
+def _hold(mask: Mask | BoundMask, owner: torch.Tensor) -> None:
+    """Keep a mask for as long as the storage of a tensor."""
+    storage = StorageWeakRef(owner.untyped_storage())
+    mask_registry.hold(mask, lambda: not storage.expired())
+
+
+def _lookup(mask: int, handle: torch.Tensor | None) -> Mask | BoundMask:
+    return mask_registry.lookup(mask if handle is None else int(handle))
+
+
 _SETTINGS = (
-    "SymInt mask, *, SymInt? q_start, float scale, float? softcap, SymInt[] terms, bool has_sinks, "
-    "float dropout_p, str impl"
+    "SymInt mask, Tensor? handle, *, SymInt? q_start, float scale, float? softcap, "
+    "SymInt[] terms, bool has_sinks, float dropout_p, str impl"
 )
 
 
@@ -397,19 +430,20 @@ def attend(
     seed: Any,
     scores: list[torch.Tensor],
     mask: int,
+    handle: Any,
     **settings: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention under the mask with a handle; see `record`.
 
-    `scores` has the values of the bias terms and the sinks, if there are any.
+    `scores` has the values of the bias terms and the sinks, if there are any. The output is laid out
+    in memory as (batch, q_len, heads, v_head_dim), as the C kernel writes it.
     """
-    found = mask_registry.lookup(mask)
+    found = _lookup(mask, handle)
     params = _params_in_graph((q, k, v), found, settings)
     out, lse = _forward(params, _backend(params), seed, q, k, v, *scores)
-    # The backward pass looks the mask up again: hold it for as long as its logsumexp is saved.
-    storage = StorageWeakRef(lse.untyped_storage())
-    mask_registry.hold(found, lambda: not storage.expired())
-    return out.contiguous(), lse.contiguous()
+    if handle is None:
+        _hold(found, lse)  # the backward pass looks the mask up again
+    return out.transpose(1, 2).contiguous().transpose(1, 2), lse.contiguous()
 
 
 @torch.library.custom_op(
@@ -419,11 +453,17 @@ def attend(
     "-> Tensor[]",
 )
 def attend_backward(
-    grad_out: Any, grad_lse: Any, saved: list[torch.Tensor], seed: Any, mask: int, **settings: Any
+    grad_out: Any,
+    grad_lse: Any,
+    saved: list[torch.Tensor],
+    seed: Any,
+    mask: int,
+    handle: Any,
+    **settings: Any,
 ) -> list[torch.Tensor]:
     """Gradients of q, k and v, of the values of each bias term, and of the sinks."""
     q, k, v, out, lse, *scores = saved
-    params = _params_in_graph((q, k, v), mask_registry.lookup(mask), settings)
+    params = _params_in_graph((q, k, v), _lookup(mask, handle), settings)
     kept = Saved(q, k, v, out, lse, _unflat(params, scores))
     grads = _backward(params, _backend(params), seed, kept, grad_out, grad_lse)
     return [grad.contiguous() for grad in grads]
@@ -458,7 +498,9 @@ def _terms_from_ints(flat: Any) -> tuple[TermIndex, ...]:
 @attend.register_fake
 def _(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> tuple[Any, Any]:  # noqa: ARG001
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=dtype)
+    batch, heads, q_len, _ = q.shape
+    out = q.new_empty((batch, q_len, heads, v.shape[3])).transpose(1, 2)
+    return out, q.new_empty((batch, heads, q_len), dtype=dtype)
 
 
 @attend_backward.register_fake
@@ -472,25 +514,29 @@ def _(grad_out: Any, grad_lse: Any, saved: Any, *_: Any, **settings: Any) -> Any
 
 
 def _setup_context(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
-    q, k, v, seed, scores, ctx.mask = inputs
+    q, k, v, seed, scores, ctx.mask, handle = inputs
     ctx.settings = keyword_only_inputs
-    ctx.save_for_backward(q, k, v, *output, *scores, *([] if seed is None else [seed]))
-    ctx.has_seed = seed is not None
+    optional = [x for x in (seed, handle) if x is not None]
+    ctx.save_for_backward(q, k, v, *output, *scores, *optional)
+    ctx.has_seed, ctx.has_handle = seed is not None, handle is not None
     ctx.set_materialize_grads(False)
 
 
 def _graph_backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
     saved = list(ctx.saved_tensors)
+    handle = saved.pop() if ctx.has_handle else None
     seed = saved.pop() if ctx.has_seed else None
     if grad_out is None and grad_lse is None:
-        return (None, None, None, None, [None] * len(saved[5:]), None)
+        return (None, None, None, None, [None] * len(saved[5:]), None, None)
     if grad_out is None:
         grad_out = torch.zeros_like(saved[3])
-    dq, dk, dv, *scores = attend_backward(grad_out, grad_lse, saved, seed, ctx.mask, **ctx.settings)
+    dq, dk, dv, *scores = attend_backward(
+        grad_out, grad_lse, saved, seed, ctx.mask, handle, **ctx.settings
+    )
     for n, index in enumerate(_terms_from_ints(ctx.settings["terms"])):
         if not index.requires_grad:
             scores[n] = None
-    return dq, dk, dv, None, scores, None
+    return dq, dk, dv, None, scores, None, None
 
 
 attend.register_autograd(_graph_backward, setup_context=_setup_context)

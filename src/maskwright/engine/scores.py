@@ -93,8 +93,12 @@ def _check_finite(bias: Any) -> None:
     if isinstance(bias, np.ndarray):
         finite = bias.dtype.kind != "f" or bool(np.isfinite(bias).all())
     else:
+        import torch
+
         from maskwright.engine.softmax import is_symbolic
 
+        if torch.compiler.is_compiling():  # before is_symbolic, which it does not trace
+            return
         if bias.device.type != "cpu" or not bias.is_floating_point() or is_symbolic(bias):
             return
         # The sum is finite if all values are, except for an overflow.

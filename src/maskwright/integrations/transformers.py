@@ -5,14 +5,16 @@
     register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="maskwright")
 
-transformers describes a mask by a function of (batch, head, query, key). `transformers_masks` converts
+transformers describes a mask by a function of (batch, head, query, key). `transformers_functions` converts
 it to an expression, `transformers_tensor` passes that through the model, and this module computes
-attention under it. The engine also computes what a layer adds to its scores: `softcap` (Gemma 2),
-sinks (`s_aux`, gpt-oss) and `position_bias` (T5, one value per distance). Two cases need the mask as
-a tensor, and are computed by SDPA, or from dense scores if there is a soft cap or a sink:
+attention under it. In graphs of torch.compile, `transformers_graph` does both with operators. The engine
+also computes what a layer adds to its scores: `softcap` (Gemma 2), sinks (`s_aux`, gpt-oss) and
+`position_bias` (T5, one value per distance). These cases need the mask as a tensor, and are computed by
+SDPA, or from dense scores if there is a soft cap or a sink:
 
     float masks of the caller that are no masks: with values other than 0 and the lowest
-    graphs of torch.compile and torch.jit.trace
+    in graphs of torch.compile: masks that the caller or the model made, and mask functions of the user
+    graphs of torch.compile on other devices than the CPU, of torch.export and of torch.jit.trace
 
 Models that do not use the attention interface of transformers cannot run on another attention:
 `UNSUPPORTED_MODELS` lists some with the reason. They raise an error or ignore the setting.
@@ -31,14 +33,19 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from maskwright.core.atoms import causal, dense
 from maskwright.engine.api import attention
+from maskwright.engine.params import AttentionOptions
 from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import MissingError, Unsupported
 from maskwright.integrations.transformers_bias import PositionBias, read_position_bias
+from maskwright.integrations.transformers_graph import BOUND, HANDLE, attend_handle
+from maskwright.integrations.transformers_masks import is_compiled, mask_for_layers
+from maskwright.integrations.transformers_tensor import MaskTensor
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from maskwright.core.bound import BoundMask
+    from maskwright.core.expr import Mask
 
 __all__ = ["NAME", "UNSUPPORTED_MODELS", "attention_forward", "register"]
 
@@ -74,6 +81,7 @@ UNSUPPORTED_ARGUMENTS: Final = {
 MIN_ROWS_TO_READ: Final = 64  # a mask tensor with fewer rows is passed to SDPA as it is
 MAX_SCORES: Final = 2**25  # dense scores per block of rows
 
+CAUSAL: Final = causal()
 _BOUND_BY_TENSOR: Final = WeakTensorKeyDictionary()  # the bound masks of mask tensors
 
 
@@ -103,8 +111,6 @@ def register() -> None:
     True
     """
     attention_functions, mask_functions = _interfaces()
-    from maskwright.integrations.transformers_masks import mask_for_layers
-
     attention_functions[NAME] = attention_forward
     mask_functions[NAME] = mask_for_layers
 
@@ -150,10 +156,12 @@ class LayerInputs(NamedTuple):
 
 
 class MaskInput(NamedTuple):
-    """The mask of a layer: a bound mask, a tensor with other values, or neither: all visible."""
+    """The mask of a layer: a mask, its handle, a tensor with other values, or none: all visible."""
 
-    mask: BoundMask | None = None
+    mask: Mask | BoundMask | None = None
     tensor: torch.Tensor | None = None
+    handle: torch.Tensor | None = None  # of a mask that is bound while a graph runs
+    q_start: int | None = None  # of a mask that is not bound
 
 
 def attention_forward(
@@ -196,7 +204,12 @@ def attention_forward(
 
 def _run(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
     """Computes a layer by the engine, or with a mask tensor where it cannot take the inputs."""
-    if mask_input.tensor is None and not _is_traced():
+    if is_compiled(layer.query):
+        if mask_input.handle is not None:
+            return _run_handle(layer, mask_input.handle)
+        if mask_input.tensor is None:
+            return _run_engine(layer, mask_input, layer.bias)
+    elif mask_input.tensor is None and not _is_traced():
         bias = _engine_bias(layer)
         if bias.is_finite:
             return _run_engine(layer, mask_input, bias.bias)
@@ -250,6 +263,8 @@ def _without_mask(layer: LayerInputs, is_causal: bool) -> tuple[LayerInputs, Mas
         bias = None if layer.bias is None else layer.bias[..., :q_len]
         key, value = layer.key[:, :, :q_len], layer.value[:, :, :q_len]
         layer, kv_len = layer._replace(key=key, value=value, bias=bias), q_len
+    if is_compiled(layer.query):
+        return layer, MaskInput(mask=CAUSAL, q_start=0)
     if not _is_traced():
         return layer, MaskInput(mask=_upper_left(q_len, kv_len))
     rows, keys = (torch.arange(n, device=layer.key.device) for n in (q_len, kv_len))
@@ -258,19 +273,23 @@ def _without_mask(layer: LayerInputs, is_causal: bool) -> tuple[LayerInputs, Mas
 
 @lru_cache(maxsize=16)
 def _upper_left(q_len: int, kv_len: int) -> BoundMask:
-    return causal().on(q_len, kv_len, q_start=0)
+    return CAUSAL.on(q_len, kv_len, q_start=0)
 
 
 def _read_mask(mask: torch.Tensor, layer: LayerInputs) -> MaskInput:
     """The mask that the model passed: a `MaskTensor`, or a tensor that the caller made."""
+    if is_compiled(layer.query):
+        handle = getattr(mask, HANDLE, None)
+        return MaskInput(tensor=mask) if handle is None else MaskInput(handle=handle)
     if _is_traced():
         return MaskInput(tensor=mask)
-    from maskwright.integrations.transformers_tensor import MaskTensor
-
     if isinstance(mask, MaskTensor):
         if not isinstance(mask.content, torch.Tensor):
             return MaskInput(mask=mask.content)
         mask = mask.content
+    bound = getattr(mask, BOUND, None)
+    if bound is not None:
+        return MaskInput(mask=bound)
     q_len, kv_len = layer.query.shape[2], layer.key.shape[2]
     if q_len < MIN_ROWS_TO_READ or mask.requires_grad or mask.is_inference():
         return MaskInput(tensor=mask)
@@ -326,8 +345,22 @@ def _run_engine(layer: LayerInputs, mask_input: MaskInput, bias: Any) -> torch.T
         sinks=layer.sinks,
         dropout_p=layer.dropout,
         enable_gqa=bool(q.shape[1] != k.shape[1]),
+        q_start=mask_input.q_start,
     )
     return out
+
+
+def _run_handle(layer: LayerInputs, handle: torch.Tensor) -> torch.Tensor:
+    """The same in a graph, with the handle of the mask."""
+    options = AttentionOptions(
+        layer.scale,
+        layer.dropout,
+        enable_gqa=True,
+        softcap=layer.softcap,
+        bias=layer.bias,
+        sinks=layer.sinks,
+    )
+    return attend_handle((layer.query, layer.key, layer.value), handle, options)
 
 
 def _run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
@@ -398,7 +431,8 @@ def _mask_rows(layer: LayerInputs, mask_input: MaskInput, rows: slice) -> torch.
     """Some rows of the mask as a tensor, bool or additive; None if all keys are visible."""
     if mask_input.mask is not None:
         start, stop, _ = rows.indices(layer.query.shape[2])
-        return torch.from_numpy(mask_input.mask.rows(start, stop).dense()).to(layer.query.device)
+        rows_mask = mask_input.mask.rows(start, stop)
+        return torch.from_numpy(rows_mask.dense()).to(layer.query.device)
     if mask_input.tensor is None or mask_input.tensor.ndim < 2 or mask_input.tensor.shape[-2] == 1:
         return mask_input.tensor
     return mask_input.tensor[..., rows, :]

@@ -279,7 +279,7 @@ def _(faulty: bool) -> Case:
     return amount_case(
         faulty,
         lambda x, real: x * (1 + x.shape[1] / 64),
-        lambda x, real: x * (1 + real.sum(1)[:, None, None] / 64),
+        lambda x, real: x * (1 + real.sum(1)[:, None, None].to(x.dtype) / 64),
     )
 
 

@@ -355,10 +355,10 @@ def not_finite(case: Case) -> float:
     return max(gradient_not_finite(case), float(not finite))
 
 
-def half_precision_differs(case: Case) -> float:
+def half_precision_differs(case: Case, dtypes: tuple[torch.dtype, ...] = HALF_DTYPES) -> float:
     """1 if the model raises in half precision, or gives other outputs."""
     exact = run(case, model=copy.deepcopy(case.model).float())
-    for dtype in HALF_DTYPES:
+    for dtype in dtypes:
         try:
             out = run(case, model=copy.deepcopy(case.model).to(dtype))
         except RuntimeError:

@@ -211,7 +211,7 @@ from maskwright.engine.native import KernelArgs
 import sys; sys.path.insert(0, ".")
 from tests.engine.native.test_bindings import Call
 call = Call()
-call.args.q_len = call.args.kv_len = 2**40
+call.args.kv_len = 2**40
 resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
 for name in ("forward", "backward"):
     try:

@@ -6,6 +6,7 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,6 +80,54 @@ def test_dilated_masks(phase: int, q_len: int) -> None:
     check(mw.window(back=30) & mw.stride(3, phase=phase), inputs(q_len=q_len, kv_len=T))
 
 
+def tree(length: int) -> mw.Mask:
+    """A tree of tokens, each of which has one of the 30 tokens before it as its parent."""
+    draw = np.random.default_rng(0)
+    parents = [-1, *(int(draw.integers(max(0, n - 30), n)) for n in range(1, length))]
+    return mw.tree(parents)
+
+
+def sparse(rows: int, keys: int, share: float) -> mw.Mask:
+    """Random cells."""
+    return mw.dense(np.random.default_rng(0).random((rows, keys)) < share)
+
+
+SCATTERED = {
+    "image of radius 2": (mw.image(12, 16, radius=2), 192, 192),
+    "image of radius 5": (mw.image(10, 20, radius=5), 200, 200),
+    "tree": (tree(211), 211, 211),
+    "random cells": (sparse(70, 300, 0.03), 70, 300),
+    "more keys than a block": (sparse(19, 3000, 0.3), 19, 3000),
+    "fully masked rows": (sparse(61, 90, 0.02) - mw.queries([0, 1, 2, 3, 60]), 61, 90),
+}
+"""Masks whose rows are computed one by one, and their lengths."""
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+@pytest.mark.parametrize(("dim", "v_dim"), [(1, 3), (16, 16), (20, 33), (64, 64), (128, 256)])
+def test_scattered_masks(name: str, dim: int, v_dim: int) -> None:
+    mask, q_len, kv_len = SCATTERED[name]
+    check(mask, inputs(heads=2, q_len=q_len, kv_len=kv_len, dim=dim, v_dim=v_dim))
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_scattered_masks_in_half_precision_with_gqa(
+    name: str, dtype: torch.dtype, kv_heads: int
+) -> None:
+    mask, q_len, kv_len = SCATTERED[name]
+    sizes = {"heads": 4, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len}
+    check(mask, inputs(**sizes, dim=40, v_dim=24, dtype=dtype))
+
+
+@pytest.mark.parametrize("back", [0, 1, 6, 15, 16, 31, 40, 100])
+@pytest.mark.parametrize("offset", [0, 1, 15, 16, 17])
+def test_narrow_windows(back: int, offset: int) -> None:
+    """Windows that begin and end in any half of a panel of keys."""
+    check(mw.window(back=back, ahead=offset // 8), inputs(q_len=97, kv_len=97 + offset))
+
+
 @pytest.mark.parametrize("step", [1, 2])
 def test_strides(step: int) -> None:
     q, k, v, dout = (torch.randn(2, T, 3, 32 * step)[..., ::step].transpose(1, 2) for _ in range(4))
@@ -125,7 +174,17 @@ def test_real_sizes(length: int, dim: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("kv_heads", [1, 8])
-@pytest.mark.parametrize("mask", [mw.causal(), mw.window(back=40), mw.stride(3)], ids=repr)
+@pytest.mark.parametrize(
+    "mask",
+    [
+        mw.causal(),
+        mw.window(back=40),
+        mw.stride(3),
+        mw.image(15, 20, radius=2),
+        mw.causal() & mw.documents(lengths=[16, 90, 44, 150]),
+    ],
+    ids=repr,
+)
 def test_results_do_not_depend_on_number_of_threads(kv_heads: int, mask: mw.Mask) -> None:
     x = inputs(batch=2, heads=8, kv_heads=kv_heads, q_len=300)
     params = params_of(mask, x)

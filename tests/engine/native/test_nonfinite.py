@@ -52,6 +52,32 @@ def test_rows_that_do_not_see_it_keep_every_bit(name: str, bad: float, dropout_p
 
 
 @pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("name", ["q", "k", "v", "dout"])
+def test_only_neighbours_in_an_image_see_it(name: str, bad: float) -> None:
+    """Rows are computed one by one: those that do not attend to the bad pixel keep every bit."""
+    side, at = 12, 5 * 12 + 7
+    mask = mw.image(side, side, radius=2)
+    x = inputs(q_len=side * side, dim=32)
+    params = params_of(mask, x)
+    near = torch.from_numpy(mask.on(side * side).dense()[0, 0, at])
+    clean = run_native(params, x)
+    changed = Inputs(*(t.clone() for t in x))
+    getattr(changed, name)[:, :, at] = bad
+    found = run_native(params, changed)
+    rows = near if name in ("k", "v") else torch.arange(side * side) == at
+    for field in ("out", "lse", "dq"):
+        mine, true = (getattr(r, field)[:, :, ~rows] for r in (found, clean))
+        assert torch.equal(mine, true), field
+    if name in ("k", "v"):
+        assert not found.out[:, :, rows].isfinite().any()
+    else:
+        for field in ("dk", "dv"):
+            mine, true = (getattr(r, field)[:, :, ~near] for r in (found, clean))
+            assert torch.equal(mine, true), field
+
+
+@pytest.mark.usefixtures("isa")
 @pytest.mark.parametrize("q_len", [1, 5, 30])
 @pytest.mark.parametrize("kv_len", [9, 2500])
 @pytest.mark.parametrize(

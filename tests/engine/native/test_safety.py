@@ -11,7 +11,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.engine.backends.native import run, span_buffers
-from maskwright.engine.native import FLOAT32, KernelArgs
+from maskwright.engine.native import FLOAT32, KernelArgs, ScoreArgs, Term
 from tests._helpers.native_kernel import isa, needs_kernel
 
 __all__ = ["isa"]
@@ -59,7 +59,12 @@ def pointer(x: Any) -> tuple[int, ...]:
 
 
 def both_passes(
-    bound: mw.BoundMask, q: Any, k: Any, v: Any, at_end: bool = True, threads: int = 1
+    bound: mw.BoundMask,
+    q: Any,
+    k: Any,
+    v: Any,
+    at_end: bool = True,
+    scores: ScoreArgs | None = None,
 ) -> list[Any]:
     """Output, logsumexp and gradients, each of them guarded too."""
     heads, rows, dim, kv_heads, keys, v_dim = (*q.shape[1:], *v.shape[1:])
@@ -67,10 +72,10 @@ def both_passes(
     grads = [guarded(x.shape, at_end) for x in (out.array, q, k, v)]
     spans = span_buffers(bound.spans)
     args = KernelArgs(
-        *(1, heads, kv_heads, rows, keys, dim, v_dim, FLOAT32, threads, dim**-0.5),
+        *(1, heads, kv_heads, rows, keys, dim, v_dim, FLOAT32, 1, dim**-0.5),
         spans.args,
         (0, 0.0, 0, 1, 0, 1),
-        None,
+        None if scores is None else ctypes.addressof(scores),
         *(pointer(x) for x in (q, k, v, out.array, lse.array)),
         *(pointer(x.array) for x in grads),
     )
@@ -125,3 +130,83 @@ def test_fully_masked_rows_are_not_read() -> None:
     assert not out[:, :, KEYS_PER_PAGE:].any()
     assert (lse[:, :, KEYS_PER_PAGE:] == -np.inf).all()
     assert not dq[:, :, KEYS_PER_PAGE:].any()
+
+
+# -- bias, soft cap and sinks -------------------------------------------------------------------
+
+
+class Scores(NamedTuple):
+    """The arguments, the arrays that they point to, and those of the gradients among them."""
+
+    args: ScoreArgs
+    held: list[Any]
+    grads: list[Any]
+
+
+def guarded_scores(kind: str, q_len: int, kv_len: int, heads: int, at_end: bool) -> Scores:
+    """One bias term, a soft cap and sinks; values, coordinates and gradients are all guarded."""
+
+    def zeros(shape: tuple[int, ...]) -> Any:
+        array = guarded(shape, at_end).array
+        array[...] = 0.0
+        return array
+
+    def coordinates(values: Any) -> Any:
+        array = guarded(values.shape, at_end).array.view(np.int32)
+        array[...] = values
+        return array
+
+    held: list[Any] = []
+    if kind in ("distance", "grid"):
+        step = 1 if kind == "distance" else 3
+        length = step * (q_len + kv_len - 2) + 1
+        data, grad = guarded((heads, length), at_end).array, zeros((heads, length))
+        strides = (0, length, *((-1, 1) if kind == "distance" else (0, 0)))
+        points: list[Any] = []
+        if kind == "grid":
+            points = [coordinates(step * np.arange(n)) for n in (q_len, kv_len)]
+        addresses = [x.ctypes.data for x in points] or [None, None]
+        origin = step * (q_len - 1)
+        term = Term(data.ctypes.data, *strides, origin, *addresses, grad.ctypes.data)
+        term.grad_head_stride, term.grad_length = length, length
+        held += points
+    else:
+        shape = {
+            "tensor": (heads, q_len, kv_len),
+            "keys": (heads, 1, kv_len),
+            "rows": (heads, q_len, 1),
+        }
+        data = guarded(shape[kind], at_end).array
+        strides = [
+            step // 4 * (size != 1) for step, size in zip(data.strides, data.shape, strict=True)
+        ]
+        term = Term(data.ctypes.data, 0, *strides)
+        grad = zeros(shape[kind] if kind != "rows" else (1,))
+        if kind != "rows":  # its gradient is computed from the rows, in Python
+            term.grad = grad.ctypes.data
+            term.grad_head_stride = grad.strides[0] // 4
+            term.grad_row_stride = grad.strides[1] // 4 * (grad.shape[1] != 1)
+    sinks, dsinks = guarded((heads,), at_end).array, zeros((1, heads, q_len))
+    args = ScoreArgs(softcap=20.0, num_terms=1, sinks=sinks.ctypes.data, dsinks=pointer(dsinks))
+    args.terms[0] = term
+    return Scores(args, [data, sinks, *held], [grad, dsinks])
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("kind", ["distance", "grid", "tensor", "keys", "rows"])
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (1, 33), (3, 17), (29, 45), (97, 400)])
+@pytest.mark.parametrize("mask", [mw.causal(), mw.everything() - mw.keys([0])], ids=repr)
+def test_accesses_stay_within_bias_and_sinks(
+    q_len: int, kv_len: int, kind: str, mask: mw.Mask, at_end: bool
+) -> None:
+    q, k, v = (guarded((1, 2, n, 16), at_end).array for n in (q_len, kv_len, kv_len))
+    bound = mask.on(q_len, kv_len, heads=2)
+    results = []
+    for end in (at_end, not at_end):  # the values are the same, in memory of another alignment
+        scores = guarded_scores(kind, q_len, kv_len, 2, end)
+        found = both_passes(bound, q, k, v, end, scores.args)
+        results.append([*found, *(x.copy() for x in scores.grads)])
+    assert all(np.array_equal(*pair) for pair in zip(*results, strict=True))
+    if bound.count() > q_len * 2:
+        assert kind == "rows" or results[0][5].any()
+        assert results[0][6].any()

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from maskwright.auditing.probes import Step
 
 MAX_ALONE: Final = 3  # sequences that are run by themselves
-MAX_BATCH: Final = 16  # sequences in a larger batch
+MAX_BATCH: Final = 64  # sequences in a larger batch
+MAX_POSITIONS: Final = 4_096  # in a pass of a larger batch, unless twice the inputs are more
 MAX_SINGLE: Final = 12  # tokens that are decoded one by one
 NUM_UNUSED: Final = 2  # passes with ids that the inputs do not contain
 LONG: Final = (64, 128, 160, 256)  # positions to which shorter inputs are extended
@@ -66,9 +67,30 @@ def batch(context: ProbeContext) -> ProbeResult:
     sizes = sorted({count + 1, context.num_heads or 0, 2} - {0, 1, count})
     for size in sizes if meter.plan.thorough else sizes[:1]:
         if size <= MAX_BATCH:
-            rows = [n % count for n in range(size)]
-            compare(Symptom.BATCH_SIZE, rows, Reason("audit.batch.size", {"size": size}))
+            _compare_size(context, result, size)
     return result
+
+
+def _compare_size(context: ProbeContext, result: ProbeResult, size: int) -> None:
+    """Runs a batch of another size: of fewer positions if all of them would take much memory."""
+    meter, tested = context.meter, context.meter.tested
+    rows = [n % tested.batch for n in range(size)]
+    case = Reason("audit.batch.size", {"size": size})
+    inputs, columns, judged = tested.select_sequences(rows), None, context.judged[rows]
+    length = tested.length()
+    others = sum(tested.length(name) for name in tested.embeddings if name != tested.main)
+    per_sequence = max(MAX_POSITIONS, 2 * tested.batch * (length + others)) // size - others
+    if per_sequence < length:
+        whole = context.expected.whole_model or meter.baseline.shape[1] != length
+        ends = set() if whole else _ends(context.expected, length)
+        cut = max((end for end in ends if end <= per_sequence), default=0)
+        if not cut:
+            result.add_case(case, Status.NOT_TESTED, "audit.batch.memory", optional=True)
+            return
+        columns, judged = list(range(cut)), judged[:, :cut]
+        inputs = tested.select_positions(tested.main, columns, inputs)
+    rerun = Rerun(inputs=inputs, rows=rows, columns=columns)
+    compare_run(meter, result, Symptom.BATCH_SIZE, case, rerun, judged=judged)
 
 
 def _across_batch(meter: Meter, result: ProbeResult, judged: torch.Tensor, name: Key) -> bool:
@@ -295,11 +317,14 @@ def _extend(context: ProbeContext, result: ProbeResult, longer: int) -> bool:
     """Appends positions; True if the outputs of the given positions differ."""
     tested, name = context.meter.tested, context.meter.tested.main
     length = tested.length()
-    rerun = Rerun(inputs=_extended(tested, name, longer), rows=list(range(tested.batch)))
+    count = max(MAX_POSITIONS, 2 * tested.batch * length) // longer  # sequences that are extended
+    rows = list(range(min(tested.batch, max(count, 1))))
+    some = tested.copy_with(inputs=tested.select_sequences(rows))
+    rerun = Rerun(inputs=_extended(some, name, longer), rows=rows)
     case = Reason("audit.prefix.extended", {"count": longer})
-    at = slice(0, length)
+    judged, at = context.judged[rows], slice(0, length)
     return compare_run(
-        context.meter, result, Symptom.PREFIX, case, rerun, judged=context.judged, positions=at
+        context.meter, result, Symptom.PREFIX, case, rerun, judged=judged, positions=at
     )
 
 

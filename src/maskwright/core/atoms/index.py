@@ -12,7 +12,7 @@ import numpy as np
 from maskwright.core import regions
 from maskwright.core.atoms.position import Nothing
 from maskwright.core.evaluate import View
-from maskwright.core.expr import Atom, FormulaWriter, Mask, Sizes
+from maskwright.core.expr import MAX_CHEAP, Atom, FormulaWriter, Mask, Row, Sizes
 from maskwright.core.frame import BroadcastDims, Frame
 from maskwright.core.interval_ops import CSR, sweep
 from maskwright.core.spans import Spans
@@ -103,6 +103,23 @@ class IndexSet:
         index = np.concatenate(picked)
         distinct = view.ordered(np.array(counts, np.int64), starts[index], stops[index])
         return _repeat(distinct.reshape((self.batch, 1, 1)), view.rows)
+
+    @cached_property
+    def _few(self) -> list[list[tuple[int, int]]] | None:
+        """The intervals of each sequence as a list; None if a sequence has many."""
+        if self.max_intervals > MAX_CHEAP:
+            return None
+        offsets, starts, stops = (part.tolist() for part in self.intervals.flat)
+        pairs = list(zip(starts, stops, strict=True))
+        return [pairs[begin:end] for begin, end in pairwise(offsets)]
+
+    def key_row(self, row: Row) -> list[tuple[int, int]] | None:
+        """The intervals among the keys of one row; None if there are many."""
+        few = self._few
+        if few is None:
+            return None
+        intervals = few[row.batch if len(few) > 1 else 0]
+        return [part for start, stop in intervals for part in row.cut(start, stop)]
 
     def rows(self, view: View) -> BoolArray:
         """Whether each row's query is in the set, (batch, 1, rows)."""
@@ -205,6 +222,9 @@ class Keys(_Indexed):
 
     def _spans(self, view: View) -> Spans:
         return self.where.key_spans(view)
+
+    def _row(self, row: Row) -> list[tuple[int, int]] | None:
+        return self.where.key_row(row)
 
     def _fit(self, frame: Frame) -> None:
         count = self.where.tokens

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core import regions
-from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask
+from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask, Row
 from maskwright.core.frame import BroadcastDims
 from maskwright.core.regions import Region, SignedRegions
 from maskwright.core.spans import Spans
@@ -33,6 +33,9 @@ class Everything(Atom):
     def _spans(self, view: View) -> Spans:
         return view.everything()
 
+    def _row(self, row: Row) -> list[tuple[int, int]]:
+        return row.cut(row.first, row.stop)
+
     def _transposed(self) -> Mask:
         return self
 
@@ -52,6 +55,9 @@ class Nothing(Atom):
 
     def _spans(self, view: View) -> Spans:
         return view.nothing()
+
+    def _row(self, row: Row) -> list[tuple[int, int]]:  # noqa: ARG002
+        return []
 
     def _extent(self) -> int:
         return 0
@@ -82,6 +88,10 @@ class Window(Atom):
         low = view.first if self.back is None else q - min(self.back, far)
         high = view.last + 1 if self.ahead is None else q + (min(self.ahead, far) + 1)
         return view.band(low, high)
+
+    def _row(self, row: Row) -> list[tuple[int, int]]:
+        low = row.first if self.back is None else row.query - self.back
+        return row.cut(low, row.stop if self.ahead is None else row.query + self.ahead + 1)
 
     def _extent(self) -> int | None:
         return None if self.back is None or self.ahead is None else self.back + self.ahead + 1
@@ -138,6 +148,9 @@ class Prefix(KeyOnly):
     def _spans(self, view: View) -> Spans:
         return view.band(0, self.lengths.data[:, None, None])
 
+    def _row(self, row: Row) -> list[tuple[int, int]]:
+        return row.cut(0, length_of(self.lengths, row.batch))
+
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
         return (BroadcastDims("prefix: lengths", self.lengths.data.size, 1),)
@@ -151,7 +164,7 @@ class Prefix(KeyOnly):
         return None if lengths is None else Prefix(lengths)
 
     def _reason(self, cell: Cell, visible: bool) -> Reason:
-        length = int(self.lengths.data[cell.batch if self.lengths.data.size > 1 else 0])
+        length = length_of(self.lengths, cell.batch)
         return self._reason_code(visible, key=cell.key, length=length)
 
     def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:  # noqa: ARG002
@@ -173,6 +186,10 @@ class Chunks(Atom):
     def _spans(self, view: View) -> Spans:
         low = view.queries // self.size * self.size
         return view.band(low[None, None], low[None, None] + self.size)
+
+    def _row(self, row: Row) -> list[tuple[int, int]]:
+        low = row.query // self.size * self.size
+        return row.cut(low, low + self.size)
 
     def _extent(self) -> int:
         return self.size
@@ -411,9 +428,14 @@ def merge_lengths(
     return FrozenArray(choose(one.data, other.data))
 
 
+def length_of(lengths: FrozenArray, batch: int) -> int:
+    """The length of one sequence."""
+    return int(lengths.data[batch if lengths.data.size > 1 else 0])
+
+
 def prefix_regions(lengths: FrozenArray, batch: int) -> SignedRegions:
     """The first keys of one sequence as a region."""
-    length = int(lengths.data[batch if lengths.data.size > 1 else 0])
+    length = length_of(lengths, batch)
     return regions.of_rectangles(None, np.array([[0, length]]))
 
 

@@ -9,9 +9,14 @@ import numpy as np
 
 from maskwright.core import regions
 from maskwright.core.atoms.index import IndexSet
-from maskwright.core.atoms.position import merge_lengths, prefix_regions, read_lengths
+from maskwright.core.atoms.position import (
+    length_of,
+    merge_lengths,
+    prefix_regions,
+    read_lengths,
+)
 from maskwright.core.cache import mask_property
-from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask, Sizes
+from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask, Row, Sizes
 from maskwright.core.frame import BroadcastDims
 from maskwright.core.spans import Spans
 from maskwright.core.validate import (
@@ -46,6 +51,11 @@ class Padding(KeyOnly):
         if self.lengths is not None:
             return view.band(0, self.lengths.data[:, None, None])
         return self._kept.key_spans(view)
+
+    def _row(self, row: Row) -> list[tuple[int, int]] | None:
+        if self.lengths is not None:
+            return row.cut(0, length_of(self.lengths, row.batch))
+        return self._kept.key_row(row)
 
     def _fit(self, frame: Frame) -> None:
         if self.keep is not None:

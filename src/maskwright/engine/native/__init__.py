@@ -1,6 +1,7 @@
-"""The C kernel for CPUs: ctypes bindings, loading, and the choice of the instruction set.
+"""The C kernel for CPUs: bindings, loading, and the choice of the instruction set.
 
-The sources are in `src/`.
+The sources are in `src/`. The library is called through ctypes, and, as an extension module, by
+`maskwright.engine.fast_path`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 from ctypes import c_char_p, c_double, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -27,6 +29,7 @@ MAX_HEAD_DIM: Final = 256
 MAX_TERMS: Final = 4
 
 OK: Final = 0
+DECLINED: Final = -1  # by the functions of the extension module
 ERR_NO_MEMORY: Final = 1
 ERR_INTERRUPTED: Final = 2
 
@@ -196,11 +199,13 @@ class Kernel:
         library: The ctypes library, or None.
         reason: Why this instruction set is used, or why there is no kernel.
         path: The library's file.
+        extension: The library as an extension module, or None.
     """
 
     library: Any
     reason: str
     path: Path | None = None
+    extension: Any = None
 
     @property
     def isas(self) -> tuple[str, ...]:
@@ -255,9 +260,10 @@ def loaded() -> Kernel:
         for field, kind in layouts
     ):
         return Kernel(None, f"{path.name} was built from another version of maskwright")
+    extension = _extension_module(path)
     if isa is None:
-        return Kernel(library, "the best instruction set of this processor", path)
-    kernel = Kernel(library, f"{ISA_VARIABLE} selects it", path)
+        return Kernel(library, "the best instruction set of this processor", path, extension)
+    kernel = Kernel(library, f"{ISA_VARIABLE} selects it", path, extension)
     use_isa(isa, kernel)
     return kernel
 
@@ -355,6 +361,19 @@ def _declare(library: Any) -> Any:
         function = getattr(library, name)
         function.argtypes, function.restype = argtypes, restype
     return library
+
+
+def _extension_module(path: Path) -> Any:
+    """The library as an extension module; None if it is not one, as a library built by hand."""
+    loader = ExtensionFileLoader("maskwright.engine.native._kernel", str(path))
+    spec = spec_from_file_location(loader.name, path, loader=loader)
+    try:
+        module = None if spec is None else module_from_spec(spec)
+    except ImportError:
+        return None
+    if module is not None:
+        loader.exec_module(module)
+    return module
 
 
 def _library_fields(field: Any) -> list[tuple[str, int, int]]:

@@ -108,7 +108,25 @@ static int64_t backward_waves(Backward *b, int64_t threads) {
     return status;
 }
 
+static void scattered_item(void *context, int64_t unit, void *scratch) {
+    const Backward *b = context;
+    b->isa->scattered_backward(b->args, unit, scratch);
+}
+
+/* Units in parallel: each is computed by one thread. */
+static int64_t scattered_pass(const KernelArgs *args, const Isa *isa, int64_t threads) {
+    Backward b = {.args = args, .isa = isa};
+    const size_t each = (size_t)round_up((int64_t)isa->scattered_backward_size(args), 64);
+    threads = min_i64(threads, num_units(args));
+    char *memory = scratch_alloc(each * (size_t)threads);
+    if (!memory) return ERR_NO_MEMORY;
+    int64_t status = parallel_for(threads, num_units(args), scattered_item, &b, memory, each);
+    scratch_free(memory);
+    return status;
+}
+
 int64_t backward_pass(const KernelArgs *args, const Isa *isa) {
+    if (is_scattered(args)) return scattered_pass(args, isa, num_threads(args));
     Backward b = {.args = args, .isa = isa, .unit_size = isa->backward_unit_size(args)};
     int64_t threads = num_threads(args);
     b.scratch_size = (size_t)round_up((int64_t)isa->backward_scratch(args), 64);

@@ -32,9 +32,9 @@
 enum {
     BWD_GROUPS = BWD_BLOCK_M / MR,
     BWD_PANELS = BWD_BLOCK_N / NR,
+    BWD_VECTORS = BWD_BLOCK_N / W,
     BWD_WORDS = BWD_BLOCK_N / 64,
     SPINS_BEFORE_YIELD = 200,
-    PREFETCH_ROWS = 6, /* distance of the rows that are prefetched */
 };
 
 typedef struct {
@@ -48,7 +48,7 @@ typedef struct {
     int64_t first_grad[MAX_TERMS], last_grad[MAX_TERMS]; /* the part of them that the item has */
     const float *bias[MAX_TERMS][MR];     /* of the row group: the rows of each term */
     float *bias_grads[MAX_TERMS][MR];     /* and of its gradient, or NULL */
-    uint32_t panels[BWD_GROUPS]; /* panels that each row group has computed */
+    uint64_t vectors[BWD_GROUPS]; /* bit per vector of keys that a row group has computed */
     uint8_t key_flags[BWD_BLOCK_N]; /* the key holds NaN or Inf */
     int any_key_flag;
     uint64_t visible[BWD_GROUPS][MR][BWD_WORDS]; /* bit per visible cell, if something is flagged */
@@ -301,22 +301,22 @@ static void load_keys(BackwardScratch *s, int64_t start) {
                                               has_nonfinite(s->k_rows + (key - start) * u->d, u->d));
 }
 
-/* Soft cap and bias of a panel; the derivative of the soft cap is stored in ds. */
+/* Soft cap and bias of `nv` vectors of a panel; the derivative of the soft cap is stored in ds. */
 INLINE void change_scores_backward(const BackwardScratch *s, int64_t key, float *ds,
-                                   vec acc[MR][NV]) {
+                                   vec acc[MR][NV], const int nv) {
     const ScoreArgs *scores = s->args->scores;
     if (scores->softcap > 0) {
         const float factor = (float)(scores->softcap * LOG2E);
-        tanh_panel(acc);
+        tanh_panel(acc, nv);
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-            for (int n = 0; n < NV; n++) {
+            for (int n = 0; n < nv; n++) {
                 store(ds + r * BWD_BLOCK_N + n * W, 1.0f - acc[r][n] * acc[r][n]);
                 acc[r][n] *= factor;
             }
     }
-    add_bias(scores, s->bias, key, s->args->kv_len, acc);
+    add_bias(scores, s->bias, key, s->args->kv_len, acc, nv);
 }
 
 /* Add dS of W cells of row r of the row group to the gradients of the bias. */
@@ -327,37 +327,43 @@ INLINE void add_bias_gradients(const BackwardScratch *s, int r, int64_t key, vec
             add_term_gradient(&scores->terms[i], s->bias_grads[i][r], key, s->args->kv_len, y);
 }
 
-/* P and dS of one panel, whose first key is `key`, for the MR rows from `row` on; 0 in masked cells. */
-INLINE void compute_ds(BackwardScratch *s, int64_t row, int panel, int64_t key, float *p, float *ds,
-                       const int dropout, const int level) {
+/* P and dS of `nv` vectors of keys from key `offset` of the block on, which is key `key`, for the MR
+ * rows from `row` on; 0 in masked cells. p and ds are those of the row group. */
+INLINE void compute_ds(BackwardScratch *s, int64_t row, int offset, int64_t key, float *p, float *ds,
+                       const int nv, const int dropout, const int level) {
     const BackwardUnit *u = s->unit;
     const KernelArgs *args = s->args;
-    const int partial = !s->mask.full && panel_bits(s->mask.every, panel) != PANEL_BITS;
+    const int partial =
+        !s->mask.full && ~vector_bits(s->mask.every, offset, nv) << (32 - nv * W);
+    const int64_t panel = offset / NR * NR, within = offset % NR;
     const float *rows[MR], *lse = u->lse + row, *deltas = u->delta + row;
     vec acc[MR][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++) rows[r] = u->q + (row + r) * u->d;
-    gemm_panel(rows, s->k_panels + panel * NR * args->head_dim, args->head_dim, acc);
-    if (level) change_scores_backward(s, key, ds, acc);
+    p += offset;
+    ds += offset;
+    gemm_panel(rows, s->k_panels + panel * args->head_dim + within, args->head_dim, acc, nv);
+    if (level) change_scores_backward(s, key, ds, acc, nv);
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r += 2) {
         vec x[2 * NV];
 #pragma GCC unroll 8
-        for (int n = 0; n < 2 * NV; n++) x[n] = acc[r + n / NV][n % NV] - lse[r + n / NV];
-        exp2_vec(x, 2 * NV);
+        for (int n = 0; n < 2 * nv; n++) x[n] = acc[r + n / nv][n % nv] - lse[r + n / nv];
+        exp2_vec(x, 2 * nv);
 #pragma GCC unroll 8
-        for (int n = 0; n < 2 * NV; n++) store(p + (r + n / NV) * BWD_BLOCK_N + n % NV * W, x[n]);
+        for (int n = 0; n < 2 * nv; n++) store(p + (r + n / nv) * BWD_BLOCK_N + n % nv * W, x[n]);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++) rows[r] = u->dout + (row + r) * u->dv;
-    gemm_panel_split(rows, s->v_panels + panel * NR * args->v_head_dim, args->v_head_dim, acc);
+    gemm_panel_split(rows, s->v_panels + panel * args->v_head_dim + within, args->v_head_dim, acc,
+                     nv);
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++) {
         float delta = deltas[r];
-        uint32_t bits = partial ? (uint32_t)panel_bits(s->mask.row[r], panel) : 0;
-        uint32_t keep = dropout ? (uint32_t)panel_bits(s->keep[r], panel) : 0;
+        uint32_t bits = partial ? vector_bits(s->mask.row[r], offset, nv) : 0;
+        uint32_t keep = dropout ? vector_bits(s->keep[r], offset, nv) : 0;
 #pragma GCC unroll 4
-        for (int n = 0; n < NV; n++) {
+        for (int n = 0; n < nv; n++) {
             float *to = p + r * BWD_BLOCK_N + n * W;
             vec x = load(to), dp = acc[r][n];
             if (dropout) dp = (vec)((ivec)(dp * s->dropout.keep_scale) & lane_mask(keep, n));
@@ -448,7 +454,7 @@ static void add_flagged_rows(BackwardScratch *s, int64_t row) {
     const BackwardUnit *u = s->unit;
     for (int64_t r = 0; r < BWD_BLOCK_M; r++)
         for (int64_t j = 0; u->row_flags[row + r] && j < BWD_BLOCK_N; j++) {
-            if (!s->panels[r / MR] || !bit_is_set(s->visible[r / MR][r % MR], j)) continue;
+            if (!s->vectors[r / MR] || !bit_is_set(s->visible[r / MR][r % MR], j)) continue;
             axpy(s->p[r * BWD_BLOCK_N + j], u->dout + (row + r) * u->dv, u->dv, s->dv + j * u->dv);
             axpy(s->ds[r * BWD_BLOCK_N + j], u->q + (row + r) * u->d, u->d, s->dk + j * u->d);
         }
@@ -459,11 +465,11 @@ static void add_dk_dv(BackwardScratch *s, int64_t row) {
     BackwardUnit *u = s->unit;
     const int flagged = u->block_flags[row / BWD_BLOCK_M];
     if (flagged) add_flagged_rows(s, row);
-    for (int panel = 0; panel < BWD_PANELS; panel++) {
+    for (int vector = 0; vector < BWD_VECTORS; vector++) {
         Run runs[BWD_BLOCK_M];
         int count = 0;
         for (int g = 0; g < BWD_GROUPS; g++) {
-            if (!(s->panels[g] >> panel & 1)) continue;
+            if (!(s->vectors[g] >> vector & 1)) continue;
             if (count && s->runs[count - 1].stop == g * MR)
                 s->runs[count - 1].stop = (g + 1) * MR;
             else
@@ -477,7 +483,7 @@ static void add_dk_dv(BackwardScratch *s, int64_t row) {
         }
         const Operand dout = {u->dout + row * u->dv, u->dv, used, count};
         const Operand q = {u->q + row * u->d, u->d, used, count};
-        for (int64_t k = panel * NR; k < (panel + 1) * NR; k += KR) {
+        for (int64_t k = vector * W; k < (vector + 1) * W; k += KR) {
             gemm_ptb(s->p + k, dout, s->dv + k * u->dv);
             gemm_ptb(s->ds + k, q, s->dk + k * u->d);
         }
@@ -527,7 +533,7 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
     for (int g = 0; g < BWD_GROUPS; g++) {
         const int64_t first = row + g * MR;
         float *p = s->p + g * MR * BWD_BLOCK_N, *ds = s->ds + g * MR * BWD_BLOCK_N;
-        s->panels[g] = 0;
+        s->vectors[g] = 0;
         if (!group_mask(s, first, start)) continue;
         for (int r = 0; flagged && r < MR; r++)
             for (int w = 0; w < BWD_WORDS; w++)
@@ -535,10 +541,14 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
         if (dropout) draw_tile_bits(s, row_block, g * MR, start);
         if (level) set_bias_rows(s, row_block, g * MR);
         for (int panel = 0; panel < BWD_PANELS; panel++) {
-            if (!s->mask.full && !panel_bits(s->mask.any, panel)) continue;
-            s->panels[g] |= (uint32_t)1 << panel;
-            compute_ds(s, first, panel, start + panel * NR, p + panel * NR, ds + panel * NR, dropout,
-                       level);
+            int vectors;
+            const int offset = panel * NR + first_vector(&s->mask, panel, &vectors) * W;
+            if (!vectors) continue;
+            s->vectors[g] |= (((uint64_t)1 << vectors) - 1) << (offset / W);
+            if (vectors == NV)
+                compute_ds(s, first, offset, start + offset, p, ds, NV, dropout, level);
+            else
+                compute_ds(s, first, offset, start + offset, p, ds, 1, dropout, level);
         }
         if (!has_turn && !wait_for_turn(u, row_block, kv_block)) return 0;
         has_turn = 1;

@@ -40,6 +40,22 @@ INLINE uint64_t panel_bits(const uint64_t *words, int panel) {
     return words[panel * NR / 64] >> (panel * NR % 64) & PANEL_BITS;
 }
 
+/* The bits of `nv` vectors of keys from `key` on, all in one word. */
+INLINE uint32_t vector_bits(const uint64_t *words, int key, const int nv) {
+    return (uint32_t)(words[key / 64] >> (key % 64)) & (uint32_t)(((uint64_t)1 << (nv * W)) - 1);
+}
+
+/* The vectors of a panel with a visible key: the first of them, and how many. */
+INLINE int first_vector(const BitMask *mask, int panel, int *count) {
+    int first = 0, last = NV;
+    *count = NV;
+    if (mask->full) return 0;
+    while (first < NV && !vector_bits(mask->any, panel * NR + first * W, 1)) first++;
+    while (last > first && !vector_bits(mask->any, panel * NR + (last - 1) * W, 1)) last--;
+    *count = last - first;
+    return first;
+}
+
 /* Does every row's next interval contain the whole block? */
 INLINE int block_is_full(const Spans *spans, int64_t start, int64_t end, const int64_t cursor[MR],
                          const int64_t stop[MR], int64_t *next) {

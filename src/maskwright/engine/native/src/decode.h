@@ -78,11 +78,7 @@ INLINE vec decode_scores(const KernelArgs *args, const GqaGroup *group, const fl
 #pragma GCC unroll 16
         for (int i = 0; i < W; i++) acc[i] += x * load(rows[i] + d);
     }
-    transpose(acc);
-    vec scores = acc[0];
-#pragma GCC unroll 16
-    for (int i = 1; i < W; i++) scores += acc[i];
-    return scores;
+    return reduce_each(acc);
 }
 
 /* The visible keys of a row among start ... end - 1, counted from `start`. */

@@ -13,6 +13,10 @@ typedef struct {
     int64_t panel_floats, v_floats, v_stride; /* of a unit; v_stride is 0 if V is read in place */
     size_t packed_size, scratch_size;
     char *packed;
+    void (*pack)(const KernelArgs *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
+                 int64_t first_panel, int64_t last_panel, PackedKV *kv);
+    void (*rows)(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+                 int64_t first_row, int64_t last_row, void *scratch);
 } Forward;
 
 static Forward plan_forward(const KernelArgs *args, const Isa *isa) {
@@ -21,16 +25,23 @@ static Forward plan_forward(const KernelArgs *args, const Isa *isa) {
     f.pack_items = ceil_div(f.panels, PANELS_PER_ITEM);
     f.row_blocks = ceil_div(args->q_len * group_heads(args), isa->block_m);
     f.v_stride = isa->v_in_place(args) ? 0 : isa->v_width(args);
-    f.panel_floats = round_up(f.panels * isa->panel_keys * args->head_dim, 16);
+    const int scattered = is_scattered(args);
+    f.pack = scattered ? isa->pack_rows : isa->pack;
+    f.rows = scattered ? isa->scattered_forward : isa->forward;
+    f.panel_floats =
+        f.panels * isa->panel_keys * round_up(args->head_dim, scattered ? 16 : 1);
+    f.panel_floats = round_up(f.panel_floats, 16);
     f.v_floats = round_up(args->kv_len * f.v_stride, 16);
     f.packed_size = 4 * (size_t)(f.panel_floats + f.v_floats) + visible_size(args);
-    f.scratch_size = (size_t)round_up((int64_t)isa->forward_scratch(args), 64);
+    f.scratch_size =
+        scattered ? isa->scattered_scratch(args) : isa->forward_scratch(args);
+    f.scratch_size = (size_t)round_up((int64_t)f.scratch_size, 64);
     return f;
 }
 
 /* Packed K and V of a unit in `memory`, and its visible keys. */
 static PackedKV packed_kv(const Forward *f, int64_t unit, char *memory, uint64_t **visible) {
-    PackedKV kv = {(float *)memory, (float *)memory + f->panel_floats, f->v_stride};
+    PackedKV kv = {(float *)memory, (float *)memory + f->panel_floats, f->v_stride, 0, 0};
     *visible = (uint64_t *)((float *)memory + f->panel_floats + f->v_floats);
     if (!f->v_stride) {
         const KernelArgs *args = f->args;
@@ -44,16 +55,62 @@ static char *unit_memory(const Forward *f, int64_t unit) {
     return f->packed + (size_t)(unit - f->first_unit) * f->packed_size;
 }
 
+/* The panels first ... last - 1 that have all keys of some rows of a group. */
+typedef struct {
+    int64_t first, last;
+} PanelRange;
+
+static PanelRange panels_of_rows(const Forward *f, const GqaGroup *group, int64_t first_row,
+                                 int64_t last_row) {
+    const Spans *spans = &f->args->spans;
+    int64_t first = NO_KEY, last = 0;
+    for (int64_t row = first_row / group->heads; row * group->heads < last_row; row++) {
+        if (group->offsets[row] == group->offsets[row + 1]) continue;
+        first = min_i64(first, spans->starts[group->offsets[row]]);
+        last = max_i64(last, spans->stops[group->offsets[row + 1] - 1]);
+    }
+    if (first == NO_KEY) return (PanelRange){0, 0};
+    return (PanelRange){first / f->isa->panel_keys, ceil_div(last, f->isa->panel_keys)};
+}
+
+/* Pack what `wanted` has and `packed`, which is extended, has not. */
+static void extend_packed(const Forward *f, const uint64_t *visible, int64_t unit, PackedKV *kv,
+                          PanelRange wanted, PanelRange *packed) {
+    const KernelArgs *args = f->args;
+    const int64_t batch = unit / args->kv_heads, kv_head = unit % args->kv_heads;
+    if (wanted.first == wanted.last) return;
+    if (packed->first == packed->last) packed->first = packed->last = wanted.first;
+    if (wanted.first < packed->first) {
+        f->pack(args, visible, batch, kv_head, wanted.first, packed->first, kv);
+        packed->first = wanted.first;
+    }
+    if (wanted.last > packed->last) {
+        f->pack(args, visible, batch, kv_head, packed->last, wanted.last, kv);
+        packed->last = wanted.last;
+    }
+}
+
+/* Keys are packed when the first block of rows needs them: then they are in the cache. */
 static void whole_unit_item(void *context, int64_t unit, void *scratch) {
     const Forward *f = context;
     const KernelArgs *args = f->args;
     uint64_t *visible;
     PackedKV kv = packed_kv(f, unit, (char *)scratch + f->scratch_size, &visible);
+    PanelRange packed = {0, 0};
     find_visible(args, unit, visible);
-    f->isa->pack(args, visible, unit / args->kv_heads, unit % args->kv_heads, 0, f->panels, &kv);
     for (int64_t n = 0; n < f->groups; n++) {
         GqaGroup group = gqa_group(args, unit, n);
-        f->isa->forward(args, &group, &kv, 0, args->q_len * group.heads, scratch);
+        const int64_t rows = args->q_len * group.heads, step = f->isa->block_m;
+        PanelRange wanted = panels_of_rows(f, &group, 0, min_i64(step, rows));
+        for (int64_t first = 0; first < rows && !cancelled(); first += step) {
+            const int64_t last = min_i64(first + step, rows);
+            extend_packed(f, visible, unit, &kv, wanted, &packed);
+            wanted = panels_of_rows(f, &group, last, min_i64(last + step, rows));
+            kv.next_first = min_i64(packed.last * f->isa->panel_keys, args->kv_len);
+            kv.next_last = min_i64(wanted.last * f->isa->panel_keys, args->kv_len);
+            kv.next_last = max_i64(min_i64(kv.next_last, kv.next_first + step), kv.next_first);
+            f->rows(args, &group, &kv, first, last, scratch);
+        }
     }
 }
 
@@ -72,7 +129,7 @@ static void pack_item(void *context, int64_t item, void *scratch) {
     uint64_t *visible;
     (void)scratch;
     PackedKV kv = packed_kv(f, unit, unit_memory(f, unit), &visible);
-    f->isa->pack(f->args, visible, unit / f->args->kv_heads, unit % f->args->kv_heads, first,
+    f->pack(f->args, visible, unit / f->args->kv_heads, unit % f->args->kv_heads, first,
                  min_i64(first + PANELS_PER_ITEM, f->panels), &kv);
 }
 
@@ -86,7 +143,7 @@ static void rows_item(void *context, int64_t item, void *scratch) {
     PackedKV kv = packed_kv(f, unit, unit_memory(f, unit), &visible);
     GqaGroup group = gqa_group(f->args, unit, n % f->groups);
     int64_t last = min_i64(first + f->isa->block_m, f->args->q_len * group.heads);
-    f->isa->forward(f->args, &group, &kv, first, last, scratch);
+    f->rows(f->args, &group, &kv, first, last, scratch);
 }
 
 /* -- split-KV decode ------------------------------------------------------------------------- */

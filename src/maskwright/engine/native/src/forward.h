@@ -57,38 +57,49 @@ static size_t forward_scratch(const KernelArgs *args) {
            sizeof(float) * (size_t)(BLOCK_M * (v_width(args) + args->head_dim));
 }
 
-/* Scores of the panels with a visible cell, and each row's maximum; -inf in masked cells. */
-INLINE int score_block(const ForwardCall *c, const RowGroup *g, int64_t start, ForwardScratch *scratch,
-                       short *list, vec row_max[MR], const int level) {
+/* Scores of `nv` vectors of keys from key `offset` of the block on, and each row's maximum. */
+INLINE void score_vectors(const ForwardCall *c, const RowGroup *g, int64_t start, int offset,
+                          ForwardScratch *scratch, vec row_max[MR], const int nv,
+                          const int level) {
     const BitMask *mask = &scratch->mask;
     const int64_t dim = c->args->head_dim;
-    const float *panels = c->kv->panels + start * dim;
-    float *p = scratch->p;
+    const float *panel = c->kv->panels + (start + offset / NR * NR) * dim + offset % NR;
+    vec s[MR][NV];
+    gemm_panel(g->q, panel, dim, s, nv);
+    if (level)
+        change_scores(c->args->scores, g->bias, start + offset, c->args->kv_len, s, nv, level);
+    if (!mask->full && ~vector_bits(mask->every, offset, nv) << (32 - nv * W)) {
+#pragma GCC unroll 16
+        for (int r = 0; r < MR; r++) {
+            uint32_t bits = vector_bits(mask->row[r], offset, nv);
+#pragma GCC unroll 4
+            for (int n = 0; n < nv; n++)
+                s[r][n] = blend(lane_mask(bits, n), s[r][n], broadcast(-INFINITY));
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; r++)
+#pragma GCC unroll 4
+        for (int n = 0; n < nv; n++) {
+            store(scratch->p + r * BLOCK_N + offset + n * W, s[r][n]);
+            row_max[r] = max_vec(row_max[r], s[r][n]);
+        }
+}
+
+/* Scores of the vectors of keys with a visible cell, whose offsets are listed, and each row's
+ * maximum; -inf in masked cells. Returns the number of vectors. */
+INLINE int score_block(const ForwardCall *c, const RowGroup *g, int64_t start,
+                       ForwardScratch *scratch, short *list, vec row_max[MR], const int level) {
     int count = 0;
     for (int r = 0; r < MR; r++) row_max[r] = broadcast(-INFINITY);
     for (int panel = 0; panel < PANELS; panel++) {
-        if (!mask->full && !panel_bits(mask->any, panel)) continue;
-        list[count++] = (short)(panel * NR);
-        vec s[MR][NV];
-        gemm_panel(g->q, panels + panel * NR * dim, dim, s);
-        if (level)
-            change_scores(c->args->scores, g->bias, start + panel * NR, c->args->kv_len, s, level);
-        if (!mask->full && panel_bits(mask->every, panel) != PANEL_BITS) {
-#pragma GCC unroll 16
-            for (int r = 0; r < MR; r++) {
-                uint32_t bits = (uint32_t)panel_bits(mask->row[r], panel);
-#pragma GCC unroll 4
-                for (int n = 0; n < NV; n++)
-                    s[r][n] = blend(lane_mask(bits, n), s[r][n], broadcast(-INFINITY));
-            }
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
-            for (int n = 0; n < NV; n++) {
-                store(p + panel * NR + r * BLOCK_N + n * W, s[r][n]);
-                row_max[r] = max_vec(row_max[r], s[r][n]);
-            }
+        int vectors;
+        const int offset = panel * NR + first_vector(&scratch->mask, panel, &vectors) * W;
+        if (vectors == NV)
+            score_vectors(c, g, start, offset, scratch, row_max, NV, level);
+        else if (vectors)
+            score_vectors(c, g, start, offset, scratch, row_max, 1, level);
+        for (int n = 0; n < vectors; n++) list[count++] = (short)(offset + n * W);
     }
     return count;
 }
@@ -109,30 +120,36 @@ INLINE void update_max(RowGroup *g, const vec row_max[MR], float alpha[MR_PADDED
     }
 }
 
+/* P of two rows and `nv` listed vectors of keys, added to the rows' sums. */
+INLINE void exp_vectors(ForwardScratch *s, int r, const short *list, const vec shift[2], vec sum[2],
+                        const int nv, const int dropout) {
+    float *p = s->p + r * BLOCK_N;
+    vec x[2 * NV];
+#pragma GCC unroll 8
+    for (int n = 0; n < 2 * nv; n++)
+        x[n] = load(p + n / nv * BLOCK_N + list[n % nv]) - shift[n / nv];
+    exp2_vec(x, 2 * nv);
+#pragma GCC unroll 8
+    for (int n = 0; n < 2 * nv; n++) {
+        sum[n / nv] += x[n];
+        if (dropout) {
+            uint32_t bits = vector_bits(s->keep[r + n / nv], list[n % nv], 1);
+            x[n] = (vec)((ivec)x[n] & lane_mask(bits, 0));
+        }
+        store(p + n / nv * BLOCK_N + list[n % nv], x[n]);
+    }
+}
+
 /* P from scores, and l. With dropout, dropped weights count in l but are 0 in P. */
 INLINE void exp_rows(RowGroup *g, ForwardScratch *s, const short *list, int count,
                      const float *alpha, const int dropout) {
     for (int r = 0; r < MR; r += 2) {
         vec shift[2], sum[2] = {{0}, {0}};
         for (int i = 0; i < 2; i++) shift[i] = broadcast(softmax_shift(g->m[r + i]));
-        float *p = s->p + r * BLOCK_N;
-        for (int i = 0; i < count; i++) {
-            vec x[2 * NV];
-#pragma GCC unroll 8
-            for (int n = 0; n < 2 * NV; n++)
-                x[n] = load(p + n / NV * BLOCK_N + list[i] + n % NV * W) - shift[n / NV];
-            exp2_vec(x, 2 * NV);
-#pragma GCC unroll 8
-            for (int n = 0; n < 2 * NV; n++) {
-                sum[n / NV] += x[n];
-                if (dropout) {
-                    uint32_t bits = (uint32_t)panel_bits(s->keep[r + n / NV], list[i] / NR);
-                    x[n] = (vec)((ivec)x[n] & lane_mask(bits, n % NV));
-                }
-                store(p + n / NV * BLOCK_N + list[i] + n % NV * W, x[n]);
-            }
-        }
-        for (int i = 0; i < 2; i++)
+        int i = 0;
+        for (; i + NV <= count; i += NV) exp_vectors(s, r, list + i, shift, sum, NV, dropout);
+        for (; i < count; i++) exp_vectors(s, r, list + i, shift, sum, 1, dropout);
+        for (i = 0; i < 2; i++)
             g->l[r + i] = g->l[r + i] * alpha[r + i] + reduce_sum(sum[i]);
     }
 }
@@ -179,7 +196,7 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
                          ForwardScratch *s, const int dropout, const int exact, const int level) {
     const KernelArgs *args = c->args;
     const PackedKV *kv = c->kv;
-    short list[PANELS];
+    short list[BLOCK_N / W];
     float alpha[MR_PADDED], m_before[MR];
     vec row_max[MR];
     int64_t start = g->next_key;
@@ -272,6 +289,24 @@ static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t 
         if (!g->q[r]) g->q[r] = any;
 }
 
+/* Prefetch q of a row group. */
+INLINE void prefetch_rows(const ForwardCall *c, const RowGroup *g) {
+    for (int r = 0; r < MR && g->q[r]; r++)
+        prefetch_row((const char *)g->q[r], c->args->head_dim * (int64_t)sizeof(float));
+}
+
+/* Prefetch the rows of the output that a row group writes, into the L2 cache. */
+INLINE void prefetch_output(const ForwardCall *c, int64_t first, int64_t end) {
+    const KernelArgs *args = c->args;
+    for (int64_t n = first; n < min_i64(first + MR, end); n++) {
+        const char *row = tensor_row(&args->out, args->dtype, c->group->batch,
+                                     c->group->first_head + n % c->group->heads,
+                                     n / c->group->heads);
+        const int64_t bytes = args->v_head_dim * dtype_size(args->dtype);
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
+    }
+}
+
 /* Write a finished row group; first compute it again if NaN or Inf may have crossed rows. */
 static void finish_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t count,
                         float *acc, float *converted, ForwardScratch *s) {
@@ -306,12 +341,16 @@ static void forward(const KernelArgs *args, const GqaGroup *group, const PackedK
         for (int g = 0; g < groups; g++)
             init_rows(&c, &s->groups[g], block + g * MR, min_i64(MR, end - block - g * MR),
                       converted + g * MR * args->head_dim);
-        for (int active = 1; active;) {
+        int first_turn = block == first_row;
+        for (int active = 1; active; first_turn = 0) {
             active = 0;
             if (cancelled()) return;
             for (int g = 0; g < groups; g++) {
+                if (first_turn) prefetch_next(args, group, kv, g, groups);
                 if (s->groups[g].next_key == NO_KEY) continue;
                 active = 1;
+                if (g + 1 < groups) prefetch_rows(&c, &s->groups[g + 1]);
+                prefetch_output(&c, block + g * MR, end);
                 step(&c, &s->groups[g], block + g * MR, acc + g * MR * c.width, s);
             }
         }

@@ -20,9 +20,11 @@ typedef struct {
 
 /* K and V of one (batch, kv_head) as the forward kernel reads them. */
 typedef struct {
-    float *panels;   /* [panel][head_dim][keys of a panel], times scale and log2(e) */
+    float *panels;   /* [panel][head_dim][keys of a panel], times scale and log2(e); in scattered.h
+                      * rows of K as they are, padded to whole vectors */
     const float *v;  /* [key][v_stride] */
     int64_t v_stride;
+    int64_t next_first, next_last; /* keys that are packed next: they are prefetched meanwhile */
 } PackedKV;
 
 /* The backward pass of one (batch, kv_head): what all threads share. Rows of all GQA groups stand
@@ -76,6 +78,15 @@ typedef struct {
                               void *scratch);
     void (*backward_write_dq)(const KernelArgs *args, const BackwardUnit *unit,
                               int64_t first_block, int64_t last_block);
+
+    /* For scattered masks; the first three are in place of pack, forward_scratch and forward. */
+    void (*pack_rows)(const KernelArgs *args, const uint64_t *visible, int64_t batch,
+                      int64_t kv_head, int64_t first_panel, int64_t last_panel, PackedKV *kv);
+    size_t (*scattered_scratch)(const KernelArgs *args);
+    void (*scattered_forward)(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+                              int64_t first_row, int64_t last_row, void *scratch);
+    size_t (*scattered_backward_size)(const KernelArgs *args);
+    void (*scattered_backward)(const KernelArgs *args, int64_t unit, void *scratch);
 } Isa;
 
 extern const Isa isa_baseline;

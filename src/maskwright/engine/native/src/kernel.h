@@ -15,9 +15,11 @@
 #include "decode.h"
 #include "forward.h"
 #include "isa.h"
+#include "scattered.h"
 
 _Static_assert(BLOCK_M % MR == 0 && BWD_BLOCK_M % MR == 0 && MR % 2 == 0, "whole row groups");
 _Static_assert(BLOCK_N % 64 == 0 && BWD_BLOCK_N % 64 == 0 && 64 % NR == 0, "whole words");
+_Static_assert(NV == 2 && NR <= 32 && BWD_BLOCK_N / W <= 64, "half panels, and bits of vectors");
 _Static_assert(BWD_BLOCK_N <= BLOCK_N && BWD_BLOCK_M <= BLOCK_N, "BitMask and runs are large enough");
 
 const Isa ISA = {
@@ -42,6 +44,11 @@ const Isa ISA = {
     .backward_prepare = backward_prepare,
     .backward_kv_block = backward_kv_block,
     .backward_write_dq = backward_write_dq,
+    .pack_rows = pack_rows,
+    .scattered_scratch = scattered_scratch,
+    .scattered_forward = scattered_forward,
+    .scattered_backward_size = scattered_backward_size,
+    .scattered_backward = scattered_backward,
 };
 
 #endif

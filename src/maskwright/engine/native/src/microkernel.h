@@ -9,44 +9,50 @@
 
 enum { KR = 4, MAX_NV = 8 };
 
-/* acc[r] = row r times each key of a panel, [dim][NR]. */
+/* acc[r] = row r times `nv` vectors of keys of a panel, [dim][NR]. */
 INLINE void gemm_panel(const float *const rows[MR], const float *panel, int64_t dim,
-                       vec acc[MR][NV]) {
+                       vec acc[MR][NV], const int nv) {
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-        for (int n = 0; n < NV; n++) acc[r][n] = (vec){0};
+        for (int n = 0; n < nv; n++) acc[r][n] = (vec){0};
 #pragma GCC unroll 4 /* fewer branch mispredictions at the end of the loop: 20% of its time */
     for (int64_t d = 0; d < dim; d++) {
         vec keys[NV];
 #pragma GCC unroll 4
-        for (int n = 0; n < NV; n++) keys[n] = load(panel + d * NR + n * W);
+        for (int n = 0; n < nv; n++) keys[n] = load(panel + d * NR + n * W);
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++) {
             vec x = broadcast(rows[r][d]);
 #pragma GCC unroll 4
-            for (int n = 0; n < NV; n++) acc[r][n] += x * keys[n];
+            for (int n = 0; n < nv; n++) acc[r][n] += x * keys[n];
         }
     }
 }
 
 /* The same, with partial sums over 32 dimensions: dS is a small difference of two such sums. */
 INLINE void gemm_panel_split(const float *const rows[MR], const float *panel, int64_t dim,
-                             vec acc[MR][NV]) {
+                             vec acc[MR][NV], const int nv) {
     enum { PART = 32 };
     vec total[MR][NV];
-    memset(total, 0, sizeof total);
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; r++)
+#pragma GCC unroll 4
+        for (int n = 0; n < nv; n++) total[r][n] = (vec){0};
     for (int64_t d = 0; d < dim; d += PART) {
         const float *part[MR];
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++) part[r] = rows[r] + d;
-        gemm_panel(part, panel + d * NR, min_i64(PART, dim - d), acc);
+        gemm_panel(part, panel + d * NR, min_i64(PART, dim - d), acc, nv);
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-            for (int n = 0; n < NV; n++) total[r][n] += acc[r][n];
+            for (int n = 0; n < nv; n++) total[r][n] += acc[r][n];
     }
-    memcpy(acc, total, sizeof total);
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; r++)
+#pragma GCC unroll 4
+        for (int n = 0; n < nv; n++) acc[r][n] = total[r][n];
 }
 
 /* Row-major operand of a micro-kernel, and the runs of its rows that take part. */

@@ -20,6 +20,21 @@ INLINE void prefetch_row(const char *row, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
 }
 
+/* Prefetch into the L2 cache part `part` of `parts` of K and V of the keys that are packed next. */
+static void prefetch_next(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+                          int64_t part, int64_t parts) {
+    const int64_t count = kv->next_last - kv->next_first, size = dtype_size(args->dtype);
+    for (int64_t key = kv->next_first + count * part / parts;
+         key < kv->next_first + count * (part + 1) / parts; key++) {
+        const char *k = tensor_row(&args->k, args->dtype, group->batch, group->kv_head, key);
+        const char *v = tensor_row(&args->v, args->dtype, group->batch, group->kv_head, key);
+        for (int64_t at = 0; at < args->head_dim * size; at += 64) __builtin_prefetch(k + at, 0, 2);
+        for (int64_t at = 0; at < args->v_head_dim * size; at += 64) __builtin_prefetch(v + at, 0, 2);
+    }
+}
+
+enum { PREFETCH_ROWS = 6 }; /* distance of the rows that are prefetched */
+
 /* panel[d * NR + r] = rows[r][d] * factor for W rows. */
 INLINE void interleave(const float *const rows[W], int64_t dim, float factor, float *panel) {
     int64_t d = 0;
@@ -51,6 +66,9 @@ static void pack_panel(const PackSource *s, int64_t first, float factor, float *
         for (int r = 0; r < W; r++) {
             int64_t key = first + part * W + r;
             rows[r] = zeros;
+            if (key + W < s->kv_len)
+                prefetch_row(tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key + W),
+                             s->dim * dtype_size(s->dtype));
             if (key >= s->kv_len || !bit_is_set(s->visible, key)) continue;
             const void *row = tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key);
             if (s->dtype == FLOAT32) {
@@ -61,6 +79,21 @@ static void pack_panel(const PackSource *s, int64_t first, float factor, float *
             }
         }
         interleave(rows, s->dim, factor, panel + part * W);
+    }
+}
+
+/* The visible keys first ... last - 1 as rows of `stride` floats. */
+static void pack_keys(const PackSource *s, int64_t first, int64_t last, float *rows,
+                      int64_t stride) {
+    for (int64_t key = first; key < min_i64(last, s->kv_len); key++) {
+        if (key + PREFETCH_ROWS < s->kv_len)
+            prefetch_row(
+                tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key + PREFETCH_ROWS),
+                s->dim * dtype_size(s->dtype));
+        if (bit_is_set(s->visible, key))
+            read_padded(rows + key * stride,
+                        tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key), s->dtype,
+                        s->dim, stride);
     }
 }
 
@@ -75,12 +108,9 @@ static void pack(const KernelArgs *args, const uint64_t *visible, int64_t batch,
                    kv->panels + panel * NR * args->head_dim);
     }
     if (v_in_place(args)) return;
-    float *v = (float *)kv->v;
-    for (int64_t key = first_panel * NR; key < min_i64(last_panel * NR, args->kv_len); key++)
-        if (bit_is_set(visible, key))
-            read_padded(v + key * kv->v_stride,
-                        tensor_row(&args->v, args->dtype, batch, kv_head, key), args->dtype,
-                        args->v_head_dim, kv->v_stride);
+    const PackSource v = {&args->v,      visible, args->dtype,     batch, kv_head,
+                          args->kv_len, args->v_head_dim};
+    pack_keys(&v, first_panel * NR, last_panel * NR, (float *)kv->v, kv->v_stride);
 }
 
 #endif

@@ -46,16 +46,16 @@ static void tanh_floats(const float *from, float *to, int64_t n) {
     }
 }
 
-/* s = tanh(s) for MR rows of a panel. */
-INLINE void tanh_panel(vec s[MR][NV]) {
+/* s = tanh(s) for MR rows and `nv` vectors of a panel. */
+INLINE void tanh_panel(vec s[MR][NV], const int nv) {
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r += 2) {
         vec x[2 * NV];
 #pragma GCC unroll 8
-        for (int n = 0; n < 2 * NV; n++) x[n] = s[r + n / NV][n % NV];
-        tanh_vec(x, 2 * NV);
+        for (int n = 0; n < 2 * nv; n++) x[n] = s[r + n / nv][n % nv];
+        tanh_vec(x, 2 * nv);
 #pragma GCC unroll 8
-        for (int n = 0; n < 2 * NV; n++) s[r + n / NV][n % NV] = x[n];
+        for (int n = 0; n < 2 * nv; n++) s[r + n / nv][n % nv] = x[n];
     }
 }
 
@@ -99,46 +99,47 @@ INLINE vec term_values(const Term *t, const float *row, int64_t key, int64_t kv_
     return load(lanes);
 }
 
-/* The values of a term for a panel, in any layout. */
+/* The values of a term for `nv` vectors of a panel, in any layout. */
 static NOINLINE void read_panel(const Term *t, const float *const rows[MR], int64_t key,
-                                int64_t kv_len, vec values[MR][NV]) {
+                                int64_t kv_len, vec values[MR][NV], int nv) {
     for (int r = 0; r < MR; r++)
-        for (int n = 0; n < NV; n++) values[r][n] = term_values(t, rows[r], key + n * W, kv_len);
+        for (int n = 0; n < nv; n++) values[r][n] = term_values(t, rows[r], key + n * W, kv_len);
 }
 
-/* s += bias * log2(e) for a panel from `key` on; rows[i][r] is the row of term i. */
+/* s += bias * log2(e) for `nv` vectors of keys from `key` on; rows[i][r] is the row of term i. */
 INLINE void add_bias(const ScoreArgs *scores, const float *const rows[MAX_TERMS][MR], int64_t key,
-                     int64_t kv_len, vec s[MR][NV]) {
+                     int64_t kv_len, vec s[MR][NV], const int nv) {
     for (int64_t i = 0; i < scores->num_terms; i++) {
         const Term *t = &scores->terms[i];
-        if (!t->keys && t->key_stride == 1 && key + NR <= kv_len) {
+        if (!t->keys && t->key_stride == 1 && key + nv * W <= kv_len) {
 #pragma GCC unroll 16
             for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-                for (int n = 0; n < NV; n++) s[r][n] += load(rows[i][r] + key + n * W) * LOG2E_F;
+                for (int n = 0; n < nv; n++) s[r][n] += load(rows[i][r] + key + n * W) * LOG2E_F;
         } else {
             vec values[MR][NV];
-            read_panel(t, rows[i], key, kv_len, values);
+            read_panel(t, rows[i], key, kv_len, values, nv);
 #pragma GCC unroll 16
             for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-                for (int n = 0; n < NV; n++) s[r][n] += values[r][n] * LOG2E_F;
+                for (int n = 0; n < nv; n++) s[r][n] += values[r][n] * LOG2E_F;
         }
     }
 }
 
-/* Soft cap and bias of a panel of MR rows. */
+/* Soft cap and bias of MR rows and `nv` vectors of a panel. */
 INLINE void change_scores(const ScoreArgs *scores, const float *const rows[MAX_TERMS][MR],
-                          int64_t key, int64_t kv_len, vec s[MR][NV], const int level) {
+                          int64_t key, int64_t kv_len, vec s[MR][NV], const int nv,
+                          const int level) {
     if (level == SOFTCAP || (level == ANY_SCORES && scores->softcap > 0)) {
         const float factor = (float)(scores->softcap * LOG2E);
-        tanh_panel(s);
+        tanh_panel(s, nv);
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-            for (int n = 0; n < NV; n++) s[r][n] *= factor;
+            for (int n = 0; n < nv; n++) s[r][n] *= factor;
     }
-    add_bias(scores, rows, key, kv_len, s);
+    add_bias(scores, rows, key, kv_len, s, nv);
 }
 
 /* grad[key(k)] += y for W keys from `key` on, in any layout; the lanes from kv_len on are left out. */

@@ -45,7 +45,9 @@ INLINE vec blend(ivec mask, vec yes, vec no) {
 
 /* The larger of each; y where either is NaN. */
 INLINE vec max_vec(vec x, vec y) {
-#if defined(USE_AVX2) && W == 8
+#if defined(USE_AVX512)
+    return (vec)_mm512_max_ps((__m512)x, (__m512)y);
+#elif defined(USE_AVX2) && W == 8
     return (vec)_mm256_max_ps((__m256)x, (__m256)y);
 #elif defined(USE_SSE2)
     return (vec)_mm_max_ps((__m128)x, (__m128)y);
@@ -54,18 +56,44 @@ INLINE vec max_vec(vec x, vec y) {
 #endif
 }
 
+/* Lanes of two vectors in turn: of their first halves, and of their second halves. */
+#if W == 4
+#define INTERLEAVE_LOW 0, 4, 1, 5
+#define INTERLEAVE_HIGH 2, 6, 3, 7
+#elif W == 8
+#define INTERLEAVE_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define INTERLEAVE_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define INTERLEAVE_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define INTERLEAVE_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#endif
+#define INTERLEAVE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+
+/* The largest lane that is not NaN; -inf if there is none. */
 INLINE float reduce_max(vec x) {
-    float largest = x[0];
-    for (int i = 1; i < W; i++) largest = x[i] > largest ? x[i] : largest;
-    return largest;
+    x = max_vec(x, broadcast(-INFINITY)); /* a lane of NaN becomes -inf */
+#pragma GCC unroll 4
+    for (int n = 1; n < W; n *= 2)
+        x = max_vec(INTERLEAVE(x, x, INTERLEAVE_LOW), INTERLEAVE(x, x, INTERLEAVE_HIGH));
+    return x[0];
 }
 
 INLINE float reduce_sum(vec x) {
-    float parts[W];
-    store(parts, x);
+#pragma GCC unroll 4
+    for (int n = 1; n < W; n *= 2)
+        x = INTERLEAVE(x, x, INTERLEAVE_LOW) + INTERLEAVE(x, x, INTERLEAVE_HIGH);
+    return x[0];
+}
+
+/* Lane i of the result is the sum of the lanes of x[i]. */
+INLINE vec reduce_each(vec x[W]) {
+#pragma GCC unroll 4
     for (int half = W / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) parts[i] += parts[i + half];
-    return parts[0];
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++)
+            x[i] = INTERLEAVE(x[i], x[i + half], INTERLEAVE_LOW) +
+                   INTERLEAVE(x[i], x[i + half], INTERLEAVE_HIGH);
+    return x[0];
 }
 
 /* Lane i is all ones if bit n * W + i is set. */
@@ -199,17 +227,6 @@ static void write_zeros(const Tensor *t, int64_t dtype, int64_t batch, int64_t h
 
 /* -- transposition --------------------------------------------------------------------------- */
 
-#if W == 4
-#define INTERLEAVE_LOW 0, 4, 1, 5
-#define INTERLEAVE_HIGH 2, 6, 3, 7
-#elif W == 8
-#define INTERLEAVE_LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define INTERLEAVE_HIGH 4, 12, 5, 13, 6, 14, 7, 15
-#else
-#define INTERLEAVE_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define INTERLEAVE_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#endif
-
 /* Transpose a W x W matrix in log2(W) perfect shuffles. */
 INLINE void transpose(vec x[W]) {
     vec y[W];
@@ -217,8 +234,8 @@ INLINE void transpose(vec x[W]) {
     for (int stage = 1; stage < W; stage *= 2) {
 #pragma GCC unroll 8
         for (int i = 0; i < W / 2; i++) {
-            y[2 * i] = __builtin_shufflevector(x[i], x[i + W / 2], INTERLEAVE_LOW);
-            y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + W / 2], INTERLEAVE_HIGH);
+            y[2 * i] = INTERLEAVE(x[i], x[i + W / 2], INTERLEAVE_LOW);
+            y[2 * i + 1] = INTERLEAVE(x[i], x[i + W / 2], INTERLEAVE_HIGH);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < W; i++) x[i] = y[i];

@@ -15,7 +15,10 @@ int takes_whole_units(const KernelArgs *args, int64_t threads, int64_t units_per
     double work = (double)(args->heads / args->kv_heads) * (double)args->q_len *
                   (double)args->kv_len * (double)(args->head_dim + args->v_head_dim);
     if (threads == 1) return 1;
-    return num_units(args) >= units_per_thread * threads && work <= MAX_UNIT_WORK &&
+    const int64_t units = num_units(args);
+    const int balanced = units >= units_per_thread * threads ||
+                         (units % threads == 0 && units >= 4 * threads);
+    return balanced && work <= MAX_UNIT_WORK &&
            unit_size * (size_t)threads <= WAVE_BYTES;
 }
 
@@ -48,4 +51,70 @@ void find_visible(const KernelArgs *args, int64_t unit, uint64_t *visible) {
         depth += change[key];
         visible[key / 64] |= (uint64_t)(depth > 0) << (key % 64);
     }
+}
+
+/* -- scattered masks ------------------------------------------------------------------------- */
+
+enum {
+    SAMPLES = 32,           /* row groups of the mask that are looked at */
+    SAMPLE_ROWS = 8,        /* rows of a row group */
+    SAMPLE_INTERVALS = 128, /* of each row, at most */
+    SAMPLE_PANEL = 32,      /* keys of a panel */
+};
+
+/* Costs in cells: of a row group in tiles, where each row has the panels and keys of all of them, and
+ * of its rows one by one, where a cell takes longer. */
+typedef struct {
+    double tiles, rows;
+} Costs;
+
+#define ROW_CELL_COST 1.5 /* a cell of a row, relative to one of a tile */
+#define ROW_COST 32       /* cells that a row takes beside its own */
+
+static void add_costs(const Spans *spans, const int64_t *offsets, int64_t first, int64_t count,
+                      int64_t heads, Costs *costs) {
+    int64_t cursor[SAMPLE_ROWS], stop[SAMPLE_ROWS], panels = 0, keys = 0, last_panel = -1;
+    for (int64_t r = 0; r < count; r++) {
+        cursor[r] = offsets[first + r];
+        stop[r] = min_i64(offsets[first + r + 1], cursor[r] + SAMPLE_INTERVALS);
+        int64_t cells = 0;
+        for (int64_t i = cursor[r]; i < stop[r]; i++) cells += spans->stops[i] - spans->starts[i];
+        costs->rows += (double)heads * (ROW_COST + 2 * ROW_CELL_COST * (double)cells);
+    }
+    for (;;) { /* the union of the intervals, from left to right */
+        int64_t start = NO_KEY;
+        for (int64_t r = 0; r < count; r++)
+            if (cursor[r] < stop[r]) start = min_i64(start, spans->starts[cursor[r]]);
+        if (start == NO_KEY) break;
+        int64_t end = start;
+        for (int grown = 1; grown;) {
+            grown = 0;
+            for (int64_t r = 0; r < count; r++)
+                for (; cursor[r] < stop[r] && spans->starts[cursor[r]] <= end; cursor[r]++, grown = 1)
+                    end = max_i64(end, spans->stops[cursor[r]]);
+        }
+        int64_t from = max_i64(start / SAMPLE_PANEL, last_panel + 1);
+        last_panel = (end - 1) / SAMPLE_PANEL;
+        panels += last_panel + 1 - from;
+        keys += end - start;
+    }
+    costs->tiles += SAMPLE_ROWS * (double)(panels * SAMPLE_PANEL + keys);
+}
+
+int is_scattered(const KernelArgs *args) {
+    const Spans *spans = &args->spans;
+    const int64_t planes = spans->batch * spans->heads;
+    if (args->dropout.p > 0 || (args->scores && (args->scores->softcap > 0 || args->scores->num_terms)))
+        return 0;
+    if (spans->offsets[planes * args->q_len] <= planes * args->q_len) return 0;
+    const int64_t heads = group_heads(args), rows = max_i64(SAMPLE_ROWS / heads, 1);
+    const int64_t groups = ceil_div(args->q_len, rows), samples = min_i64(SAMPLES, planes * groups);
+    Costs costs = {0, 0};
+    for (int64_t n = 0; n < samples; n++) {
+        const int64_t group = n * (planes * groups) / samples;
+        const int64_t first = group % groups * rows;
+        add_costs(spans, spans->offsets + group / groups * args->q_len, first,
+                  min_i64(rows, args->q_len - first), heads, &costs);
+    }
+    return costs.rows < costs.tiles;
 }

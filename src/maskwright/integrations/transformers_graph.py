@@ -1,0 +1,106 @@
+"""Masks of transformers models in graphs of torch.compile.
+
+In a graph the mask of a forward pass is a plain bool tensor, as with "sdpa", that refers to a second
+tensor: the handle of the mask. The operator `maskwright::bind_mask` makes the handle while the graph
+runs, from the padding, the documents and the sizes of that run. Layers pass the handle to
+`maskwright::attend`. The bool tensor is read by nothing then, and the compiler removes it; a model that
+changes its mask reads it, and its layers use SDPA.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from maskwright.engine.autograd import mask_handle, record
+from maskwright.errors import Unsupported
+from maskwright.integrations.transformers_functions import View, read_formula_mask
+from maskwright.integrations.transformers_indices import parse_formula, read_formula
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maskwright.core.bound import BoundMask
+    from maskwright.engine.params import AttentionOptions
+
+# Attributes of a mask tensor: the handle for graphs, and the mask for layers that are not compiled.
+HANDLE: Final = "_maskwright_handle"
+BOUND: Final = "_maskwright_bound"
+
+
+@torch.library.custom_op(
+    "maskwright::bind_mask",
+    mutates_args=(),
+    schema="(Tensor[] data, Tensor? q_offset, str formula, SymInt[] sizes) -> Tensor",
+)
+def bind_mask(
+    data: list[torch.Tensor], q_offset: torch.Tensor | None, formula: str, sizes: list[int]
+) -> torch.Tensor:
+    """The handle of the mask of a formula.
+
+    Args:
+        data: The tensors of the formula. One that it does not use stands for none.
+        q_offset: Position of the first query, or None if it is in `sizes`.
+        formula: The text of `read_formula`.
+        sizes: Batch size, queries, keys, position of the first query, position of the first key.
+    """
+    batch, q_len, kv_len, start, shift = sizes
+    if q_offset is not None:
+        start = int(q_offset)
+    view = View(batch, q_len, kv_len, start - shift, shift)
+    return mask_handle(read_formula_mask(parse_formula(formula), data, view))
+
+
+@bind_mask.register_fake
+def _(*_: Any) -> torch.Tensor:
+    return torch.empty((), dtype=torch.int64)
+
+
+def bind_in_graph(
+    dense: torch.Tensor, function: Callable[..., Any], sizes: list[Any], q_offset: Any
+) -> None:
+    """Add the handle of the mask of a function to its bool tensor, if the function has a formula.
+
+    Args:
+        dense: The mask as a tensor.
+        function: The mask function, with padding.
+        sizes: Batch size, queries, keys, and the position of the first key.
+        q_offset: Position of the first query; a tensor with a static cache.
+    """
+    try:
+        formula, data = read_formula(function)
+    except (AttributeError, TypeError, Unsupported):
+        return
+    if len(data) == 0:
+        data.append(dense.new_empty(0))  # an operator has a tensor
+    offset = q_offset if isinstance(q_offset, torch.Tensor) else None
+    start = 0 if offset is not None else q_offset
+    batch, q_len, kv_len, shift = sizes
+    handle = bind_mask(data, offset, formula, [batch, q_len, kv_len, start, shift])
+    setattr(dense, HANDLE, handle)
+
+
+def with_handle(bound: BoundMask, batch: int) -> torch.Tensor:
+    """The mask as a bool tensor with its handle, which is an input of a graph that was compiled.
+
+    >>> import maskwright as mw
+    >>> mask = with_handle(mw.causal().on(1, 4), batch=2)
+    >>> mask.shape, mask.all(), hasattr(mask, HANDLE)
+    (torch.Size([2, 1, 1, 4]), tensor(True), True)
+    """
+    dense = torch.from_numpy(bound.dense()).expand(batch, -1, -1, -1).contiguous()
+    setattr(dense, HANDLE, mask_handle(bound))
+    setattr(dense, BOUND, bound)
+    return dense
+
+
+def attend_handle(
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    handle: torch.Tensor,
+    options: AttentionOptions,
+) -> torch.Tensor:
+    """Attention under the mask of a handle, as a node of a graph."""
+    out, _ = record(tensors, None, options, handle)
+    result: torch.Tensor = out
+    return result

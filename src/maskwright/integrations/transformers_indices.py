@@ -1,0 +1,281 @@
+"""Reads a mask function of transformers by calling it with symbols in place of its indices.
+
+Such a function compares indices with each other and with tensors that it holds, as in
+
+    def inner_mask(batch_idx, head_idx, q_idx, kv_idx):
+        return (kv_idx <= q_idx) & padding_mask[batch_idx, kv_idx]
+
+Called with `Index` objects it returns its own formula: here `("and", ("le", "k", "q"), ("get", 0, "b",
+"k"))`, where 0 is the number of the tensor. torch.compile can trace this: the formula is a constant of the
+graph and the tensors are values in it, so other padding or other documents do not compile it again.
+"""
+
+from __future__ import annotations
+
+import operator
+from ast import literal_eval
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from maskwright.core.atoms import where
+from maskwright.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maskwright.core.expr import Mask
+    from maskwright.core.validate import IntArray
+
+Formula = Any  # nested tuples ("le", part, part), names of indices "b", "h", "q", "k", and integers
+
+# The operations of a formula, by name, on numpy arrays.
+OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
+    "abs": operator.abs,
+    "add": operator.add,
+    "and": operator.and_,
+    "eq": operator.eq,
+    "floordiv": operator.floordiv,
+    "ge": operator.ge,
+    "gt": operator.gt,
+    "invert": operator.invert,
+    "le": operator.le,
+    "lt": operator.lt,
+    "mod": operator.mod,
+    "mul": operator.mul,
+    "ne": operator.ne,
+    "or": operator.or_,
+    "sub": operator.sub,
+    "true": lambda: np.True_,
+    "false": lambda: np.False_,
+}
+
+
+class Index:
+    """A symbol: an index of a cell, or an operation on others.
+
+    >>> q, k = Index("q"), Index("k")
+    >>> write_formula((k <= q) & (k > q - 3), [])
+    "('and', ('le', 'k', 'q'), ('gt', 'k', ('sub', 'q', 3)))"
+    """
+
+    device = torch.device("cpu")  # a mask function moves its parts to one device
+
+    def __init__(self, name: str, *parts: Any) -> None:
+        self.name = name
+        self.parts = parts
+
+    def __abs__(self) -> Index:
+        return Index("abs", self)
+
+    def __add__(self, other: Any) -> Index:
+        return Index("add", self, other)
+
+    def __and__(self, other: Any) -> Index:
+        return Index("and", self, other)
+
+    def __eq__(self, other: object) -> Index:  # type: ignore[override]
+        return Index("eq", self, other)
+
+    def __floordiv__(self, other: Any) -> Index:
+        return Index("floordiv", self, other)
+
+    def __ge__(self, other: Any) -> Index:
+        return Index("ge", self, other)
+
+    def __gt__(self, other: Any) -> Index:
+        return Index("gt", self, other)
+
+    def __invert__(self) -> Index:
+        return Index("invert", self)
+
+    def __le__(self, other: Any) -> Index:
+        return Index("le", self, other)
+
+    def __lt__(self, other: Any) -> Index:
+        return Index("lt", self, other)
+
+    def __mod__(self, other: Any) -> Index:
+        return Index("mod", self, other)
+
+    def __mul__(self, other: Any) -> Index:
+        return Index("mul", self, other)
+
+    def __ne__(self, other: object) -> Index:  # type: ignore[override]
+        return Index("ne", self, other)
+
+    def __or__(self, other: Any) -> Index:
+        return Index("or", self, other)
+
+    def __sub__(self, other: Any) -> Index:
+        return Index("sub", self, other)
+
+    __hash__ = None  # type: ignore[assignment]  # comparisons are symbols
+
+    def __bool__(self) -> bool:
+        raise Unsupported("A mask function that branches on an index has no formula.")
+
+    def new_ones(self, *_: Any, **__: Any) -> Index:
+        """True: the first operand of `and_masks` of transformers."""
+        return Index("true")
+
+    def new_zeros(self, *_: Any, **__: Any) -> Index:
+        """False: the first operand of `or_masks` of transformers."""
+        return Index("false")
+
+    def to(self, *_: Any, **__: Any) -> Index:
+        """Itself: a symbol has no device."""
+        return self
+
+
+class ReadElements(TorchFunctionMode):
+    """Within it, a tensor that is indexed by symbols is a symbol."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Replace `tensor[index]` and `tensor[index, index]`."""
+        if func is torch.Tensor.__getitem__:
+            index = args[1]
+            first = index[0] if isinstance(index, tuple) and len(index) > 0 else index
+            if isinstance(first, Index):
+                parts = index if isinstance(index, tuple) else (index,)
+                return Index("get", args[0], *parts)
+        return func(*args, **(kwargs or {}))
+
+
+def read_formula(function: Callable[..., Any]) -> tuple[str, list[torch.Tensor]]:
+    """The formula of a mask function as text, and the tensors in it. torch.compile can trace it.
+
+    Args:
+        function: A function of (batch, head, query, key) that only compares, adds and combines
+            them, and indexes tensors with them.
+
+    Returns:
+        The text of a `Formula`, and the tensors that its "get" operations number.
+
+    >>> import torch
+    >>> from transformers.masking_utils import padding_mask_function
+    >>> read_formula(padding_mask_function(torch.tensor([[True, False]])))
+    ("('get', 0, 'b', 'k')", [tensor([[ True, False]])])
+    """
+    tensors: list[torch.Tensor] = []
+    with ReadElements():
+        found = function(Index("b"), Index("h"), Index("q"), Index("k"))
+    return write_formula(found, tensors), tensors
+
+
+def write_formula(part: Any, tensors: list[torch.Tensor]) -> str:
+    """The text of a symbol; tensors are appended to `tensors`, and replaced by their number."""
+    if isinstance(part, torch.Tensor):
+        return f"('tensor', {_number(part, tensors)})"
+    if not isinstance(part, Index):
+        if isinstance(part, bool) or not isinstance(part, int):
+            raise Unsupported("A mask function with this value has no formula.")
+        return str(part)
+    name, parts = part.name, part.parts
+    if name == "get":
+        texts = [str(_number(parts[0], tensors)), *[write_formula(x, tensors) for x in parts[1:]]]
+    elif len(parts) == 0:
+        return repr(name) if len(name) == 1 else f"({name!r},)"
+    else:
+        texts = [write_formula(x, tensors) for x in parts]
+    return f"({name!r}, {', '.join(texts)})"
+
+
+def _number(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> int:
+    """The place of a tensor in the list, to which it is appended if it is new."""
+    for number, known in enumerate(tensors):
+        if known is tensor:
+            return number
+    tensors.append(tensor)
+    return len(tensors) - 1
+
+
+class Leaf(NamedTuple):
+    """A part of a formula that is a single mask of transformers."""
+
+    factory: str  # the function of transformers that makes it
+    variables: dict[str, Any]  # its arguments, by name
+
+
+@lru_cache(maxsize=64)
+def parse_formula(text: str) -> Formula:
+    """The formula of a text."""
+    return literal_eval(text)
+
+
+def match_leaf(formula: Formula, tensors: Sequence[Any]) -> Leaf | None:
+    """The mask of transformers that a formula is, without `and` and `or`; None for others."""
+    match formula:
+        case ("le", "k", "q"):
+            return Leaf("causal_mask_function", {})
+        case ("ge", "q", 0):
+            return Leaf("bidirectional_mask_function", {})
+        case ("gt", "k", ("sub", "q", int(size))):
+            return Leaf("sliding_window_overlay", {"sliding_window": size})
+        case ("le", ("abs", ("sub", "q", "k")), int(size)):
+            return Leaf("sliding_window_bidirectional_overlay", {"sliding_window": size})
+        case ("get", int(n), "b", "k"):
+            return Leaf("padding_mask_function", {"padding_mask": tensors[n]})
+        case ("eq", ("get", int(n), "b", "q"), ("get", int(m), "b", "k")) if n == m:
+            return Leaf("packed_sequence_mask_function", {"packed_sequence_mask": tensors[n]})
+        case (
+            "and",
+            ("eq", ("get", int(n), "b", "q"), ("get", int(m), "b", "k")),
+            ("ge", ("get", int(l), "b", "q"), 0),
+        ) if n == m == l:
+            return Leaf("blockwise_overlay", {"block_sequence_ids": tensors[n]})
+        case (
+            "eq",
+            ("floordiv", ("sub", "k", ("get", int(n), "b")), int(size)),
+            ("floordiv", ("sub", "q", ("get", int(m), "b")), int(other)),
+        ) if (n, size) == (m, other):
+            return Leaf("chunked_overlay", {"chunk_size": size, "left_padding": tensors[n]})
+    return None
+
+
+def evaluated(formula: Formula, tensors: Sequence[Any], batch: int, shift: int) -> Mask:
+    """The mask of any formula, evaluated cell by cell.
+
+    Args:
+        formula: The formula.
+        tensors: The tensors that it numbers.
+        batch: Number of sequences.
+        shift: What is added to our positions to get those of transformers.
+    """
+    arrays = [x.detach().cpu().numpy() for x in tensors]
+
+    def evaluate(b: object, h: object, q: IntArray, k: IntArray) -> Any:  # noqa: ARG001 - all four
+        indices = {
+            "b": np.arange(batch).reshape(-1, 1, 1, 1),
+            "h": np.zeros((1, 1, 1, 1), np.int64),
+            "q": q.reshape(1, 1, -1, 1) + shift,
+            "k": k.reshape(1, 1, 1, -1) + shift,
+        }
+        cells = _value(formula, indices, arrays)
+        return np.broadcast_to(cells, (batch, 1, q.size, k.size))
+
+    evaluate.__name__ = "mask_function"
+    return where(evaluate)
+
+
+def _value(formula: Formula, indices: dict[str, IntArray], arrays: Sequence[Any]) -> Any:
+    if isinstance(formula, str):
+        return indices[formula]
+    if isinstance(formula, int):
+        return formula
+    name, *parts = formula
+    if name == "tensor":
+        return arrays[parts[0]]
+    if name == "get":
+        number, *places = parts
+        return arrays[number][tuple(_value(place, indices, arrays) for place in places)]
+    return OPERATIONS[name](*(_value(part, indices, arrays) for part in parts))
