@@ -312,7 +312,7 @@ MORE: dict[str, Sized] = {
     "owlv2 text": Sized("Owlv2TextModel", "Owlv2TextConfig", attention=EAGER),
     "xclip text": Sized("XCLIPTextModel", "XCLIPTextConfig"),
     "flava text": Sized("FlavaTextModel", "FlavaTextConfig", attention=EAGER),
-    "aimv2 text": Sized("Aimv2TextModel", "Aimv2TextConfig"),
+    "aimv2 text": Sized("Aimv2TextModel", "Aimv2TextConfig", attention=EAGER),
     "metaclip2 text": Sized("MetaClip2TextModel", "MetaClip2TextConfig"),
     # encoders with decoders
     "blenderbot small seq2seq": Sized(
