@@ -199,7 +199,16 @@ MORE: dict[str, Sized] = {
     "mvp": Sized("MvpForCausalLM", "MvpConfig", attention=EAGER),
     "nanochat": Sized("NanoChatForCausalLM", "NanoChatConfig"),
     "nemotron": Sized("NemotronForCausalLM", "NemotronConfig"),
-    "nemotron h": Sized("NemotronHForCausalLM", "NemotronHConfig"),
+    "nemotron h": Sized(
+        "NemotronHForCausalLM",
+        "NemotronHConfig",
+        {"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 8}
+        | {
+            "chunk_size": 16,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 32,
+        },
+    ),
     "olmo hybrid": Sized("OlmoHybridForCausalLM", "OlmoHybridConfig"),
     "plbart": Sized("PLBartForCausalLM", "PLBartConfig"),
     "seed oss": Sized("SeedOssForCausalLM", "SeedOssConfig"),

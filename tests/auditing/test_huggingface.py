@@ -44,7 +44,7 @@ MAIN = ("leak", "reach", "padding", "batch", "steps")
 WITHOUT_STEPS = ("jamba",)  # see TRUE_POSITIVES
 CASES = [
     (name, kind)
-    for n, name in subset_of_cases([*enumerate(ARCHITECTURES)], 4)
+    for n, name in enumerate(subset_of_cases([*ARCHITECTURES], 4))
     for m, kind in enumerate(ARCHITECTURES[name].attention)
     if ALL or m == n % len(ARCHITECTURES[name].attention)
 ]
@@ -91,7 +91,7 @@ def kinds_of(cases: dict[str, Any], every: int) -> list[tuple[str, str]]:
     """A subset of the names with one attention each; with MASKWRIGHT_ALL_CASES, all with all."""
     found = []
     healthy = [name for name in cases if name not in EXCEPTIONS]
-    for n, name in subset_of_cases([*enumerate(healthy)], every):
+    for n, name in enumerate(subset_of_cases(healthy, every)):
         one = cases[name]
         kinds = getattr(one, "sized", one).attention
         found += [(name, kind) for m, kind in enumerate(kinds) if ALL or m == n % len(kinds)]
