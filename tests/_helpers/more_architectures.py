@@ -199,7 +199,16 @@ MORE: dict[str, Sized] = {
     "mvp": Sized("MvpForCausalLM", "MvpConfig", attention=EAGER),
     "nanochat": Sized("NanoChatForCausalLM", "NanoChatConfig"),
     "nemotron": Sized("NemotronForCausalLM", "NemotronConfig"),
-    "nemotron h": Sized("NemotronHForCausalLM", "NemotronHConfig"),
+    "nemotron h": Sized(
+        "NemotronHForCausalLM",
+        "NemotronHConfig",
+        {"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 8}
+        | {
+            "chunk_size": 16,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 32,
+        },
+    ),
     "olmo hybrid": Sized("OlmoHybridForCausalLM", "OlmoHybridConfig"),
     "plbart": Sized("PLBartForCausalLM", "PLBartConfig"),
     "seed oss": Sized("SeedOssForCausalLM", "SeedOssConfig"),
@@ -312,7 +321,7 @@ MORE: dict[str, Sized] = {
     "owlv2 text": Sized("Owlv2TextModel", "Owlv2TextConfig", attention=EAGER),
     "xclip text": Sized("XCLIPTextModel", "XCLIPTextConfig"),
     "flava text": Sized("FlavaTextModel", "FlavaTextConfig", attention=EAGER),
-    "aimv2 text": Sized("Aimv2TextModel", "Aimv2TextConfig"),
+    "aimv2 text": Sized("Aimv2TextModel", "Aimv2TextConfig", attention=EAGER),
     "metaclip2 text": Sized("MetaClip2TextModel", "MetaClip2TextConfig"),
     # encoders with decoders
     "blenderbot small seq2seq": Sized(

@@ -10,6 +10,7 @@ import torch
 
 import maskwright as mw
 from maskwright.auditing.huggingface import expected_masks, make_inputs
+from maskwright.auditing.probes import PROBES
 from tests._helpers.more_architectures import EXCEPTIONS, FLOATS, MORE, Sized
 from tests._helpers.sampling import ALL, subset_of_cases
 from tests._helpers.tiny_architectures import (
@@ -32,12 +33,18 @@ if TYPE_CHECKING:
 
     from maskwright.auditing.report import AuditReport
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:Support for mismatched key_padding_mask:UserWarning"
+    ),  # WavLM
+]
 MAX_PASSES = 200
 MAIN = ("leak", "reach", "padding", "batch", "steps")
+WITHOUT_STEPS = ("jamba",)  # see TRUE_POSITIVES
 CASES = [
     (name, kind)
-    for n, name in subset_of_cases([*enumerate(ARCHITECTURES)], 4)
+    for n, name in enumerate(subset_of_cases([*ARCHITECTURES], 4))
     for m, kind in enumerate(ARCHITECTURES[name].attention)
     if ALL or m == n % len(ARCHITECTURES[name].attention)
 ]
@@ -60,6 +67,8 @@ def check(report: AuditReport) -> None:
 def test_healthy_model_is_ok(name: str, kind: str) -> None:
     """Some are asked all that there is to ask; compiling takes long."""
     probes = MAIN if CASES.index((name, kind)) % (3 if ALL else 16) else None
+    if name in WITHOUT_STEPS:
+        probes = [probe for probe in probes or PROBES if probe != "steps"]
     model = ARCHITECTURES[name].build(kind)
     report = mw.audit(model, expects="auto", probes=probes)
     check(report)
@@ -82,7 +91,7 @@ def kinds_of(cases: dict[str, Any], every: int) -> list[tuple[str, str]]:
     """A subset of the names with one attention each; with MASKWRIGHT_ALL_CASES, all with all."""
     found = []
     healthy = [name for name in cases if name not in EXCEPTIONS]
-    for n, name in subset_of_cases([*enumerate(healthy)], every):
+    for n, name in enumerate(subset_of_cases(healthy, every)):
         one = cases[name]
         kinds = getattr(one, "sized", one).attention
         found += [(name, kind) for m, kind in enumerate(kinds) if ALL or m == n % len(kinds)]
@@ -223,7 +232,7 @@ PROPHET: dict[str, Any] = {
     **{f"{part}_ffn_dim": 48 for part in ("encoder", "decoder")},
 }
 # name: attention, probe, model
-TRUE_POSITIVES: dict[str, tuple[str, str, Tiny]] = {
+TRUE_POSITIVES: dict[str, tuple[str, str, Tiny | Sized]] = {
     # A convolution runs beside attention, over padding too: other ids under a mask of 0 move the
     # logits of the last real tokens.
     "convbert": ("eager", "leak", Tiny("ConvBertForMaskedLM", "ConvBertConfig", THIN, EAGER)),
@@ -261,6 +270,11 @@ TRUE_POSITIVES: dict[str, tuple[str, str, Tiny]] = {
     # size. Eager attention raises, and sdpa gives other numbers.
     "minimax": ("sdpa", "steps",
         Tiny("MiniMaxForCausalLM", "MiniMaxConfig", {**GROUPED, **EXPERTS, **HALF_LINEAR})),
+    # Several tokens at once after a cache: the Mamba layers begin with an empty state. Logits of the
+    # first two differ by 6e-6, those of tokens that are decoded one by one by 9e-8.
+    "jamba": ("sdpa", "steps", ARCHITECTURES["jamba"]),
+    # Without padding there is no mask, and sdpa's flag is off: another last id moves all outputs.
+    "aimv2 text": ("sdpa", "batch", Sized("Aimv2TextModel", "Aimv2TextConfig")),
     # The mask stays causal, only sdpa's flag is off: a sequence alone sees all, in a batch with
     # padding it sees the past. Its hidden states differ between the two.
     "gemma, all seen": ("sdpa", "batch",

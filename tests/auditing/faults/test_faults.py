@@ -57,7 +57,7 @@ def weights(case: Case) -> dict[str, torch.Tensor]:
     return dict(case.model.named_parameters()) if isinstance(case.model, nn.Module) else {}
 
 
-@every(3)
+@every(6)
 def test_audit_finds_fault_cause_and_layer(fault: Fault) -> None:
     entry = Entry(fault, audit(fault.build(True)))
     assert entry.found != (fault.name in MISSED), entry.report
@@ -68,17 +68,17 @@ def test_audit_finds_fault_cause_and_layer(fault: Fault) -> None:
     assert entry.report.passes <= 200
 
 
-@every(6, first=1)
+@every(8, first=1)
 def test_audit_of_healthy_twin_is_ok(fault: Fault) -> None:
     """A few twins run with all probes; compiling is slow."""
     report = audit(
-        fault.build(False), None if ALL or FAULTS.index(fault) % 30 == 1 else FAST_PROBES
+        fault.build(False), None if ALL or FAULTS.index(fault) % 40 == 1 else FAST_PROBES
     )
     assert not report.findings, report
     assert report.passes <= 200
 
 
-@every(12, first=5)
+@every(24, first=5)
 def test_audit_in_bfloat16(fault: Fault) -> None:
     """All of them, and float16: `make audit-faults`."""
     if shows_symptom(fault, torch.bfloat16):
@@ -88,13 +88,13 @@ def test_audit_in_bfloat16(fault: Fault) -> None:
     assert not twin.findings, twin
 
 
-@every(1)
+@every(2)
 def test_symptoms_of_fault(fault: Fault) -> None:
     for key in fault.checks:
         assert ALL_SYMPTOMS[key](fault.build(True)) > VISIBLE, key
 
 
-@every(4)
+@every(8)
 def test_healthy_twin_has_no_symptoms(fault: Fault) -> None:
     case = fault.build(False)
     half = {weight.dtype for weight in weights(case).values()} & {*HALF_DTYPES}
