@@ -262,11 +262,16 @@ def test_inference_mode() -> None:
     assert found.abs().max() < CLOSE
 
 
-def test_beams() -> None:
-    keep = torch.ones(2, 12, dtype=torch.long)
-    keep[0, :4] = 0
-    given = {"input_ids": ids(), "attention_mask": keep, "max_new_tokens": 6, "num_beams": 3}
-    eager, ours = (LLAMA.build(name).generate(**given, do_sample=False) for name in ("eager", NAME))
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("tiny", [LLAMA, MISTRAL, GPT_OSS], ids=lambda tiny: tiny.name)
+def test_generate_of_a_padded_batch(tiny: Tiny, num_beams: int, cache: str) -> None:
+    keep = torch.ones(8, 12, dtype=torch.long)
+    for row in range(8):
+        keep[row, :row] = 0
+    given = {"input_ids": torch.randint(3, VOCABULARY - 2, (8, 12)), "attention_mask": keep}
+    given |= {"max_new_tokens": 6, "num_beams": num_beams, "cache_implementation": cache}
+    eager, ours = (tiny.build(name).generate(**given, do_sample=False) for name in ("eager", NAME))
     assert torch.equal(eager, ours)
 
 
