@@ -135,7 +135,10 @@ def _over_ranks(bound: BoundMask, ranks: int, link: str, flops: str, head_dim: i
     return predict(shards, *speeds, head_dim)
 
 
-@command('maskwright bench "window(back=255)" --size 4096')
+@command(
+    'maskwright bench "window(back=255)" --size 4096',
+    'maskwright bench "window(back=99)" --size 4096 --profile',
+)
 def bench(
     expression: opt.Expression = "window(back=255)",
     size: Annotated[
@@ -143,6 +146,10 @@ def bench(
     ] = 2048,
     heads: Annotated[int, typer.Option(min=1, help="Number of heads.")] = 8,
     head_dim: HeadDim = 64,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Also show the cycles of each phase of the C kernel."),
+    ] = False,
     form: opt.TextFormat = None,
     output: opt.TextFile = None,
 ) -> None:
@@ -154,7 +161,7 @@ def bench(
     with status("Timing attention ..."):
         from maskwright.engine.doctor import compare_with_sdpa
 
-        found = compare_with_sdpa(mask, size, heads, head_dim)
+        found = compare_with_sdpa(mask, size, heads, head_dim, profile=profile)
     write_result(chosen, output, str(found), found.as_dict())
 
 

@@ -19,11 +19,13 @@ import numpy as np
 
 from maskwright.core.validate import parse_int
 from maskwright.engine.api import attention, explain_backend
+from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
 
 ROUNDS: Final = 5  # of a comparison of times
@@ -147,6 +149,8 @@ class SpeedComparison:
     seconds: dict[str, float]
     speedup: float
     backend: str
+    phases: dict[str, float] | None = None
+    """The share of each phase of the C kernel in its cycles, if they were counted."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -159,11 +163,17 @@ class SpeedComparison:
                 f"head_dim {self.head_dim}, float32",
                 *(f"{name:<17} {took * 1e3:9.3f} ms" for name, took in self.seconds.items()),
                 f"{self.speedup:.1f} times the speed of SDPA, backend {self.backend}",
+                *(
+                    f"{name:<30} {part:4.0%} of the cycles"
+                    for name, part in (self.phases or {}).items()
+                ),
             ]
         )
 
 
-def compare_with_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> SpeedComparison:
+def compare_with_sdpa(
+    mask: Mask, size: int, heads: int, head_dim: int = 64, *, profile: bool = False
+) -> SpeedComparison:
     """Time `attention` and SDPA with a dense mask in turns, best of several rounds.
 
     Args:
@@ -171,9 +181,13 @@ def compare_with_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> 
         size: Number of queries and of keys.
         heads: Number of heads.
         head_dim: Head dimension.
+        profile: Also run a forward and a backward pass that count the cycles of each phase.
 
     Returns:
         The best times and their ratio.
+
+    Raises:
+        ArgumentError: If `profile` is set and the C kernel does not compute the call.
 
     >>> import maskwright as mw
     >>> from maskwright.engine.doctor import compare_with_sdpa
@@ -198,7 +212,29 @@ def compare_with_sdpa(mask: Mask, size: int, heads: int, head_dim: int = 64) -> 
     )
     ours, theirs = best.values()
     backend = explain_backend(q, k, v, bound).backend
-    return SpeedComparison(repr(mask), size, heads, head_dim, best, theirs / ours, backend)
+    phases = _phase_shares(backend, (q, k, v), bound) if profile else None
+    return SpeedComparison(repr(mask), size, heads, head_dim, best, theirs / ours, backend, phases)
+
+
+def _phase_shares(backend: str, tensors: tuple[Any, ...], bound: BoundMask) -> dict[str, float]:
+    """The share of each phase in the cycles of a forward and a backward pass."""
+    import torch
+
+    from maskwright.engine.native.profile import phase_cycles
+
+    if backend != "native":
+        raise ArgumentError(
+            f"bench: profile counts the cycles of the C kernel, and the backend is {backend}. "
+            "Leave it out, or see `maskwright doctor` for why there is no kernel."
+        )
+    q, k, v = (x.requires_grad_() for x in tensors)
+
+    def both_passes() -> None:
+        out = attention(q, k, v, bound)
+        torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+
+    cycles = {name: count for name, count in phase_cycles(both_passes).items() if count}
+    return {name: count / sum(cycles.values()) for name, count in cycles.items()}
 
 
 def _best_times(runners: dict[str, Callable[[], object]]) -> dict[str, float]:

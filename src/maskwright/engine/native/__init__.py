@@ -357,6 +357,8 @@ def _declare(library: Any) -> Any:
         ("maskwright_forward", [args], c_int64),
         ("maskwright_backward", [args], c_int64),
         ("maskwright_tanh", [c_void_p, c_void_p, c_int64], None),
+        ("maskwright_profile", [c_int64], None),
+        ("maskwright_phase", [c_int64, field], c_char_p),
     ):
         function = getattr(library, name)
         function.argtypes, function.restype = argtypes, restype

@@ -23,6 +23,7 @@
 #include "dropout.h"
 #include "microkernel.h"
 #include "pack.h"
+#include "profile.h"
 #include "scores.h"
 #include "threads.h"
 #include "work.h"
@@ -232,6 +233,7 @@ INLINE int64_t next_tile(const BackwardUnit *u, int64_t row_block, int64_t from)
 
 static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t first_block,
                              int64_t last_block) {
+    const int64_t begin = phase_begin();
     for (int64_t block = first_block; block < last_block; block++) {
         uint64_t *tiles = u->tiles + block * u->tile_words;
         const BlockRows b = block_rows(args, u, block);
@@ -255,6 +257,7 @@ static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t fi
         atomic_store_explicit(&u->next_kv_block[block], (int32_t)next_tile(u, block, 0),
                               memory_order_relaxed);
     }
+    phase_end(PHASE_PREPARE, begin);
 }
 
 static void backward_write_dq(const KernelArgs *args, const BackwardUnit *u, int64_t first_block,
@@ -533,6 +536,7 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
     for (int g = 0; g < BWD_GROUPS; g++) {
         const int64_t first = row + g * MR;
         float *p = s->p + g * MR * BWD_BLOCK_N, *ds = s->ds + g * MR * BWD_BLOCK_N;
+        int64_t begin = phase_begin();
         s->vectors[g] = 0;
         if (!group_mask(s, first, start)) continue;
         for (int r = 0; flagged && r < MR; r++)
@@ -550,13 +554,17 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
             else
                 compute_ds(s, first, offset, start + offset, p, ds, 1, dropout, level);
         }
+        begin = phase_end(PHASE_DS, begin);
         if (!has_turn && !wait_for_turn(u, row_block, kv_block)) return 0;
         has_turn = 1;
         add_dq(s, first, g, ds);
+        phase_end(PHASE_DQ, begin);
     }
     atomic_store_explicit(&u->next_kv_block[row_block],
                           (int32_t)next_tile(u, row_block, kv_block + 1), memory_order_release);
+    const int64_t begin = phase_begin();
     add_dk_dv(s, row);
+    phase_end(PHASE_DK_DV, begin);
     return 1;
 }
 
@@ -638,7 +646,9 @@ static void backward_kv_block(const KernelArgs *args, BackwardUnit *u, int64_t k
     s->dropout = dropout_state(args, u->batch);
     memset(s->dk, 0, (size_t)(BWD_BLOCK_N * u->d) * 4);
     memset(s->dv, 0, (size_t)(BWD_BLOCK_N * u->dv) * 4);
+    int64_t begin = phase_begin();
     load_keys(s, start);
+    phase_end(PHASE_PACK, begin);
     clear_shared_gradients(s, kv_block);
     BackwardTile *tile = select_tile(args);
     for (int64_t block = 0; block < u->row_blocks; block++) {
@@ -648,12 +658,14 @@ static void backward_kv_block(const KernelArgs *args, BackwardUnit *u, int64_t k
         if (!tile(s, row, start)) return;
     }
     merge_shared_gradients(s, kv_block);
+    begin = phase_begin();
     for (int64_t key = start; key < min_i64(start + BWD_BLOCK_N, args->kv_len); key++) {
         write_row(&args->dk, args->dtype, u->batch, u->kv_head, key, s->dk + (key - start) * u->d,
                   (float)args->scale, args->head_dim);
         write_row(&args->dv, args->dtype, u->batch, u->kv_head, key, s->dv + (key - start) * u->dv,
                   s->dropout.keep_scale, args->v_head_dim);
     }
+    phase_end(PHASE_OUTPUT, begin);
 }
 
 #endif

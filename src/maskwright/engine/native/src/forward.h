@@ -19,6 +19,7 @@
 #include "dropout.h"
 #include "microkernel.h"
 #include "pack.h"
+#include "profile.h"
 #include "scores.h"
 #include "softmax.h"
 #include "threads.h"
@@ -199,14 +200,16 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
     short list[BLOCK_N / W];
     float alpha[MR_PADDED], m_before[MR];
     vec row_max[MR];
-    int64_t start = g->next_key;
+    int64_t start = g->next_key, begin = phase_begin();
     bitmask_build(&args->spans, start, BLOCK_N, g->cursor, g->stop, &s->mask);
     int count = score_block(c, g, start, s, list, row_max, level);
+    begin = phase_end(PHASE_SCORES, begin);
     if (exact) memcpy(m_before, g->m, sizeof m_before);
     update_max(g, row_max, alpha);
     if (exact) check_inf_scores(g, s, m_before);
     if (dropout) draw_keep_bits(c, first_row, start, s);
     exp_rows(g, s, list, count, alpha, dropout);
+    begin = phase_end(PHASE_SOFTMAX, begin);
     Operand v = {kv->v + start * kv->v_stride, kv->v_stride, s->runs, 0};
     if (!exact) {
         v.count = visible_runs(&s->mask, BLOCK_N, s->runs);
@@ -218,6 +221,7 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
             gemm_p_v_row(s->p + r * BLOCK_N, v, alpha + r, acc + r * c->width, c->width);
         }
     }
+    phase_end(PHASE_PV, begin);
     g->next_key = s->mask.next == NO_KEY ? NO_KEY : s->mask.next / c->align * c->align;
 }
 
@@ -354,9 +358,11 @@ static void forward(const KernelArgs *args, const GqaGroup *group, const PackedK
                 step(&c, &s->groups[g], block + g * MR, acc + g * MR * c.width, s);
             }
         }
+        const int64_t begin = phase_begin();
         for (int g = 0; g < groups; g++)
             finish_rows(&c, &s->groups[g], block + g * MR, min_i64(MR, end - block - g * MR),
                         acc + g * MR * c.width, converted + g * MR * args->head_dim, s);
+        phase_end(PHASE_OUTPUT, begin);
     }
 }
 

@@ -4,6 +4,7 @@
 #define MASKWRIGHT_PACK_H
 
 #include "bitmask.h"
+#include "profile.h"
 
 static int64_t v_width(const KernelArgs *args) { return round_up(args->v_head_dim, W); }
 
@@ -102,15 +103,17 @@ static void pack(const KernelArgs *args, const uint64_t *visible, int64_t batch,
                  int64_t first_panel, int64_t last_panel, PackedKV *kv) {
     const PackSource k = {&args->k,      visible, args->dtype,   batch, kv_head,
                           args->kv_len, args->head_dim};
+    const int64_t begin = phase_begin();
     for (int64_t panel = first_panel; panel < last_panel; panel++) {
         if (!(visible[panel * NR / 64] >> (panel * NR % 64) & PANEL_BITS)) continue;
         pack_panel(&k, panel * NR, score_factor(args),
                    kv->panels + panel * NR * args->head_dim);
     }
-    if (v_in_place(args)) return;
     const PackSource v = {&args->v,      visible, args->dtype,     batch, kv_head,
                           args->kv_len, args->v_head_dim};
-    pack_keys(&v, first_panel * NR, last_panel * NR, (float *)kv->v, kv->v_stride);
+    if (!v_in_place(args))
+        pack_keys(&v, first_panel * NR, last_panel * NR, (float *)kv->v, kv->v_stride);
+    phase_end(PHASE_PACK, begin);
 }
 
 #endif

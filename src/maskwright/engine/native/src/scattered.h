@@ -103,9 +103,11 @@ static void pack_rows(const KernelArgs *args, const uint64_t *visible, int64_t b
     PackSource v = k;
     v.tensor = &args->v;
     v.dim = args->v_head_dim;
+    const int64_t begin = phase_begin();
     pack_keys(&k, first_panel * NR, last_panel * NR, kv->panels, round_up(args->head_dim, W));
     if (!v_in_place(args))
         pack_keys(&v, first_panel * NR, last_panel * NR, (float *)kv->v, kv->v_stride);
+    phase_end(PHASE_PACK, begin);
 }
 
 /* -- forward --------------------------------------------------------------------------------- */
@@ -212,6 +214,7 @@ static void scattered_forward(const KernelArgs *args, const GqaGroup *group, con
     for (int64_t first = first_row; first < last_row; first += SCATTERED_ROWS) {
         const int rows = (int)min_i64(SCATTERED_ROWS, last_row - first);
         if (cancelled()) return;
+        int64_t begin = phase_begin();
         prefetch_next(args, group, kv, (first - first_row) / SCATTERED_ROWS,
                       ceil_div(last_row - first_row, SCATTERED_ROWS));
         int64_t left = 0;
@@ -244,9 +247,11 @@ static void scattered_forward(const KernelArgs *args, const GqaGroup *group, con
             }
             step(s, rows, kv, k_stride, k_nv, v_nv);
         }
+        begin = phase_end(PHASE_ROWS, begin);
         for (int r = 0; r < rows; r++)
             write_output(args, group->batch, group->first_head + (first + r) % group->heads,
                          (first + r) / group->heads, s->rows[r].acc, s->rows[r].m, s->rows[r].l);
+        phase_end(PHASE_OUTPUT, begin);
     }
 }
 
@@ -372,6 +377,7 @@ static void scattered_backward(const KernelArgs *args, int64_t unit, void *scrat
     BackwardUnit *u = &s->unit;
     u->batch = unit / args->kv_heads;
     u->kv_head = unit % args->kv_heads;
+    int64_t begin = phase_begin();
     find_visible(args, unit, s->visible);
     PackSource source = {&args->k,   s->visible,   args->dtype,   u->batch,
                          u->kv_head, args->kv_len, args->head_dim};
@@ -381,6 +387,7 @@ static void scattered_backward(const KernelArgs *args, int64_t unit, void *scrat
     pack_keys(&source, 0, args->kv_len, s->v, u->dv);
     memset(s->dk, 0, (size_t)(args->kv_len * u->d) * 4);
     memset(s->dv, 0, (size_t)(args->kv_len * u->dv) * 4);
+    begin = phase_end(PHASE_PACK, begin);
     for (int64_t n = 0; n < groups_per_kv_head(args); n++) {
         const GqaGroup group = gqa_group(args, unit, n);
         const int64_t rows = args->q_len * group.heads;
@@ -390,12 +397,14 @@ static void scattered_backward(const KernelArgs *args, int64_t unit, void *scrat
                                     (int)min_i64(SCATTERED_ROWS, rows - first));
         }
     }
+    begin = phase_end(PHASE_ROWS, begin);
     for (int64_t key = 0; key < args->kv_len; key++) {
         write_row(&args->dk, args->dtype, u->batch, u->kv_head, key, s->dk + key * u->d,
                   (float)args->scale, args->head_dim);
         write_row(&args->dv, args->dtype, u->batch, u->kv_head, key, s->dv + key * u->dv, 1.0f,
                   args->v_head_dim);
     }
+    phase_end(PHASE_OUTPUT, begin);
 }
 
 #endif
