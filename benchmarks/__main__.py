@@ -14,10 +14,10 @@ from importlib import import_module
 from itertools import takewhile
 
 MODELS = ("prefill", "bias_models", "training")
-MEASURED = ("core", "targets", "attention", "bias", "variants", *MODELS, "explore")
+MEASURED = ("core", "targets", "attention", "bias", "variants", "paths", *MODELS, "explore")
 COMPARED = ("compare", "compare_core")
 ON_REQUEST = (*COMPARED, "extrapolation", "gpu", "report")  # run only where they are named
-WITH_OPTIONS = ("attention", "bias", "variants", *MODELS, "extrapolation", *COMPARED)
+WITH_OPTIONS = ("attention", "bias", "variants", "paths", *MODELS, "extrapolation", *COMPARED)
 
 
 def main(given: list[str]) -> int:
