@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import takewhile
 
 MODELS = ("prefill", "bias_models", "paths_models", "training", "audit")
-PATHS = ("paths_kernel",)
+PATHS = ("paths", "paths_kernel")
 MEASURED = ("core", "targets", "attention", "bias", "variants", *PATHS, *MODELS, "explore")
 COMPARED = ("compare", "compare_core")
 ON_REQUEST = (*COMPARED, "extrapolation", "gpu", "report")  # run only where they are named

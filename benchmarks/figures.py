@@ -277,6 +277,25 @@ def variants_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
     return ["mask", "mode", "threads", *names, f"{names[0]} relative to sdpa"], rows
 
 
+def paths_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
+    """One group of `paths`: the time of each runner, with its ratio to that of maskwright."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell["seconds"] if name != OURS))
+    rows = []
+    for cell in cells:
+        seconds = cell["seconds"]
+        row = [cell["case"], *([cell["mode"]] if cell["mode"] else []), clock(seconds[OURS])]
+        if "tokens_per_second" in cell:
+            row.append(f"{cell['tokens_per_second'] / 1e6:.1f} million")
+        for name in names:
+            if name in seconds:
+                row.append(f"{clock(seconds[name])}, {times(seconds[name] / seconds[OURS])}")
+            else:
+                row.append("failed" if name in cell["failed"] else "–")
+        rows.append(row)
+    head = ["case", *(["mode"] if cells[0]["mode"] else []), OURS]
+    return [*head, *(["tokens/s"] if "tokens_per_second" in cells[0] else []), *names], rows
+
+
 # ── files ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -23,6 +23,7 @@ from benchmarks import (  # noqa: E402
     extrapolation,
     figures,
     measure,
+    paths,
     prefill,
     report,
     training,
@@ -440,3 +441,31 @@ def test_the_lesson_shows_the_measured_extrapolation(folder: str) -> None:
     page = (report.DOCS / folder / "14-changing-scores.md").read_text()
     for losses in found["nats"].values():
         assert " | ".join(f"{loss:.3f}" for loss in losses.values()) in page
+
+
+def test_paths_measure_every_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One case of each group, with the peers that can run."""
+    monkeypatch.setattr(paths, "STEPS", 2)
+    found = [
+        paths.measure(next(iter(paths.CASES[group]())), seconds=0.0)
+        for group in paths.GROUPS
+        if group != paths.NEW_MASK  # compiles FlexAttention
+    ]
+    assert [cell["group"] for cell in found] == [g for g in paths.GROUPS if g != paths.NEW_MASK]
+    assert all(took > 0 for cell in found for took in cell["seconds"].values())
+    assert not any(cell["failed"] for cell in found)
+    text = report.page(a_result(cell()), paths={"cells": found})
+    assert all(group.capitalize() in text for group in (c["group"] for c in found))
+    assert "python -m benchmarks paths" in text
+
+
+def test_paths_report_failing_peers_and_refuse_failing_attention() -> None:
+    def broken() -> None:
+        raise ValueError("no")
+
+    runners = {OURS: lambda: None, "sdpa": broken}
+    found = paths.measure(paths.Case(paths.SMALL, "one", FORWARD, runners), 0.0)
+    assert found["failed"] == {"sdpa": "ValueError: no"}
+    assert set(found["seconds"]) == {OURS}
+    with pytest.raises(ValueError, match="no"):
+        paths.measure(paths.Case(paths.SMALL, "one", FORWARD, {OURS: broken}), 0.0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,3 +98,36 @@ def test_packing_for_ranks_evens_out_attention() -> None:
     plain, even = mw.pack(sequences, 4096), mw.pack(sequences, 4096, ranks=8)
     assert unevenness(even.documents) <= 1.05 < unevenness(plain.documents)
     assert len(even.ids) <= 1.15 * len(plain.ids) + 8
+
+
+@given(SEQUENCES, st.integers(12, 30))
+def test_every_kind_of_sequence_is_read_alike(sequences: list[list[int]], length: int) -> None:
+    expected = mw.pack(sequences, length)
+    kinds = (tuple, np.array, torch.tensor, lambda row: np.array(row, np.int64))
+    for read in (*kinds, *(lambda row, d=d: np.array(row, d) for d in ("u1", "i4", "u8"))):
+        found = mw.pack([read(row) if row else np.zeros(0, np.int64) for row in sequences], length)
+        for one, other in zip(found[:3], expected[:3], strict=True):
+            assert one.dtype == other.dtype
+            assert np.array_equal(one, other)
+        assert found.mask == expected.mask
+
+
+@pytest.mark.parametrize(
+    "sequences",
+    [
+        [[1, True]],
+        [[1], [2.0]],
+        [[1], ["a"]],
+        [np.array([1.5])],
+        [np.array([True])],
+        [[2**63]],
+        [[2**62 + 1]],
+        [np.array([2**63], np.uint64), np.array([1])],
+        [np.zeros((2, 2), np.int64)],
+        [[[1]]],
+    ],
+)
+@pytest.mark.parametrize("batch", [mw.pad, lambda rows: mw.pack(rows, 8)])
+def test_invalid_sequences_are_errors(batch: Any, sequences: Any) -> None:
+    with pytest.raises(mw.ArgumentError):
+        batch(sequences)

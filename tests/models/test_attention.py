@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -95,3 +97,59 @@ def test_dropout_is_active_in_training_only() -> None:
 def test_n_embd_must_be_divisible_by_n_head(kind: type) -> None:
     with pytest.raises(mw.ArgumentError, match=r"n_embd=10 .* n_head=3"):
         kind(10, 3)
+
+
+def grown(cache: KVCache, pieces: list[torch.Tensor]) -> torch.Tensor:
+    for piece in pieces:
+        k, v = cache.update(piece, -piece)
+        assert k is cache.k
+        assert torch.equal(v, -k)
+    assert cache.k is not None
+    return cache.k
+
+
+@pytest.mark.parametrize("pieces", [[3, 1, 1], [1] * 150, [70, 60, 1, 1], [0, 1, 0, 200, 1]])
+def test_kv_cache_appends_without_moving_old_tokens(pieces: list[int]) -> None:
+    x = torch.randn(2, 3, sum(pieces), 4)
+    cache = KVCache()
+    assert torch.equal(grown(cache, list(x.split(pieces, dim=2))), x)
+    cache.update(x[:, :, :1], x[:, :, :1])
+    before = cache.k
+    cache.update(x[:, :, :1], x[:, :, :1])
+    assert before is not None
+    assert cache.k is not None
+    assert before.data_ptr() == cache.k.data_ptr()  # written in place
+
+
+def test_copies_of_a_kv_cache_are_independent() -> None:
+    x = torch.randn(1, 1, 6, 2)
+    cache = KVCache()
+    grown(cache, list(x[:, :, :4].split(1, dim=2)))
+    other, deep = copy.copy(cache), copy.deepcopy(cache)
+    assert torch.equal(grown(other, [x[:, :, 4:5]]), x[:, :, :5])
+    assert torch.equal(grown(cache, [x[:, :, 5:6]]), x[:, :, [0, 1, 2, 3, 5]])
+    assert torch.equal(grown(deep, [x[:, :, 4:6]]), x)
+    assert torch.equal(other.k, x[:, :, :5])
+
+
+def test_kv_cache_after_reorder_rollback_and_inference_mode() -> None:
+    x = torch.randn(2, 1, 8, 2)
+    cache = KVCache()
+    grown(cache, list(x[:, :, :5].split(1, dim=2)))
+    cache.reorder(torch.tensor([1, 0]))
+    assert torch.equal(grown(cache, [x[[1, 0], :, 5:6]]), x[[1, 0], :, :6])
+    cache.k, cache.v = cache.k[:, :, :3], cache.v[:, :, :3]
+    assert torch.equal(grown(cache, [x[[1, 0], :, 3:5]]), x[[1, 0], :, :5])
+    with torch.inference_mode():
+        grown(cache, list(x[[1, 0], :, 5:7].split(1, dim=2)))
+    with torch.no_grad():
+        assert torch.equal(grown(cache, [x[[1, 0], :, 7:]]), x[[1, 0]])
+
+
+def test_kv_cache_keeps_gradients_and_refuses_another_dtype() -> None:
+    x = torch.randn(1, 1, 3, 2, requires_grad=True)
+    cache = KVCache()
+    grown(cache, list(x.split(1, dim=2))).sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+    with torch.no_grad(), pytest.raises(mw.ArgumentError, match="bfloat16"):
+        cache.update(x.bfloat16(), x.bfloat16())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from maskwright.core.atoms.tokens import documents, padding
-from maskwright.core.validate import parse_int, read_choice, read_ints
+from maskwright.core.validate import MAX_INT, parse_int, read_choice, read_ints
 from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
@@ -86,22 +87,18 @@ def pad(
     padding(keep=[[1, 1, 1], [0, 0, 1]])
     """
     read_choice(side, "pad: side", ("right", "left"))
-    rows = _read_sequences(sequences, "pad")
-    longest = max((len(row) for row in rows), default=0)
+    batch = _read_sequences(sequences, pad_id, "pad")
+    longest = int(batch.sizes.max(initial=0))
     width = longest if length is None else parse_int(length, "pad: length", minimum=0)
     if longest > width:
         raise ArgumentError(
             f"pad: a sequence has {longest} tokens but length={width}. Shorten it, or raise length."
         )
-    ids = _filled((len(rows), width), rows, pad_id, "pad")
-    keep = np.zeros((len(rows), width), np.bool_)
-    for index, row in enumerate(rows):
-        part = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
-        ids[index, part] = row
-        keep[index, part] = True
-    if side == "right":
-        return Padded(ids, padding(lengths=[len(row) for row in rows]))
-    return Padded(ids, padding(keep=keep))
+    ids = _filled((batch.sizes.size, width), batch, pad_id, "pad")
+    sizes, columns = batch.sizes[:, None], np.arange(width)
+    keep = columns < sizes if side == "right" else columns >= width - sizes
+    ids[keep] = batch.tokens
+    return Padded(ids, padding(lengths=batch.sizes) if side == "right" else padding(keep=keep))
 
 
 def pack(
@@ -138,30 +135,37 @@ def pack(
     >>> packed.mask
     documents(lengths=[[3, 1], [2]])
     """
-    rows = _read_sequences(sequences, "pack")
+    batch = _read_sequences(sequences, pad_id, "pack")
     width = parse_int(length, "pack: length", minimum=1)
-    longest = max((len(row) for row in rows), default=0)
+    longest = int(batch.sizes.max(initial=0))
     if longest > width:
         raise ArgumentError(
             f"pack: a sequence has {longest} tokens but length={width}. Split it, or raise length."
         )
-    sizes = [len(row) for row in rows]
+    sizes = batch.sizes.tolist()
     bins = _best_fit(sizes, width)
     if ranks is not None:
         count = parse_int(ranks, "pack: ranks", minimum=1)
         bins = assign_to_ranks(even_fit(sizes, width, -(-len(bins) // count) * count), sizes, count)
-    ids = _filled((len(bins), width), rows, pad_id, "pack")
-    numbers = np.full((len(bins), width), -1)
-    positions = np.zeros((len(bins), width), np.int64)
-    for line, members in enumerate(bins):
-        start = 0
-        for member in members:
-            stop = start + len(rows[member])
-            ids[line, start:stop] = rows[member]
-            numbers[line, start:stop] = member
-            positions[line, start:stop] = np.arange(stop - start)
-            start = stop
-    lengths = [[len(rows[member]) for member in members] for members in bins]
+    ids = _filled((len(bins), width), batch, pad_id, "pack")
+    numbers = np.full(ids.shape, -1)
+    positions = np.zeros(ids.shape, np.int64)
+    # The sequences in the order of the rows, and where the tokens of each begin: among those of
+    # the rows before, in the input, and in its row.
+    counts = [len(members) for members in bins]
+    order = np.fromiter(chain.from_iterable(bins), np.int64, len(sizes))
+    held = batch.sizes[order]
+    before = np.cumsum(held) - held
+    source = (np.cumsum(batch.sizes) - batch.sizes)[order]
+    first = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))[:-1]  # sequence of each row
+    row_before = np.append(before, held.sum())[first]  # tokens of the rows before
+    target = before + np.repeat(np.arange(len(bins)) * width - row_before, counts)
+    position = np.arange(held.sum()) - np.repeat(before, held)
+    at = position + np.repeat(target, held)
+    ids.ravel()[at] = batch.tokens[position + np.repeat(source, held)]
+    numbers.ravel()[at] = np.repeat(order, held)
+    positions.ravel()[at] = position
+    lengths = [[sizes[member] for member in members] for members in bins]
     return Packed(ids, numbers, positions, documents(lengths=lengths))
 
 
@@ -169,7 +173,7 @@ def _best_fit(sizes: Sequence[int], width: int) -> list[list[int]]:
     """Indices of the sequences in each row, in the order of the input."""
     bins: list[list[int]] = []
     free: list[tuple[int, int]] = []  # (free tokens, bin), sorted
-    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
         place = bisect_left(free, (sizes[index], -1))
         if place < len(free):
             left, number = free.pop(place)
@@ -181,21 +185,66 @@ def _best_fit(sizes: Sequence[int], width: int) -> list[list[int]]:
     return sorted(sorted(members) for members in bins)
 
 
-def _read_sequences(sequences: Iterable[Any], what: str) -> list[npt.NDArray[Any]]:
+class _Sequences(NamedTuple):
+    """Sequences of different lengths, one after the other."""
+
+    tokens: npt.NDArray[Any]
+    sizes: IntArray
+
+
+def _read_sequences(sequences: Iterable[Any], pad_id: Any, what: str) -> _Sequences:
     if isinstance(sequences, (str, bytes, dict)) or not hasattr(sequences, "__iter__"):
         raise ArgumentError(
             f"{what}: expected a list of sequences, got {type(sequences).__name__}. Pass token lists."
         )
-    rows = []
-    for number, sequence in enumerate(sequences):
-        name = f"{what}: sequence {number}"
-        row = _read_words(sequence, name) if _has_words(sequence) else read_ints(sequence, name)
-        if row.ndim != 1:
-            raise ArgumentError(
-                f"{name} has {row.ndim} dimensions. Pass one list of tokens per sequence."
-            )
-        rows.append(row)
-    return rows
+    given = list(sequences)
+    tokens = _join(given)
+    if tokens is not None:
+        sizes = np.fromiter(map(len, given), np.int64, len(given))
+        kinds = {"i"} if tokens.size else set()
+    else:  # tensors, strings, tuples, or something invalid
+        rows = [_read_sequence(row, f"{what}: sequence {n}") for n, row in enumerate(given)]
+        sizes = np.fromiter((row.size for row in rows), np.int64, len(rows))
+        rows = [row for row in rows if row.size]
+        kinds = {row.dtype.kind for row in rows}
+        tokens = np.concatenate(rows) if len(kinds) == 1 else np.zeros(0, np.int64)
+    if len(kinds) > 1 or (kinds and ("U" in kinds) != isinstance(pad_id, str)):
+        raise ArgumentError(
+            f"{what}: tokens and pad_id={pad_id!r:.40} are neither all strings nor all integers. "
+            "Pass strings with a string such as '<pad>', or integers with an integer."
+        )
+    return _Sequences(tokens, sizes)
+
+
+def _join(given: list[Any]) -> IntArray | None:
+    """All tokens in one array, if these are lists of plain integers or integer arrays; else None."""
+    kinds = set(map(type, given))
+    if kinds == {list}:
+        flat = list(chain.from_iterable(given))
+        if set(map(type, flat)) != {int}:
+            return None
+        try:
+            tokens = np.array(flat, np.int64)
+        except OverflowError:
+            return None
+    elif kinds == {np.ndarray} and all(row.ndim == 1 and row.dtype.kind in "iu" for row in given):
+        tokens = np.concatenate(given)
+    else:
+        return None
+    if tokens.dtype.kind not in "iu":  # uint64 and int64 together are float64
+        return None
+    if tokens.size and not -MAX_INT <= int(tokens.min()) <= int(tokens.max()) <= MAX_INT:
+        return None
+    return tokens.astype(np.int64, copy=False)
+
+
+def _read_sequence(sequence: Any, name: str) -> npt.NDArray[Any]:
+    row = _read_words(sequence, name) if _has_words(sequence) else read_ints(sequence, name)
+    if row.ndim != 1:
+        raise ArgumentError(
+            f"{name} has {row.ndim} dimensions. Pass one list of tokens per sequence."
+        )
+    return row
 
 
 def _has_words(sequence: Any) -> bool:
@@ -212,25 +261,15 @@ def _read_words(sequence: Any, name: str) -> npt.NDArray[Any]:
     return np.array(sequence, np.str_)
 
 
-def _filled(
-    shape: tuple[int, int], rows: list[npt.NDArray[Any]], pad_id: Any, what: str
-) -> npt.NDArray[Any]:
-    """An array filled with `pad_id`, which must be of the same kind as the tokens."""
+def _filled(shape: tuple[int, int], batch: _Sequences, pad_id: Any, what: str) -> npt.NDArray[Any]:
+    """An array filled with `pad_id`, in which the tokens fit."""
     if shape[0] * shape[1] > MAX_TOKENS:
         raise SizeError(
             f"{what} would create {shape[0]} × {shape[1]} tokens. Pass fewer, or a smaller length."
         )
-    kinds = {row.dtype.kind for row in rows if row.size}
-    if len(kinds) > 1 or (kinds and ("U" in kinds) != isinstance(pad_id, str)):
-        raise ArgumentError(
-            f"{what}: tokens and pad_id={pad_id!r:.40} are neither all strings nor all integers. "
-            "Pass strings with a string such as '<pad>', or integers with an integer."
-        )
     if isinstance(pad_id, str):
-        word = np.array(pad_id[:MAX_WORD_LENGTH]).dtype
-        return np.full(
-            shape, pad_id, np.result_type(word, *(row.dtype for row in rows if row.size))
-        )
+        words = [np.array(pad_id[:MAX_WORD_LENGTH])] + [batch.tokens] * bool(batch.tokens.size)
+        return np.full(shape, pad_id, np.result_type(*(part.dtype for part in words)))
     return np.full(shape, parse_int(pad_id, f"{what}: pad_id"), np.int64)
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Mask
 
 
+MIN_ROOM = 64  # tokens of a new buffer, at least
+
+
 class Head(nn.Module):
     """One head of self-attention: (B, T, C) → (B, T, head_dim).
 
@@ -80,6 +83,9 @@ class NaiveMultiHeadAttention(nn.Module):
 class KVCache:
     """Keys and values of the tokens so far, of one attention layer: (B, H, T, head_dim) each.
 
+    `k` and `v` are views of buffers with room for more tokens, which double when they are full, so
+    a decode step copies the new token only. Where gradients are recorded, they are concatenated.
+
     >>> import torch
     >>> from maskwright.models.attention import KVCache
     >>> cache, one = KVCache(), torch.ones(2, 4, 1, 8)
@@ -95,6 +101,13 @@ class KVCache:
     def __init__(self) -> None:
         self.k: torch.Tensor | None = None
         self.v: torch.Tensor | None = None
+        self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._views: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def __copy__(self) -> KVCache:
+        copied = type(self)()
+        copied.__dict__.update(self.__dict__, _buffers=None)  # two caches must not share the room
+        return copied
 
     def __len__(self) -> int:
         return 0 if self.k is None else self.k.shape[2]
@@ -102,14 +115,43 @@ class KVCache:
     def update(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends keys and values of new tokens, and returns those of all tokens."""
         if self.k is not None and self.v is not None:
-            k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
+            if torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, self.k, self.v)):
+                k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
+            else:
+                k, v = self._append(k, v)
         self.k, self.v = k, v
         return k, v
+
+    def _append(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write new tokens into the buffers, and return views with those of all tokens."""
+        assert self.k is not None
+        assert self.v is not None
+        if (k.dtype, k.device) != (self.k.dtype, self.k.device):
+            raise ArgumentError(
+                f"KVCache.update: new tokens are {k.dtype} on {k.device}, those in the cache "
+                f"{self.k.dtype} on {self.k.device}. Use one dtype and device, or a new cache."
+            )
+        start, stop = self.k.shape[2], self.k.shape[2] + k.shape[2]
+        if not self._has_room(stop):
+            length = max(2 * start, stop, MIN_ROOM)
+            self._buffers = (_buffer(self.k, length), _buffer(self.v, length))
+        assert self._buffers is not None
+        keys, values = self._buffers
+        keys[:, :, start:stop], values[:, :, start:stop] = k, v
+        self._views = (keys[:, :, :stop], values[:, :, :stop])
+        return self._views
+
+    def _has_room(self, count: int) -> bool:
+        """Whether `k` and `v` are still the views of the buffers, and `count` tokens fit."""
+        if self._buffers is None or self._views is None or count > self._buffers[0].shape[2]:
+            return False
+        writable = torch.is_inference_mode_enabled() or not self._buffers[0].is_inference()
+        return writable and self.k is self._views[0] and self.v is self._views[1]
 
     def reorder(self, rows: torch.Tensor) -> None:
         """Keeps these batch rows, in this order, as beam search needs it."""
         if self.k is not None and self.v is not None:
-            self.k, self.v = self.k[rows], self.v[rows]
+            self.k, self.v, self._buffers = self.k[rows], self.v[rows], None
 
 
 class CrossKVCache(KVCache):
@@ -200,6 +242,13 @@ class MultiHeadAttention(nn.Module):
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
         """(B, T, C) → (B, H, T, head_dim)."""
         return x.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+
+
+def _buffer(held: torch.Tensor, length: int) -> torch.Tensor:
+    """A buffer for `length` tokens that begins with those of `held`."""
+    buffer = held.new_empty((*held.shape[:2], length, held.shape[3]))
+    buffer[:, :, : held.shape[2]] = held
+    return buffer
 
 
 def _check_heads(n_embd: int, n_head: int) -> None:

@@ -213,9 +213,9 @@ INLINE void prefetch_block_row(const KernelArgs *args, const BackwardUnit *u, co
 }
 
 /* Flag the rows of a row block whose q or dO holds NaN or Inf. */
-static void flag_rows(BackwardUnit *u, int64_t block) {
+static void flag_rows(BackwardUnit *u, int64_t block, int64_t count) {
     u->block_flags[block] = 1;
-    for (int64_t n = block * BWD_BLOCK_M; n < (block + 1) * BWD_BLOCK_M; n++)
+    for (int64_t n = block * BWD_BLOCK_M; n < block * BWD_BLOCK_M + count; n++)
         u->row_flags[n] = (uint8_t)(has_nonfinite(u->q + n * u->d, u->d) ||
                                     has_nonfinite(u->dout + n * u->dv, u->dv));
 }
@@ -239,11 +239,14 @@ static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t fi
         const BlockRows b = block_rows(args, u, block);
         const int64_t first = block * BWD_BLOCK_M;
         memset(tiles, 0, (size_t)u->tile_words * 8);
-        memset(u->dq + first * u->d, 0, (size_t)(BWD_BLOCK_M * u->d) * 4);
+        const int64_t padded = round_up(b.count, MR); /* row groups of padding only are skipped */
+        memset(u->dq + first * u->d, 0, (size_t)(padded * u->d) * 4);
         memset(u->row_flags + first, 0, BWD_BLOCK_M);
+        memset(u->span + first + padded, 0, (size_t)(BWD_BLOCK_M - padded) * 8);
+        memset(u->span_stop + first + padded, 0, (size_t)(BWD_BLOCK_M - padded) * 8);
         u->block_flags[block] = 0;
         vec nonfinite = {0};
-        clear_rows(u, first + b.count, BWD_BLOCK_M - b.count);
+        clear_rows(u, first + b.count, padded - b.count);
         for (int64_t r = 0; r < b.count; r++) {
             const int64_t n = first + r;
             prefetch_block_row(args, u, &b, r + PREFETCH_ROWS);
@@ -253,7 +256,7 @@ static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t fi
                 set_bits(tiles, args->spans.starts[i] / BWD_BLOCK_N,
                          (args->spans.stops[i] - 1) / BWD_BLOCK_N + 1);
         }
-        if (any_nonzero(nonfinite)) flag_rows(u, block);
+        if (any_nonzero(nonfinite)) flag_rows(u, block, b.count);
         atomic_store_explicit(&u->next_kv_block[block], (int32_t)next_tile(u, block, 0),
                               memory_order_relaxed);
     }
@@ -644,8 +647,9 @@ static void backward_kv_block(const KernelArgs *args, BackwardUnit *u, int64_t k
     s->args = args;
     s->unit = u;
     s->dropout = dropout_state(args, u->batch);
-    memset(s->dk, 0, (size_t)(BWD_BLOCK_N * u->d) * 4);
-    memset(s->dv, 0, (size_t)(BWD_BLOCK_N * u->dv) * 4);
+    const int64_t keys = round_up(min_i64(BWD_BLOCK_N, args->kv_len - start), NR);
+    memset(s->dk, 0, (size_t)(keys * u->d) * 4);
+    memset(s->dv, 0, (size_t)(keys * u->dv) * 4);
     int64_t begin = phase_begin();
     load_keys(s, start);
     phase_end(PHASE_PACK, begin);
