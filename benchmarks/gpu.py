@@ -1,7 +1,8 @@
 """What can be known about the Triton kernels without a GPU: compilation and a roofline estimate.
 
-`python -m benchmarks gpu` compiles the default configurations in float16 for four targets and writes
-results/gpu_compile.json. docs/gpu.md shows it beside the roofline, which is computed from the masks.
+`python -m benchmarks gpu` compiles the default configurations for four targets and writes
+results/gpu_compile.json. docs/gpu.md shows it beside the roofline, which is computed from the masks. An
+interrupted run is continued: kernels of the same sources and Triton version are not compiled again.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from benchmarks.patterns import PATTERNS, Case, make
 
 COMPILED = RESULTS / "gpu_compile.json"
 KERNEL_SOURCES = Path(__file__).parents[1] / "src/maskwright/engine/backends/triton"
-SOURCES = ("tile", "forward_kernels", "backward_kernels", "decode_kernels", "config")
-DTYPES = ("float16",)
+SOURCES = (
+    *("tile", "forward_kernels", "backward_kernels", "decode_kernels", "bias_kernels", "config"),
+)
+HEAD_DIMS = (64, 128)
 LENGTH = "4096"
 HEAD_DIM = 128
 FLEX_BLOCK = 128
@@ -43,7 +46,7 @@ class Estimate(NamedTuple):
 
     pattern: str
     density: float
-    tiles: int  # of 128 × 32 cells that the Triton kernel visits
+    tiles: int  # of 64 × 32 cells that the Triton kernel visits
     useful: float  # share of the visited cells that are visible
     flex_useful: float  # the same for FlexAttention's tiles of 128 × 128
     flops: float
@@ -58,17 +61,36 @@ def source_hash() -> str:
 
 
 def combinations() -> list[dict[str, Any]]:
-    """The default configurations that are compiled."""
-    from maskwright.engine.backends.triton.compile_report import HEAD_DIMS, KERNELS, TARGETS
+    """What is compiled: the lightest and the heaviest variant of each kernel.
+
+    In float16 at head_dim 64 and 128: one interval per row without terms, and several with all terms
+    of the scores. In bfloat16 at head_dim 64 the latter. The kernel of bias gradients has terms always,
+    and like decode one variant for all masks.
+    """
+    groups = (
+        *(("float16", dim, False, True) for dim in HEAD_DIMS),
+        *(("float16", dim, True, False) for dim in HEAD_DIMS),
+        ("bfloat16", 64, False, True),
+    )
+    return [option for group in groups for option in _variants(*group)]
+
+
+def _variants(dtype: str, dim: int, one_interval: bool, terms: bool) -> list[dict[str, Any]]:
+    """All kernels and targets of one variant."""
+    from maskwright.engine.backends.triton.compile_report import KERNELS, TARGETS
 
     return [
-        {"name": name, "target": target, "head_dim": dim, "dtype": dtype, "one_interval": one}
-        for dtype in DTYPES
-        for one in (True, False)
+        {
+            "name": name,
+            "target": target,
+            "head_dim": dim,
+            "dtype": dtype,
+            "one_interval": one_interval,
+            "terms": terms,
+        }
         for name in KERNELS
-        for dim in HEAD_DIMS
         for target in TARGETS
-        if one or name != "decode"  # which has one variant
+        if terms or name != "bias"
     ]
 
 
@@ -78,14 +100,27 @@ def run() -> int:
 
     from maskwright.engine.backends.triton.compile_report import compile_kernel
 
-    rows = []
+    data: dict[str, Any] = {"triton": triton.__version__, "sources": source_hash(), "kernels": []}
+    stored = json.loads(COMPILED.read_text()) if COMPILED.exists() else {}
+    known: dict[tuple[Any, ...], Any] = {}
+    if (stored.get("triton"), stored.get("sources")) == (data["triton"], data["sources"]):
+        known = {key_of(row): row for row in stored["kernels"]}
     for options in combinations():
-        row = compile_kernel(**options)
-        rows.append({**row._asdict(), "config": list(row.config)})
-        print(row, file=sys.stderr, flush=True)
-    data = {"triton": triton.__version__, "sources": source_hash(), "kernels": rows}
+        row = known.get(tuple(options.values()))
+        if row is None:
+            made = compile_kernel(**options)
+            row = {**made._asdict(), "config": list(made.config)}
+            print(made, file=sys.stderr, flush=True)
+        data["kernels"].append(row)
+        if len(data["kernels"]) > len(known):
+            COMPILED.write_text(json.dumps(data, indent=1) + "\n")
     COMPILED.write_text(json.dumps(data, indent=1) + "\n")
     return 0
+
+
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """The values of `combinations` of a compiled kernel."""
+    return tuple(row[x] for x in ("kernel", "target", "head_dim", "dtype", "one_interval", "terms"))
 
 
 def estimate(case: Case) -> Estimate:
@@ -138,16 +173,18 @@ def compiled() -> str:
     """One row per kernel, head_dim, dtype and variant, with the four targets side by side."""
     data = json.loads(COMPILED.read_text())
     targets = list(dict.fromkeys(row["target"] for row in data["kernels"]))
-    head = ["kernel", "head_dim", "dtype", "intervals", "tile", "warps", *targets]
+    head = ["kernel", "head_dim", "dtype", "intervals", "terms", "tile", "warps", *targets]
     rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     grouped: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in data["kernels"]:
-        key = (row["kernel"], row["head_dim"], row["dtype"], row["one_interval"])
-        grouped.setdefault(key, {})[row["target"]] = row
-    for (kernel, dim, dtype, one), found in grouped.items():
-        block_m, block_n, warps, _ = next(iter(found.values()))["config"]
-        intervals = "any" if kernel == "decode" else "one" if one else "several"
-        cells = [kernel, str(dim), dtype, intervals, f"{block_m} × {block_n}", str(warps)]
+        key, target = key_of(row)[:1] + key_of(row)[2:], row["target"]
+        grouped.setdefault(key, {})[target] = row
+    for (kernel, dim, dtype, one, terms), found in grouped.items():
+        tiles = {tuple(row["config"][:3]): target for target, row in found.items()}
+        parts = [f"{m} × {n}" for m, n, _ in tiles], [str(warps) for _, _, warps in tiles]
+        intervals = "any" if kernel in ("decode", "bias") else "one" if one else "several"
+        cells = [kernel, str(dim), dtype, intervals, "all" if terms else "none"]
+        cells += [", ".join(dict.fromkeys(part)) for part in parts]
         for target in targets:
             row = found[target]
             share = row["mma_instructions"] / row["instructions"]

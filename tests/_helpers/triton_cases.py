@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import maskwright as mw
-from maskwright.engine.backends.triton.launch import ScoreTerms
+from maskwright.engine.backends.triton.score_args import ScoreTerms
 from maskwright.engine.dropout import dropout_keep
 from maskwright.engine.params import AttentionParams, AttentionShape
 from maskwright.engine.softmax import masked_softmax
@@ -151,16 +151,17 @@ def _terms(
     def values(*sizes: int) -> torch.Tensor:
         return torch.randn(sizes, generator=made).to(dtype)
 
-    distance = grid = bias = sinks = None
+    distance = grid = sinks = None
+    biases: tuple[torch.Tensor, ...] = ()
     if "distance" in o.terms:  # positions from -(T - 1) to T - 1
         distance = (values(shape.heads, 2 * T - 1), T - 1)
     if "grid" in o.terms:
         grid = (values(1, 2 * 6 - 1, 2 * 8 - 1), 6, 8)
     if "tensor" in o.terms:
-        bias = values(1, shape.heads, 1, T).expand(shape.batch, -1, shape.q_len, -1)
+        biases = (values(1, shape.heads, 1, T).expand(shape.batch, -1, shape.q_len, -1),)
     if "sinks" in o.terms:
         sinks = values(shape.heads)
-    return ScoreTerms(o.softcap, distance, grid, bias, sinks)
+    return ScoreTerms(o.softcap, distance, grid, biases, sinks)
 
 
 class Exact(NamedTuple):
@@ -218,8 +219,8 @@ def dense_bias(call: Call) -> torch.Tensor:
         down = cols // width - rows // width + height - 1
         across = cols % width - rows % width + width - 1
         total = total + values.double()[:, down, across]
-    if terms.bias is not None:
-        total = total + terms.bias.double()
+    for bias in terms.biases:
+        total = total + bias.double()
     return total
 
 

@@ -119,7 +119,7 @@ def attention(
 
     No tensor of shape (q_len, kv_len) is built, except by `impl="sdpa"` under masks other than causal,
     and by `impl="reference"`. A masked cell has no influence on outputs or gradients, even if it
-    holds NaN or infinity; with `impl="sdpa"`, "flex" and "triton" its values must be finite. A fully
+    holds NaN or infinity; with `impl="sdpa"` and "flex" its values must be finite. A fully
     masked row, and a row whose visible scores are all -inf, returns zeros with gradient 0 and a
     logsumexp of -inf; a visible score of +inf gives NaN and a logsumexp of +inf.
 

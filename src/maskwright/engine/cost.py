@@ -19,7 +19,7 @@ TILES: Final = {
     "blocks": (128, 1),
     "sdpa": (128, 128),
     "flex": (128, 128),
-    "triton": (128, 64),
+    "triton": (128, 32),
     "reference": (128, 128),
 }
 # Computed multiply-adds per nanosecond on one thread of an AMD EPYC with AVX-512: 1,024 tokens,

@@ -27,6 +27,20 @@ def test_equals_reference(name: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(found, right, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
 
 
+def test_gradients_of_biases_and_sinks_equal_reference() -> None:
+    made = tensors(dim=64, dtype=torch.float32)
+    given = type(made)(*(x.cuda() for x in made)).learning()
+    shapes = ((2,), (32, 2), (2, T, T), (2,))
+    slopes, table, cells, sinks = (torch.randn(x, device="cuda").requires_grad_() for x in shapes)
+    bias = mw.bias.alibi(slopes) + mw.bias.t5(table) + mw.bias.tensor(cells)
+    results = []
+    for impl in ("triton", "reference"):
+        out = mw.attention(*given, MASKS["sinks"], bias=bias, sinks=sinks, softcap=3.0, impl=impl)
+        results.append((out, *gradients(out, (*given, slopes, table, cells, sinks))))
+    for found, right in zip(*results, strict=True):
+        torch.testing.assert_close(found, right, atol=1e-4, rtol=1e-4)
+
+
 def test_verification_passes() -> None:
     found = gpu_verify.verify("cuda")
     assert all(check.passed for check in found.checks), str(found)

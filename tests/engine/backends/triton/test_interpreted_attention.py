@@ -49,13 +49,6 @@ def test_softcap_bias_and_sinks() -> None:
     assert all(error(a, b) <= 2e-5 for a, b in zip(*results, strict=True))
 
 
-def test_bias_that_requires_a_gradient_is_refused() -> None:
-    given = tensors(dtype=FLOAT)
-    bias = torch.zeros(T, T).requires_grad_()
-    with pytest.raises(mw.errors.Unsupported, match="gradient of the values of a bias"):
-        attend(given, mw.causal(), bias=bias)
-
-
 def test_dropout_equals_the_blocks_backend() -> None:
     given = tensors(dtype=FLOAT).learning()
     results = []

@@ -11,7 +11,8 @@ import torch
 
 import maskwright as mw
 from maskwright.engine.backends.triton import config
-from maskwright.engine.backends.triton.launch import ScoreTerms, run_backward, run_forward
+from maskwright.engine.backends.triton.launch import run_backward, run_forward
+from maskwright.engine.backends.triton.score_args import ScoreTerms
 from maskwright.engine.params import AttentionParams, AttentionShape, Saved
 from tests._helpers.attention_inputs import T, error, largest_summand, tolerance
 from tests._helpers.triton_cases import (
@@ -86,7 +87,7 @@ def test_results_do_not_depend_on_the_tile(
     mask: str, blocks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = config.Config(*blocks, 1, 1)
-    monkeypatch.setattr(config, "INTERPRETED", config.Configs(one, one, one, one))
+    monkeypatch.setattr(config, "INTERPRETED", config.Configs(*(one,) * 4, config.INTERPRETED.bias))
     test_forward_and_backward(Case(mask, "float32", "gqa"))
     test_decode(Case(mask, "float32", "decode"))
 
@@ -140,28 +141,57 @@ def test_head_dims(dim: int, v_dim: int) -> None:
     assert_as_exact_as_sdpa(call, (out, *grads[:3]), (truth.out, *truth.grads))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("which", ["q", "k", "v", "grad"])
-def test_tiles_without_a_visible_cell_are_not_read(which: str, value: float) -> None:
-    """Two chunks of one tile each: what is in the second has no influence on the first."""
-    call = make_call(Case("causal", "float32", "plain"))
-    params = replace(call.params, mask=mw.chunks(32).on(T))
+@pytest.mark.parametrize(
+    "mask", ["causal", "holes", "documents", "by head", "padding", "scattered"]
+)
+def test_masked_values_that_are_not_finite_have_no_influence(
+    mask: str, which: str, value: float
+) -> None:
+    """Results are the same bit by bit, except in rows and keys that a visible cell connects."""
+    dtype = ("float32", "float16", "bfloat16")[len(mask + which) % 3]
+    call = make_call(Case(mask, dtype, "plain"))
+    seen = torch.from_numpy(call.params.mask.dense()).expand(*call.tensors[0].shape[:3], T)
     results = []
     for entry in (None, value):
         named = dict(zip(("q", "k", "v"), (x.clone() for x in call.tensors), strict=True))
         named["grad"] = call.grad_out.clone()
         if entry is not None:
-            named[which][:, :, 40, 3] = entry
+            named[which][:, :, 20, 3] = entry
         *tensors, grad = named.values()
-        out, lse = run_forward(params, tuple(tensors))
-        grads = run_backward(params, Saved(*tensors, out, lse), grad)
-        results.append([x[:, :, :32] for x in (out, lse, *grads[:3])])
+        out, lse = run_forward(call.params, tuple(tensors))
+        grads = run_backward(call.params, Saved(*tensors, out, lse), grad)
+        results.append((out, lse, *grads[:3]))
+    if which in ("q", "grad"):
+        rows = torch.zeros_like(seen[..., 0])
+        rows[:, :, 20] = True
+    else:
+        rows = seen[..., 20]
+    keys = (seen & rows[..., None]).any(2)  # of rows with a gradient that is not finite
+    for name, clean, found in zip(("out", "lse", "q", "k", "v"), *results, strict=True):
+        spoiled = keys if name in ("k", "v") else rows
+        if which == "grad" and name in ("out", "lse"):
+            spoiled = torch.zeros_like(rows)
+        assert torch.equal(clean[~spoiled], found[~spoiled]), name
+
+
+def test_keys_and_rows_that_no_cell_reads_may_hold_anything() -> None:
+    call = make_call(Case("both sides padded", "float32", "plain"))
+    seen = torch.from_numpy(call.params.mask.dense()).expand(*call.tensors[0].shape[:3], T)
+    results = []
+    for entry in (1.0, math.nan):
+        q, k, v, grad = (x.clone() for x in (*call.tensors, call.grad_out))
+        for x, used in ((q, seen.any(3)), (k, seen.any(2)), (v, seen.any(2)), (grad, seen.any(3))):
+            x[~used] = entry
+        out, lse = run_forward(call.params, (q, k, v))
+        results.append((out, lse, *run_backward(call.params, Saved(q, k, v, out, lse), grad)[:3]))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("which", ["q", "k", "v"])
-@pytest.mark.parametrize("mask", ["causal", "scattered", "padding", "by head"])
+@pytest.mark.parametrize("mask", ["causal", "scattered"])
 def test_visible_values_that_are_not_finite_are_not_hidden(
     mask: str, which: str, value: float
 ) -> None:
@@ -181,10 +211,13 @@ def test_visible_values_that_are_not_finite_are_not_hidden(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_decode_does_not_read_tiles_without_a_visible_cell(dtype: str) -> None:
+def test_masked_keys_have_no_influence_on_a_decode_step(dtype: str) -> None:
     call = make_call(Case("window", dtype, "one query"))
     clean = run_forward(call.params, call.tensors, call.terms)
     q, k, v = (x.clone() for x in call.tensors)
-    k[:, :, :32], v[:, :, :32] = math.nan, math.inf  # the first tile, outside the window
+    first = T - 6  # of the window, within a tile
+    k[:, :, :first], v[:, :, :first] = math.nan, math.inf
     found = run_forward(call.params, (q, k, v), call.terms)
     assert all(torch.equal(a, b) for a, b in zip(clean, found, strict=True))
+    v[:, :, first] = math.inf
+    assert not run_forward(call.params, (q, k, v), call.terms)[0].isfinite().any()

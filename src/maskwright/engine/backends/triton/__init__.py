@@ -1,10 +1,11 @@
 """Triton kernels that read the spans: forward, backward and decode, for CUDA and ROCm.
 
-They were run in Triton's interpreter and compiled in float16 for sm_80, sm_90, sm_100 and gfx942.
-They were not run on GPU hardware. Triton is imported on first use.
+They were run in Triton's interpreter and compiled for sm_80, sm_90, sm_100 and gfx942. They were not
+run on GPU hardware. Triton is imported on first use.
 
-NaN and infinity in masked cells are not isolated: a tile is multiplied as a whole, so within the
-visited tiles they reach other rows. Tiles without a visible cell are not read.
+NaN and infinity in masked cells have no influence. A tile without a visible cell is not read. In a
+partial tile they are replaced by 0 before the product with the softmax weights, and the rows that
+attend to them become NaN.
 """
 
 from __future__ import annotations
@@ -40,12 +41,7 @@ def unsupported(params: AttentionParams) -> str | None:
     dim, v_dim = params.shape.head_dim, params.shape.v_head_dim
     if max(dim, v_dim) > MAX_HEAD_DIM:
         return f"supports a head_dim of at most {MAX_HEAD_DIM}, and q and v have {dim} and {v_dim}"
-    if params.requires_grad and any(term.requires_grad for term in params.terms):
-        return "has no gradient of the values of a bias, and the bias requires one"
-    kinds = [term.kind for term in params.terms]
-    if len(set(kinds)) < len(kinds):
-        return f"supports one bias term of each kind, and the bias has {', '.join(kinds)}"
-    if params.positions is not None and set(kinds) & {"distance", "grid"}:
+    if params.positions is not None and any(term.kind != "tensor" for term in params.terms):
         return "reads the positions of a bias from the mask, and the call has its own"
     return None
 
@@ -63,8 +59,8 @@ def forward(
     scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in the dtype of q, and the logsumexp in float32, without sinks."""
-    launch = _launch()
-    terms = launch.score_terms(params, scores)
+    launch, score_args = _modules()
+    terms = score_args.score_terms(params, scores)
     found: tuple[torch.Tensor, torch.Tensor] = launch.run_forward(params, (q, k, v), terms)
     return found
 
@@ -75,16 +71,19 @@ def backward(
     grad_out: torch.Tensor,
     grad_lse: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Gradients of q, k and v, empty ones of the values of each bias term, and of the sinks."""
-    launch = _launch()
-    terms = launch.score_terms(params, saved.scores)
+    """Gradients of q, k and v, of the values of each bias term, and of the sinks.
+
+    That of a bias term that requires none is empty.
+    """
+    launch, score_args = _modules()
+    terms = score_args.score_terms(params, saved.scores)
     found = launch.run_backward(params, saved, grad_out, grad_lse, terms)
-    values = [x.new_zeros(0) for x in saved.scores.values]
-    return found.q, found.k, found.v, *values, *([] if found.sinks is None else [found.sinks])
+    sinks = [] if found.sinks is None else [found.sinks]
+    return found.q, found.k, found.v, *found.values, *sinks
 
 
-def _launch() -> Any:
-    """The module that imports Triton."""
+def _modules() -> tuple[Any, Any]:
+    """The modules with the launches, which import Triton, and with the arguments of the scores."""
     with require('impl="triton"'):
-        from maskwright.engine.backends.triton import launch
-    return launch
+        from maskwright.engine.backends.triton import launch, score_args
+    return launch, score_args

@@ -20,6 +20,7 @@ from maskwright.engine.backends.triton.tile import (
     load_rows,
     round_to,
     score_tile,
+    split_finite,
     store_rows,
     visible_cells,
 )
@@ -44,12 +45,12 @@ def delta_kernel(
 
 
 @triton.jit
-def _softmax_gradients(
+def softmax_gradients(
     products, grads, visible, norm, delta, rows, cols, batch, head, scoring, dropout,
     PARTIAL: tl.constexpr, DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr,
     BASE2: tl.constexpr,
 ):  # fmt: skip
-    """The softmax weights with dropout and dS before the factor scale, from q · k and dO · v.
+    """The softmax weights with dropout, and the gradients of the capped scores and of scale q · k.
 
     `norm`, `delta`, `rows` and `cols` broadcast in the orientation of the tile.
     """
@@ -63,12 +64,15 @@ def _softmax_gradients(
         kept = kept_cells(rows, cols, batch, head, seed_low, seed_high, threshold)
         dropped = tl.where(kept, p * keep_factor, 0.0)
         grads = tl.where(kept, grads * keep_factor, 0.0)
-    ds = p * (grads - delta)
+    capped = p * (grads - delta)
+    if PARTIAL:
+        capped = tl.where(visible, capped, 0.0)
+    ds = capped
     if SOFTCAP:
         ds = ds * (1.0 - curve * curve)
-    if PARTIAL:
-        ds = tl.where(visible, ds, 0.0)
-    return dropped, ds
+        if PARTIAL:
+            ds = tl.where(visible, ds, 0.0)
+    return dropped, capped, ds
 
 
 @triton.jit
@@ -94,6 +98,9 @@ def _dq_runs(
             cols = left + tl.arange(0, BLOCK_N)
             k = load_rows(K, left, kv_len, k_strides, BLOCK_N, HEAD_DIM, BLOCK_D, PARTIAL)
             v = load_rows(V, left, kv_len, v_strides, BLOCK_N, V_DIM, BLOCK_DV, PARTIAL)
+            spoiled = rows  # used in partial tiles only
+            if PARTIAL:  # a row that attends to NaN or infinity becomes NaN, and no other one
+                k, spoiled = split_finite(k)
             zero = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
             products = dot(q, k.T, zero, INTERPRET)
             grads = dot(grad, v.T, zero, INTERPRET)
@@ -104,10 +111,12 @@ def _dq_runs(
                 visible, cursor = visible_cells(
                     cols[None, :], left + BLOCK_N, cursor, last, Starts, Stops, BLOCK_M, BLOCK_N
                 )
-            _, ds = _softmax_gradients(
+            _, _, ds = softmax_gradients(
                 products, grads, visible, norm[:, None], delta[:, None], rows[:, None],
                 cols[None, :], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, BASE2,
             )  # fmt: skip
+            if PARTIAL:
+                ds = tl.where(visible & spoiled[None, :], float("nan"), ds)
             acc = dot(round_to(ds, k.dtype, INTERPRET), k, acc, INTERPRET)
     return acc, cursor
 
@@ -121,7 +130,7 @@ def dq_kernel(
     Full_offsets, Full_starts, Full_stops, Part_offsets, Part_starts, Part_stops,
     num_items, num_blocks, copies, copies_h, mask_heads, heads, group, q_len, kv_len,
     factor, cap, Distance, distance_sh, distance_zero, num_distances,
-    Bias, bias_sb, bias_sh, bias_sm, bias_sn, Grid, grid_sh, grid_height, grid_width, grid_shift,
+    Biases, Grid, grid_sh, grid_height, grid_width, grid_shift,
     scale, seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
@@ -131,8 +140,7 @@ def dq_kernel(
     """Computes dQ of the items of one program."""
     scoring = (
         factor, cap, Distance, distance_sh, distance_zero, num_distances,
-        Bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len,
-        Grid, grid_sh, grid_height, grid_width, grid_shift,
+        Biases, q_len, kv_len, Grid, grid_sh, grid_height, grid_width, grid_shift,
     )  # fmt: skip
     dropout = (seed_low, seed_high, threshold, keep_factor)
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
@@ -207,6 +215,11 @@ def _dkdv_runs(
             grad = load_rows(Grad, top, q_len, g_strides, BLOCK_M, V_DIM, BLOCK_DV, PARTIAL)
             norm = tl.load(Norm + rows, mask=rows < q_len, other=0.0)
             delta = tl.load(Delta + rows, mask=rows < q_len, other=0.0)
+            spoiled = rows  # used in partial tiles only
+            if PARTIAL:
+                q, spoiled = split_finite(q)
+                grad, also = split_finite(grad)
+                spoiled = spoiled | also
             zero = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
             products = dot(k, q.T, zero, INTERPRET)
             grads = dot(v, grad.T, zero, INTERPRET)
@@ -217,10 +230,13 @@ def _dkdv_runs(
                 visible, cursor = visible_cells(
                     rows[None, :], top + BLOCK_M, cursor, last, Starts, Stops, BLOCK_N, BLOCK_M
                 )
-            p, ds = _softmax_gradients(
+            p, _, ds = softmax_gradients(
                 products, grads, visible, norm[None, :], delta[None, :], rows[None, :],
                 cols[:, None], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, BASE2,
             )  # fmt: skip
+            if PARTIAL:
+                p = tl.where(visible & spoiled[None, :], float("nan"), p)
+                ds = tl.where(visible & spoiled[None, :], float("nan"), ds)
             dv = dot(round_to(p, grad.dtype, INTERPRET), grad, dv, INTERPRET)
             dk = dot(round_to(ds, q.dtype, INTERPRET), q, dk, INTERPRET)
     return dk, dv, cursor
@@ -235,7 +251,7 @@ def dkdv_kernel(
     Full_offsets, Full_starts, Full_stops, Part_offsets, Part_starts, Part_stops,
     num_items, num_blocks, copies, copies_h, mask_heads, head_planes, heads, group, q_len, kv_len,
     factor, cap, Distance, distance_sh, distance_zero, num_distances,
-    Bias, bias_sb, bias_sh, bias_sm, bias_sn, Grid, grid_sh, grid_height, grid_width, grid_shift,
+    Biases, Grid, grid_sh, grid_height, grid_width, grid_shift,
     scale, seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
@@ -250,8 +266,7 @@ def dkdv_kernel(
     """
     scoring = (
         factor, cap, Distance, distance_sh, distance_zero, num_distances,
-        Bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len,
-        Grid, grid_sh, grid_height, grid_width, grid_shift,
+        Biases, q_len, kv_len, Grid, grid_sh, grid_height, grid_width, grid_shift,
     )  # fmt: skip
     dropout = (seed_low, seed_high, threshold, keep_factor)
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):

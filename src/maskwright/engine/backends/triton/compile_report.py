@@ -18,6 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from maskwright.engine.backends.triton.backward_kernels import dkdv_kernel, dq_kernel
+from maskwright.engine.backends.triton.bias_kernels import DIAGONALS, bias_gradient_kernel
 from maskwright.engine.backends.triton.config import Config, select_configs
 from maskwright.engine.backends.triton.decode_kernels import decode_kernel
 from maskwright.engine.backends.triton.forward_kernels import forward_kernel
@@ -33,14 +34,14 @@ KERNELS: Final = {
     "decode": decode_kernel,
     "dq": dq_kernel,
     "dkdv": dkdv_kernel,
+    "bias": bias_gradient_kernel,
 }
-HEAD_DIMS: Final = (64, 128)
 TYPES: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 ITEM_SIZES: Final = {"float16": 2, "bfloat16": 2, "float32": 4}
 FLOAT32_POINTERS: Final = ("Lse", "Norm", "Delta", "Split_out", "Split_lse")
-DATA_POINTERS: Final = ("Q", "K", "V", "Out", "Grad", "DQ", "DK", "DV")
+DATA_POINTERS: Final = ("Q", "K", "V", "Out", "Grad", "DQ", "DK", "DV", "Distance", "Sinks")
 FLOATS: Final = ("factor", "cap", "scale", "keep_factor")
-ABSENT: Final = ("Distance", "Bias", "Grid", "Sinks")
+TERMS: Final = ("Distance", "Sinks")  # absent in the plain variant; a grid is absent in both
 MMA: Final = ("HMMA", "HGMMA", "IMMA", "UTCHMMA", "UTCQMMA", "QMMA")
 
 
@@ -52,6 +53,7 @@ class CompiledKernel(NamedTuple):
     head_dim: int
     dtype: str
     one_interval: bool  # whether the variant for masks with one interval per row
+    terms: bool  # whether with soft cap, a table of distances, a bias tensor and sinks
     config: Config
     registers: int
     spills: int  # bytes per thread for NVIDIA, registers for AMD
@@ -68,6 +70,7 @@ def compile_kernel(
     config: Config | None = None,
     *,
     one_interval: bool = True,
+    terms: bool = False,
 ) -> CompiledKernel:
     """Compile one kernel in its default configuration.
 
@@ -78,6 +81,7 @@ def compile_kernel(
         dtype: Name of the dtype.
         config: A configuration in place of the default one.
         one_interval: Whether no row of the mask has more than one interval.
+        terms: Whether with soft cap, a table of distances, a bias tensor and sinks.
 
     Returns:
         The figures of the compiled kernel.
@@ -86,7 +90,7 @@ def compile_kernel(
     if config is None:
         config = getattr(select_configs(head_dim, head_dim, ITEM_SIZES[dtype], gpu.backend), name)
     made = triton.compile(
-        _source(KERNELS[name], dtype, head_dim, config, one_interval),
+        _source(KERNELS[name], dtype, head_dim, config, (one_interval, terms)),
         target=gpu,
         options={
             "num_warps": config.num_warps,
@@ -96,12 +100,13 @@ def compile_kernel(
     )
     read = _read_cubin if gpu.backend == "cuda" else _read_amd
     figures = read(made)
-    return CompiledKernel(name, target, head_dim, dtype, one_interval, config, *figures)
+    return CompiledKernel(name, target, head_dim, dtype, one_interval, terms, config, *figures)
 
 
 def _source(
-    kernel: Any, dtype: str, head_dim: int, config: Config, one_interval: bool
+    kernel: Any, dtype: str, head_dim: int, config: Config, variant: tuple[bool, bool]
 ) -> ASTSource:
+    one_interval, terms = variant
     constants = {
         "HEAD_DIM": head_dim,
         "V_DIM": head_dim,
@@ -111,29 +116,38 @@ def _source(
         "BLOCK_N": config.block_n,
         "ONE_INTERVAL": one_interval,
         "DROPOUT": False,
-        "SOFTCAP": False,
+        "SOFTCAP": terms,
         "INTERPRET": False,
         "BASE2": dtype != "float32",
+        "MODE": DIAGONALS,
     }
-    signature: dict[str, str] = {}
+    signature: dict[str, Any] = {}
     values: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
     aligned = [["tt.divisibility", 16]]
     for index, parameter in enumerate(kernel.params):
         name = parameter.name
-        if parameter.is_constexpr or name in ABSENT or name.endswith("_sd"):
+        if name == "Biases":
+            signature[name] = ()
+            if terms:  # one tensor, whose keys are contiguous
+                signature[name] = ((f"*{TYPES[dtype]}", "i32", "i32", "i32", "constexpr"),)
+                values[(index, 0, 4)] = 1
+                attributes |= {(index, 0, n): aligned for n in range(4)}
+            continue
+        is_absent = name == "Grid" or (name in TERMS and not terms)
+        if parameter.is_constexpr or is_absent or name.endswith("_sd"):
             # Rows of q, k, v and their gradients are contiguous.
             signature[name] = "constexpr"
             values[(index,)] = (
-                constants[name] if parameter.is_constexpr else None if name in ABSENT else 1
+                constants[name] if parameter.is_constexpr else None if is_absent else 1
             )
             continue
-        if name in DATA_POINTERS or name in FLOAT32_POINTERS or name[0].isupper():
+        if name[0].isupper():
             kind = "i32"
-            if name in DATA_POINTERS:
-                kind = TYPES[dtype]
-            elif name in FLOAT32_POINTERS:
+            if name in FLOAT32_POINTERS or (kernel is bias_gradient_kernel and name == "Out"):
                 kind = "fp32"
+            elif name in DATA_POINTERS:
+                kind = TYPES[dtype]
             signature[name] = f"*{kind}"
             attributes[(index,)] = aligned
         elif name in FLOATS:

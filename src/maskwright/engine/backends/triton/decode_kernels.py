@@ -20,6 +20,7 @@ from maskwright.engine.backends.triton.tile import (
     logarithm,
     round_to,
     score_tile,
+    split_finite,
     visible_cells,
 )
 
@@ -31,7 +32,7 @@ def decode_kernel(
     Splits, Tiles, Offsets, Starts, Stops,
     num_splits, mask_batch, mask_heads, span_rows, kv_heads, heads, group, q_len, kv_len,
     factor, cap, Distance, distance_sh, distance_zero, num_distances,
-    Bias, bias_sb, bias_sh, bias_sm, bias_sn, Grid, grid_sh, grid_height, grid_width, grid_shift,
+    Biases, Grid, grid_sh, grid_height, grid_width, grid_shift,
     seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -45,8 +46,7 @@ def decode_kernel(
     """
     scoring = (
         factor, cap, Distance, distance_sh, distance_zero, num_distances,
-        Bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len,
-        Grid, grid_sh, grid_height, grid_width, grid_shift,
+        Biases, q_len, kv_len, Grid, grid_sh, grid_height, grid_width, grid_shift,
     )  # fmt: skip
     split = tl.program_id(0) % num_splits
     kv_head = tl.program_id(0) // num_splits % kv_heads
@@ -108,6 +108,8 @@ def decode_kernel(
             )  # fmt: skip
             p = tl.where(kept, p * keep_factor, 0.0)
         v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
+        v, spoiled = split_finite(v)  # rows that do not attend to these keys are not affected
+        p = tl.where(visible & spoiled[None, :], float("nan"), p)
         acc = acc * alpha[:, None]
         acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
         maximum = new

@@ -15,6 +15,7 @@ from maskwright.engine.backends.triton.tile import (
     logarithm,
     round_to,
     score_tile,
+    split_finite,
     store_rows,
     visible_cells,
 )
@@ -80,6 +81,9 @@ def _visit_runs(
                 )
                 p = tl.where(kept, p * keep_factor, 0.0)
             v = load_rows(V, tile * BLOCK_N, kv_len, v_strides, BLOCK_N, V_DIM, BLOCK_DV, PARTIAL)
+            if PARTIAL:  # a row that attends to NaN or infinity becomes NaN, and no other one
+                v, spoiled = split_finite(v)
+                p = tl.where(visible & spoiled[None, :], float("nan"), p)
             acc = acc * alpha[:, None]
             acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
             maximum = new
@@ -102,7 +106,7 @@ def forward_kernel(
     Full_offsets, Full_starts, Full_stops, Part_offsets, Part_starts, Part_stops,
     num_items, num_blocks, copies, copies_h, mask_heads, heads, group, q_len, kv_len,
     factor, cap, Distance, distance_sh, distance_zero, num_distances,
-    Bias, bias_sb, bias_sh, bias_sm, bias_sn, Grid, grid_sh, grid_height, grid_width, grid_shift,
+    Biases, Grid, grid_sh, grid_height, grid_width, grid_shift,
     Sinks, seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
@@ -112,8 +116,7 @@ def forward_kernel(
     """Output and logsumexp of the items of one program."""
     scoring = (
         factor, cap, Distance, distance_sh, distance_zero, num_distances,
-        Bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len,
-        Grid, grid_sh, grid_height, grid_width, grid_shift,
+        Biases, q_len, kv_len, Grid, grid_sh, grid_height, grid_width, grid_shift,
     )  # fmt: skip
     dropout = (seed_low, seed_high, threshold, keep_factor)
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):

@@ -9,6 +9,7 @@ import torch
 import triton
 
 from maskwright.engine.backends.triton.backward_kernels import delta_kernel, dkdv_kernel, dq_kernel
+from maskwright.engine.backends.triton.bias_gradients import BackwardCall, bias_gradients
 from maskwright.engine.backends.triton.config import (
     MAX_DECODE_QUERIES,
     MAX_DECODE_ROWS,
@@ -19,6 +20,13 @@ from maskwright.engine.backends.triton.config import (
 )
 from maskwright.engine.backends.triton.decode_kernels import decode_kernel, merge_kernel
 from maskwright.engine.backends.triton.forward_kernels import forward_kernel
+from maskwright.engine.backends.triton.score_args import (
+    LOG2E,
+    NO_TERMS,
+    ScoreTerms,
+    is_base2,
+    score_args,
+)
 from maskwright.engine.backends.triton.work_list import (
     WorkList,
     decode_work,
@@ -29,72 +37,10 @@ from maskwright.engine.backends.triton.work_list import (
 from maskwright.engine.dropout import dropout_threshold
 
 if TYPE_CHECKING:
-    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
+    from maskwright.engine.params import AttentionParams, Saved
 
-LOG2E = math.log2(math.e)
 NO_DROPOUT = (0, 0, 0, 1.0)
 DELTA_ROWS = 32  # rows of a program of the delta kernel
-
-
-class ScoreTerms(NamedTuple):
-    """What changes the scores after q · k, and the softmax's denominator.
-
-    Attributes:
-        softcap: Bound of the scores, softcap * tanh(score / softcap), or None.
-        distance: Values (heads | 1, num_distances) by key position - query position, and the index
-            of distance 0.
-        grid: Values (heads | 1, 2 * height - 1, 2 * width - 1), height and width.
-        bias: A tensor (batch, heads, q_len, kv_len), any strides, also 0.
-        sinks: Logits (heads,) that are only in the denominator.
-    """
-
-    softcap: float | None = None
-    distance: tuple[torch.Tensor, int] | None = None
-    grid: tuple[torch.Tensor, int, int] | None = None
-    bias: torch.Tensor | None = None
-    sinks: torch.Tensor | None = None
-
-
-NO_TERMS = ScoreTerms()
-
-
-def score_terms(params: AttentionParams, scores: ScoreTensors) -> ScoreTerms:
-    """Soft cap, bias and sinks of a call, with at most one bias term of each kind."""
-    sinks = None if scores.sinks is None else scores.sinks.contiguous()
-    terms = ScoreTerms(params.softcap, sinks=sinks)
-    for index, values in zip(params.terms, scores.values, strict=True):
-        if index.kind == "distance":
-            terms = terms._replace(distance=(values.contiguous(), index.zero))
-        elif index.kind == "grid":
-            terms = terms._replace(grid=(values.contiguous(), index.height, index.width))
-        else:
-            sizes = (params.shape.batch, params.shape.heads, params.shape.q_len)
-            terms = terms._replace(bias=values.expand(*sizes, params.shape.kv_len))
-    return terms
-
-
-def score_args(params: AttentionParams, terms: ScoreTerms) -> tuple[Any, ...]:
-    """The arguments of `score_tile`."""
-    cap = terms.softcap
-    unit = LOG2E if is_base2(params) else 1.0
-    factor = params.scale * unit if cap is None else params.scale / cap
-    distance: tuple[Any, ...] = (None, 0, 0, 0)
-    if terms.distance is not None:
-        values, zero = terms.distance
-        shift = zero - params.mask.frame.q_start
-        distance = (values, _head_stride(values), shift, values.shape[1])
-    bias: tuple[Any, ...] = (None, 0, 0, 0, 0)
-    if terms.bias is not None:
-        bias = (terms.bias, *terms.bias.stride())
-    grid: tuple[Any, ...] = (None, 0, 0, 0, 0)
-    if terms.grid is not None:
-        values, height, width = terms.grid
-        grid = (values, _head_stride(values), height, width, params.mask.frame.q_start)
-    return factor, (cap or 0.0) * unit, *distance, *bias, *grid
-
-
-def _head_stride(values: torch.Tensor) -> int:
-    return values.stride(0) if values.shape[0] > 1 else 0
 
 
 def dropout_args(params: AttentionParams) -> tuple[int, int, int, float]:
@@ -104,11 +50,6 @@ def dropout_args(params: AttentionParams) -> tuple[int, int, int, float]:
     words = (params.seed, params.seed >> 32, dropout_threshold(params.dropout_p))
     low, high, threshold = ((word & 0xFFFFFFFF ^ 2**31) - 2**31 for word in words)
     return low, high, threshold, 1 / (1 - params.dropout_p)
-
-
-def is_base2(params: AttentionParams) -> bool:
-    """Whether scores are kept in base 2: in half precision, where the rounding does not matter."""
-    return params.dtype != "float32"
 
 
 def block_dim(dim: int) -> int:
@@ -217,7 +158,7 @@ def _constants(
         "BLOCK_DV": block_dim(v_head_dim),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
-        "ONE_INTERVAL": work.has_one_interval,
+        "ONE_INTERVAL": work.max_intervals <= 1,
         "DROPOUT": params.dropout_p > 0,
         "SOFTCAP": terms.softcap is not None,
         "INTERPRET": is_interpreted(),
@@ -234,6 +175,7 @@ class Gradients(NamedTuple):
     k: torch.Tensor
     v: torch.Tensor
     sinks: torch.Tensor | None
+    values: list[torch.Tensor]  # of the bias terms; empty where none is required
 
 
 def run_backward(
@@ -243,13 +185,15 @@ def run_backward(
     grad_lse: torch.Tensor | None = None,
     terms: ScoreTerms = NO_TERMS,
 ) -> Gradients:
-    """Gradients of q, k, v and sinks in their dtypes, from those of output and logsumexp."""
+    """Gradients of q, k, v, sinks and the values of biases, from those of output and logsumexp."""
     q, k, v = saved.q, saved.k, saved.v
     batch, heads, kv_heads, _, _, head_dim, v_head_dim = params.shape
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     if 0 in params.shape:
         sinks = None if terms.sinks is None else torch.zeros_like(terms.sinks)
-        return Gradients(dq.zero_(), dk.zero_(), dv.zero_(), sinks)
+        wanted = zip(params.terms, saved.scores.values, strict=True)
+        values = [x.new_zeros(x.shape if index.requires_grad else 0) for index, x in wanted]
+        return Gradients(dq.zero_(), dk.zero_(), dv.zero_(), sinks, values)
     norm, delta, dsinks = _row_terms(params, saved, grad_out, grad_lse, terms)
     configs = select_configs(head_dim, v_head_dim, q.element_size(), backend_of(q))
     rows, keys = configs.dq, configs.dkdv
@@ -259,7 +203,8 @@ def run_backward(
     tensors = (q, k, v, grad_out, norm, delta)
     strides = (*q.stride(), *k.stride(), *v.stride(), *grad_out.stride())
     shared = (heads, group, params.shape.q_len, params.shape.kv_len)
-    scoring = (*score_args(params, terms), params.scale, *dropout_args(params))
+    scores, dropout = score_args(params, terms), dropout_args(params)
+    scoring = (*scores, params.scale, *dropout)
     row_items = item_args(row_list, batch, heads)
     varies = key_list.planes[1] > 1
     key_items = item_args(
@@ -275,7 +220,10 @@ def run_backward(
         *(*key_items, group if varies else 1, *shared, *scoring),
         **_constants(params, keys, key_list, terms),
     )
-    return Gradients(dq, dk, dv, dsinks)
+    constants = _constants(params, configs.bias, row_list, terms)
+    del constants["ONE_INTERVAL"]
+    call = BackwardCall(params, tensors, row_list, configs.bias, (*scores, *dropout), constants)
+    return Gradients(dq, dk, dv, dsinks, bias_gradients(call, saved.scores.values))
 
 
 def _row_terms(

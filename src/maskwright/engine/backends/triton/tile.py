@@ -59,6 +59,16 @@ def store_rows(
 
 
 @triton.jit
+def split_finite(x):
+    """X with 0 in place of NaN and infinity, and whether each row has one of them.
+
+    In a partial tile an operand is multiplied by the 0 of masked cells too, and 0 * inf is NaN.
+    """
+    finite = tl.abs(x.to(tl.float32)) < float("inf")
+    return tl.where(finite, x, 0.0), tl.min(finite.to(tl.int32), 1) == 0
+
+
+@triton.jit
 def round_to(x, dtype, INTERPRET: tl.constexpr):
     """float32 values rounded to `dtype`; in float32 for bfloat16 in the interpreter."""
     if INTERPRET and dtype == tl.bfloat16:
@@ -125,8 +135,8 @@ def score_tile(
     `rows` and `cols` are the queries and the keys, in the orientation of the tile.
     """
     (factor, cap, distance, distance_sh, distance_zero, num_distances) = scoring[:6]
-    (bias, bias_sb, bias_sh, bias_sm, bias_sn, q_len, kv_len) = scoring[6:13]
-    (grid, grid_sh, grid_height, grid_width, grid_shift) = scoring[13:]
+    (biases, q_len, kv_len) = scoring[6:9]
+    (grid, grid_sh, grid_height, grid_width, grid_shift) = scoring[9:]
     if SOFTCAP:
         curve = tanh(products * factor)
         scores = curve * cap
@@ -147,7 +157,8 @@ def score_tile(
         inside = inside & (index < (2 * grid_height - 1) * (2 * grid_width - 1))
         values = tl.load(grid + head * grid_sh + index, mask=inside, other=0.0)
         scores += in_base(values, BASE2)
-    if bias is not None:
+    for n in tl.static_range(len(biases)):
+        bias, bias_sb, bias_sh, bias_sm, bias_sn = biases[n]
         at = bias + batch.to(tl.int64) * bias_sb + head.to(tl.int64) * bias_sh
         at = at + rows.to(tl.int64) * bias_sm + cols.to(tl.int64) * bias_sn
         values = tl.load(at, mask=(rows < q_len) & (cols < kv_len), other=0.0)
@@ -174,6 +185,22 @@ def visible_cells(cols, stop, cursor, last, Starts, Stops, ROWS: tl.constexpr, C
         start = tl.load(Starts + cursor, mask=more, other=NEVER)
         end = tl.load(Stops + cursor, mask=more, other=NEVER)
     return visible, cursor
+
+
+@triton.jit
+def seek_interval(first, last, left, Stops, num_steps):
+    """The index of the first interval of each row that ends after the key `left`, or `last`.
+
+    `num_steps` is the number of bits of the largest number of intervals of a row.
+    """
+    low, high = first, last
+    for _ in range(num_steps):
+        middle = (low + high) // 2
+        is_open = low < high
+        ended = tl.load(Stops + middle, mask=is_open, other=0) <= left
+        low = tl.where(is_open & ended, middle + 1, low)
+        high = tl.where(is_open & ~ended, middle, high)
+    return low
 
 
 @triton.jit

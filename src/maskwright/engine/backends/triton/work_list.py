@@ -37,7 +37,7 @@ class WorkList(NamedTuple):
     tensors: tuple[torch.Tensor, ...]
     planes: tuple[int, int]  # batch rows and heads of the mask
     num_blocks: int  # blocks of rows
-    has_one_interval: bool  # whether no row has more than one interval
+    max_intervals: int  # of a row
     tiles_visited: int
     tiles_full: int
 
@@ -109,7 +109,7 @@ def make_work_list(
         to_device(arrays, device),
         planes=(batch, heads),
         num_blocks=num_blocks,
-        has_one_interval=bool((np.diff(spans.flat.offsets) <= 1).all()),
+        max_intervals=int(np.diff(spans.flat.offsets).max(initial=0)),
         tiles_visited=int(_tiles_per_row(touched).sum()),
         tiles_full=int(_tiles_per_row(full).sum()),
     )
