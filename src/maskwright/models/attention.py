@@ -8,6 +8,7 @@ a (T, T) tensor, and supports cross-attention and KV caches.
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -106,7 +107,7 @@ class KVCache:
 
     def __copy__(self) -> KVCache:
         copied = type(self)()
-        copied.__dict__.update(self.__dict__, _buffers=None)  # two caches must not share the room
+        copied.k, copied.v = self.k, self.v  # not the buffers: two caches must not share the room
         return copied
 
     def __len__(self) -> int:
@@ -160,6 +161,11 @@ class CrossKVCache(KVCache):
     def __init__(self) -> None:
         super().__init__()
         self.cross = KVCache()
+
+    def __copy__(self) -> CrossKVCache:
+        copied = CrossKVCache()
+        copied.k, copied.v, copied.cross = self.k, self.v, copy(self.cross)
+        return copied
 
 
 class MultiHeadAttention(nn.Module):
