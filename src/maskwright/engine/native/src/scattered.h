@@ -134,7 +134,7 @@ static size_t scattered_scratch(const KernelArgs *args) {
 /* m, alpha, P and l of a row whose scores are in p. */
 static void scattered_softmax(ScatteredRow *row) {
     vec row_max = broadcast(-INFINITY), sum = {0};
-    const int64_t padded = round_up(row->count, W);
+    const int64_t padded = round_up(row->count, 2 * W);
     for (int64_t i = row->count; i < padded; i++) row->p[i] = -INFINITY;
     for (int64_t i = 0; i < padded; i += W) row_max = max_vec(row_max, load(row->p + i));
     float before = row->m, now = reduce_max(row_max);
@@ -148,8 +148,7 @@ static void scattered_softmax(ScatteredRow *row) {
     for (int64_t i = 0; i < padded; i += 2 * W) {
         vec x[2] = {load(row->p + i) - shift, load(row->p + i + W) - shift};
         exp2_vec(x, 2);
-        sum += x[0];
-        if (i + W < padded) sum += x[1];
+        sum += x[0] + x[1];
         store(row->p + i, x[0]);
         store(row->p + i + W, x[1]);
     }
