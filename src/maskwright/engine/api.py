@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -185,9 +184,7 @@ def attention(
         and impl in ("auto", "native")
         and not (_hooks or isinstance(q, np.ndarray))
     ):
-        result = _torch_path("fast_path").attend(
-            (q, k, v), mask, scale, enable_gqa, q_start, return_lse
-        )
+        result = _fast_path().attend((q, k, v), mask, scale, enable_gqa, q_start, return_lse)
         if result is not None:
             return result
     options = AttentionOptions(
@@ -196,7 +193,7 @@ def attention(
     if isinstance(q, np.ndarray):
         out, lse = _attention_numpy((q, k, v), mask, options)
         return (out, lse) if return_lse else out
-    autograd = _torch_path("autograd")
+    autograd = _autograd()
     q, k, v = autograd.autocast(q, k, v)
     observers: tuple[Observer, ...] = ()
     if _hooks or not autograd.torch.compiler.is_compiling():
@@ -213,22 +210,27 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-_torch_paths: dict[str, Any] = {}
+def _autograd() -> Any:
+    """The module for torch tensors, imported on first use."""
+    try:
+        from maskwright.engine import autograd
+    except ModuleNotFoundError as error:
+        raise (missing("attention", error) or error) from error
+    return autograd
 
 
-def _torch_path(name: str) -> Any:
-    """The module for torch tensors with this name, imported on first use."""
-    if name not in _torch_paths:
-        try:
-            _torch_paths[name] = import_module(f"maskwright.engine.{name}")
-        except ModuleNotFoundError as error:
-            raise (missing("attention", error) or error) from error
-    return _torch_paths[name]
+def _fast_path() -> Any:
+    """The module for plain CPU tensors, imported on first use."""
+    try:
+        from maskwright.engine import fast_path
+    except ModuleNotFoundError as error:
+        raise (missing("attention", error) or error) from error
+    return fast_path
 
 
 def _observed(tensors: Any, shape: AttentionShape, mask: Any, options: AttentionOptions) -> Any:
     """Compute a call through all observers, the innermost one last."""
-    autograd = _torch_path("autograd")
+    autograd = _autograd()
     params, _ = autograd.make_params(tensors, shape, mask, options)
 
     def compute(left: tuple[Observer, ...]) -> Any:
@@ -375,7 +377,7 @@ def explain_backend(
             params, dtype=dtype, device=_device_type(device), requires_grad=requires_grad
         )
     else:
-        autograd = _torch_path("autograd")
+        autograd = _autograd()
         q, k, v = autograd.autocast(q, k, v)
         shape = validate.check_tensors(q, k, v, enable_gqa)
         validate.check_options(options)
