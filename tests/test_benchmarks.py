@@ -254,7 +254,7 @@ def test_prefill_agrees(results: Path) -> None:
     tiny = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32, "sliding_window": 8}
     found = prefill.measure(tokens=24, pace=ONCE, num_attention_heads=4, **tiny)
     assert set(found["seconds"]) == {OURS, "sdpa", "eager"}
-    assert "relative to sdpa" in report.page(a_result(cell()), found)
+    assert "relative to sdpa" in report.page(a_result(cell()), prefill=found)
 
 
 @pytest.mark.parametrize("name", audit.CONFIGS)
@@ -287,8 +287,8 @@ def test_page_is_current() -> None:
     if result is None or not report.PAGE.exists():
         pytest.skip("not measured yet")
     stale = "docs/performance.md is stale: run `python -m benchmarks report`"
-    beside = (figures.load(name) for name in report.OTHER_RESULTS)
-    assert report.PAGE.read_text() == report.page(result, *beside), stale
+    others = {name: figures.load(name) for name in report.OTHER_RESULTS}
+    assert report.PAGE.read_text() == report.page(result, **others), stale
     assert report.PICTURE.read_text() == chart.chart(result), stale
 
 

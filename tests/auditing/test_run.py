@@ -418,3 +418,13 @@ def test_reproduce_code_of_leak_runs() -> None:
     scope = {"model": model_of(None), "inputs": floats()}
     exec(lines.replace("print(", "size = ("), scope)
     assert scope["size"] > 0
+
+
+def test_a_failed_probe_without_a_complete_comparison_is_described_by_its_failure() -> None:
+    def reads_the_next(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.roll(x, -1, 1)
+
+    report = mw.audit(reads_the_next, torch.randn(2, 6, 4), expects="causal")
+    failed = [result for result in report.answers if result.failures]
+    assert {"leak", "gradient", "prefix"} <= {result.probe for result in failed}
+    assert all(result.describe() for result in failed)

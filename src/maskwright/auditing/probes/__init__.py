@@ -218,8 +218,13 @@ class ProbeResult:
         self.notes.append(_reason(code, params))
 
     def describe(self, lang: str = "en") -> str:
-        """What the probe did, what has no result and why, and its notes, as one line of text."""
+        """What the probe did, what has no result and why, and its notes, as one line of text.
+
+        A probe that stopped at its first comparison is described by its failure.
+        """
         parts: tuple[Reason, ...] = () if self.tried is None else (self.tried,)
+        if not parts and self.failures:
+            parts = (self.failures[0].message,)
         groups: dict[str, list[Case]] = {}
         for case in self.cases:
             if not case.status.conclusive:
