@@ -19,7 +19,9 @@ ROWS = {"pack K and V", "rows of scattered masks", "write results"}
 
 
 @pytest.mark.parametrize(
-    ("mask", "phases"), [(mw.causal(), TILES), (mw.image(12, 12, radius=2), ROWS)], ids=repr
+    ("mask", "phases"),
+    [(mw.causal(), TILES), (mw.image(12, 12, radius=2), ROWS)],
+    ids=["tiles", "rows"],
 )
 def test_phases_that_run_are_counted(mask: mw.Mask, phases: set[str]) -> None:
     x = inputs(q_len=144)
