@@ -24,6 +24,14 @@ MEMORY = 512 * MB  # results, their parts, and what computes them
 SECONDS = 0.05  # per call: a mask without a closed form is interrupted
 CASES = 100
 
+
+def next_row(bound: mw.BoundMask) -> Any:
+    try:
+        return bound.next().empty_rows()
+    except mw.FrameError:  # the data of the mask has no next token
+        return None
+
+
 METHODS: dict[str, Callable[[mw.BoundMask], Any]] = {
     "spans": lambda bound: bound.spans,
     "dense": lambda bound: bound.dense(),
@@ -37,6 +45,7 @@ METHODS: dict[str, Callable[[mw.BoundMask], Any]] = {
     "equals": lambda bound: bound.equals(mw.causal() | mw.stride(3)),
     "rows": lambda bound: bound.rows(0, 1).count(),
     "step": lambda bound: bound.step(bound.frame.q_start).empty_rows(),
+    "next": lambda bound: next_row(bound),
     "shape": lambda bound: bound.shape,
     "frame": lambda bound: bound.frame,
     "cached": lambda bound: bound.cached("key", lambda: 1),

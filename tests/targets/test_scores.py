@@ -374,3 +374,11 @@ def test_explained_code_is_valid_and_lowers_the_same(target: str) -> None:
 def test_heads_are_those_of_bias_or_sinks() -> None:
     assert mw.lower(mw.causal(), "torch.sdpa", 4, bias=mw.bias.alibi(3))["attn_mask"].shape[1] == 3
     assert len(mw.lower(mw.causal(), "jax.splash", 4, sinks=[0.0, 1.0])["mask"].masks) == 2
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_flex_takes_a_grid_of_one_cell(size: int) -> None:
+    bias = mw.bias.grid([[0.5]], height=1, width=1)
+    mod = mw.lower(mw.causal(), "torch.flex", q_len=size, bias=bias)["score_mod"]
+    zero = torch.tensor(0)
+    assert mod(torch.tensor(1.0), zero, zero, zero, zero).item() == 1.5

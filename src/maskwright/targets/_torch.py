@@ -25,6 +25,8 @@ def to_tensor(array: npt.NDArray[Any], device: object = None, dtype: Any = None)
     import torch
 
     check_bytes(array.shape, array.itemsize if dtype is None else dtype.itemsize)
+    if any(stride < 0 for stride in array.strides):  # a flipped view, which torch does not take
+        array = array.copy()
     try:
         return torch.tensor(array, device=parse_device(device), dtype=dtype)
     except (AssertionError, RuntimeError, NotImplementedError) as error:

@@ -29,7 +29,7 @@ def test_backward() -> None:
         sinks = q.new_empty(4)
         grads = torch.ops.maskwright.attend_backward(
             *(out, None, [q, q, q, out, lse, table, fixed, sinks], None),
-            *(mw.causal()._handle,),
+            *(mw.causal()._handle, None),
             q_start=None,
             scale=1.0,
             softcap=None,
