@@ -24,7 +24,7 @@ from tests._helpers.score_terms import (
 from tests._helpers.strategies import bind, cases
 from tests.conftest import FAST, SHARES
 
-CASES = int(os.environ.get("MASKWRIGHT_ENGINE_CASES", "200" if FAST else "800"))
+CASES = int(os.environ.get("MASKWRIGHT_ENGINE_CASES", "200" if FAST else "2000"))
 IMPLS = ["auto", "auto", "auto", "blocks", "sdpa"]
 DTYPES = [torch.float32, torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
