@@ -276,10 +276,16 @@ def _memory(used: dict[str, Any]) -> str:
     )
 
 
-def _version(found: Result) -> str:
-    """The version that was measured, which may differ from that of the other sections."""
+def _version(found: Result, *, unreleased: bool = False) -> str:
+    """The version that was measured, which may differ from that of the other sections.
+
+    The version of the package stays that of the last release until the next one.
+    """
     machine = found.get("machine")
-    return f" Measured with maskwright {machine['maskwright']}." if machine else ""
+    if not machine:
+        return ""
+    since = "the development version after " if unreleased else ""
+    return f" Measured with {since}maskwright {machine['maskwright']}."
 
 
 def _prefill(found: Result) -> str:
@@ -352,7 +358,7 @@ def _paths(found: Result) -> str:
     parts = [
         "The Python path of `attention`, where the kernel has little to do, in one run of `python -m "
         "benchmarks paths`. Ratios are times relative to maskwright: above 1 maskwright is faster."
-        f"{_version(found)}"
+        f"{_version(found, unreleased=True)}"
     ]
     for group in dict.fromkeys(cell["group"] for cell in found["cells"]):
         cells = [cell for cell in found["cells"] if cell["group"] == group]
@@ -396,7 +402,7 @@ def _paths_models(found: Result) -> str:
         f"{config['num_attention_heads']} heads, {config['num_key_value_heads']} KV heads, float32, "
         f"{found['threads']} threads. Mistral has a window of {found['window']}. `generate` is the prefill "
         f"and {found['new_tokens']} new tokens. The compiled rows run under `torch.compile`; their "
-        f"first call is not timed.{_version(found)}"
+        f"first call is not timed.{_version(found, unreleased=True)}"
     )
     rows = [
         [path, clock(row["seconds"][OURS]), clock(row["seconds"]["sdpa"]), times(row["ratio"])]
@@ -411,7 +417,7 @@ def _bias(found: Result) -> str:
     note = (
         f"{cells[0]['tokens']:,} tokens, 8 heads, head_dim 64, float32, {cells[0]['threads']} threads. The "
         "ratio is the shortest of the other times over that of maskwright. FlexAttention has no sinks: it "
-        f"gets one more key instead, which every query attends to.{_version(found)}"
+        f"gets one more key instead, which every query attends to.{_version(found, unreleased=True)}"
     )
     rows = []
     for cell in cells:
@@ -432,7 +438,7 @@ def _bias_models(found: Result) -> str:
         f"Forward pass of models of transformers {found['transformers']} with random weights, "
         f"{found['tokens']:,} tokens, {found['threads']} threads. Gemma 2 has a soft cap, and a window of "
         f"{found['configs']['gemma2']['sliding_window']} in every other layer; `sdpa` does not "
-        f"compute it.{_version(found)}"
+        f"compute it.{_version(found, unreleased=True)}"
     )
     rows = [
         [model, f'`attn_implementation="{name}"`', clock(took), times(took / row["seconds"][OURS])]
@@ -450,7 +456,7 @@ def _paths_kernel(found: Result) -> str:
         f"Arithmetic of the visible cells per second, relative to a matmul of the same run; "
         f"{cells[0]['tokens']:,} tokens, head_dim 64, float32, {cells[0]['threads']} threads. "
         f"`maskwright bench --profile` shows in which phases of the kernel the time is spent."
-        f"{_version(found)}"
+        f"{_version(found, unreleased=True)}"
     )
     masks = dict.fromkeys(cell["mask"] for cell in cells)
     shares = {(cell["mask"], cell["mode"]): cell["share"] for cell in cells}
