@@ -442,7 +442,7 @@ INLINE void add_dq(BackwardScratch *s, int64_t row, int group, const float *ds) 
     BackwardUnit *u = s->unit;
     float ones[MR];
     for (int r = 0; r < MR; r++) ones[r] = 1.0f;
-    Operand k = {s->k_rows, u->d, s->runs, visible_runs(&s->mask, BWD_BLOCK_N, s->runs)};
+    Operand k = {s->k_rows, u->d, s->runs, visible_runs(&s->mask, s->runs)};
     if (s->any_key_flag) {
         k.count = runs_without(s->runs, k.count, s->key_flags, s->kept_runs);
         k.runs = s->kept_runs;

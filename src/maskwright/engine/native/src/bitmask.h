@@ -18,6 +18,7 @@ typedef struct {
     uint64_t row[MR][BLOCK_WORDS];
     uint64_t any[BLOCK_WORDS];   /* some row attends to the key */
     uint64_t every[BLOCK_WORDS]; /* every row does */
+    int words;                   /* the block has this many; the bits of the others are not set */
     int full;                    /* all cells are visible; then there are no bits */
     int64_t next;                /* first visible key after the block, or NO_KEY */
 } BitMask;
@@ -71,18 +72,20 @@ INLINE int block_is_full(const Spans *spans, int64_t start, int64_t end, const i
     return 1;
 }
 
-/* The bits of the keys start ... start + length - 1. Row r has the intervals cursor[r] ...
- * stop[r] - 1 left; cursors advance past the intervals that end in the block. */
+/* The bits of the keys start ... start + length - 1, a multiple of 64. Row r has the intervals
+ * cursor[r] ... stop[r] - 1 left; cursors advance past the intervals that end in the block. */
 INLINE void bitmask_build(const Spans *spans, int64_t start, int64_t length, int64_t cursor[MR],
                           const int64_t stop[MR], BitMask *mask) {
     const int64_t end = start + length;
+    const int count = (int)(length / 64);
+    mask->words = count;
     mask->full = block_is_full(spans, start, end, cursor, stop, &mask->next);
     if (mask->full) return;
     mask->next = NO_KEY;
-    for (int w = 0; w < BLOCK_WORDS; w++) mask->any[w] = 0, mask->every[w] = ~(uint64_t)0;
+    for (int w = 0; w < count; w++) mask->any[w] = 0, mask->every[w] = ~(uint64_t)0;
     for (int r = 0; r < MR; r++) {
         uint64_t *words = mask->row[r];
-        for (int w = 0; w < BLOCK_WORDS; w++) words[w] = 0;
+        for (int w = 0; w < count; w++) words[w] = 0;
         int64_t i = cursor[r];
         while (i < stop[r] && spans->stops[i] <= start) i++;
         for (; i < stop[r] && spans->starts[i] < end; i++) {
@@ -92,15 +95,15 @@ INLINE void bitmask_build(const Spans *spans, int64_t start, int64_t length, int
         }
         cursor[r] = i;
         if (i < stop[r]) mask->next = min_i64(mask->next, max_i64(spans->starts[i], end));
-        for (int w = 0; w < BLOCK_WORDS; w++) mask->any[w] |= words[w], mask->every[w] &= words[w];
+        for (int w = 0; w < count; w++) mask->any[w] |= words[w], mask->every[w] &= words[w];
     }
 }
 
-/* The runs of set bits, in order. */
-static int bit_runs(const uint64_t *words, Run runs[MAX_RUNS]) {
+/* The runs of set bits of a block of `length` keys, in order. */
+static int bit_runs(const uint64_t *words, int64_t length, Run runs[MAX_RUNS]) {
     int count = 0;
     int64_t at = 0;
-    while (at < BLOCK_N) {
+    while (at < length) {
         uint64_t left = words[at / 64] >> (at % 64);
         if (!left) {
             at = (at / 64 + 1) * 64;
@@ -108,11 +111,11 @@ static int bit_runs(const uint64_t *words, Run runs[MAX_RUNS]) {
         }
         at += __builtin_ctzll(left);
         int64_t end = at;
-        while (end < BLOCK_N) {
+        while (end < length) {
             uint64_t gaps = ~words[end / 64] >> (end % 64);
             if (gaps) {
                 end = min_i64(end + __builtin_ctzll(gaps), (end / 64 + 1) * 64);
-                if (end % 64 || end >= BLOCK_N || !(words[end / 64] & 1)) break;
+                if (end % 64 || end >= length || !(words[end / 64] & 1)) break;
             } else {
                 end = (end / 64 + 1) * 64;
             }
@@ -123,10 +126,10 @@ static int bit_runs(const uint64_t *words, Run runs[MAX_RUNS]) {
     return count;
 }
 
-/* The keys of a block of `length` that some row attends to. */
-INLINE int visible_runs(const BitMask *mask, int64_t length, Run runs[MAX_RUNS]) {
-    if (!mask->full) return bit_runs(mask->any, runs);
-    runs[0] = (Run){0, length};
+/* The keys of the block that some row attends to. */
+INLINE int visible_runs(const BitMask *mask, Run runs[MAX_RUNS]) {
+    if (!mask->full) return bit_runs(mask->any, mask->words * 64, runs);
+    runs[0] = (Run){0, mask->words * 64};
     return 1;
 }
 

@@ -30,12 +30,14 @@ typedef struct {
     const float *q[MR];
     int64_t cursor[MR], stop[MR]; /* remaining intervals of each row */
     int64_t next_key;             /* start of the next key block, or NO_KEY */
+    int64_t last_key;             /* the keys from here on are masked */
     float m[MR], l[MR];
     const float *bias[MAX_TERMS][MR]; /* the rows of each term of the bias */
 } RowGroup;
 
 typedef struct {
     RowGroup groups[ROW_GROUPS];
+    PrefetchQueue queue;
     BitMask mask;
     Run runs[MAX_RUNS];
     uint64_t keep[MR][BLOCK_WORDS]; /* dropout: bit per cell that is kept */
@@ -93,7 +95,7 @@ INLINE int score_block(const ForwardCall *c, const RowGroup *g, int64_t start,
                        ForwardScratch *scratch, short *list, vec row_max[MR], const int level) {
     int count = 0;
     for (int r = 0; r < MR; r++) row_max[r] = broadcast(-INFINITY);
-    for (int panel = 0; panel < PANELS; panel++) {
+    for (int panel = 0; panel < scratch->mask.words * (64 / NR); panel++) {
         int vectors;
         const int offset = panel * NR + first_vector(&scratch->mask, panel, &vectors) * W;
         if (vectors == NV)
@@ -101,6 +103,7 @@ INLINE int score_block(const ForwardCall *c, const RowGroup *g, int64_t start,
         else if (vectors)
             score_vectors(c, g, start, offset, scratch, row_max, 1, level);
         for (int n = 0; n < vectors; n++) list[count++] = (short)(offset + n * W);
+        if (vectors) prefetch_queued(&scratch->queue, PREFETCH_PER_PANEL);
     }
     return count;
 }
@@ -161,7 +164,7 @@ static void draw_keep_bits(const ForwardCall *c, int64_t first_row, int64_t star
     const GqaGroup *group = c->group;
     for (int r = 0; r < MR; r++) {
         int64_t n = first_row + r;
-        for (int w = 0; w < BLOCK_WORDS; w++) {
+        for (int w = 0; w < s->mask.words; w++) {
             if (!s->mask.full && !s->mask.any[w]) continue;
             s->keep[r][w] = keep_bits(&c->dropout, n / group->heads,
                                       group->first_head + n % group->heads, start + w * 64);
@@ -174,7 +177,7 @@ static void check_inf_scores(RowGroup *g, const ForwardScratch *s, const float *
     for (int r = 0; r < MR; r++) {
         if (!(g->m[r] == INFINITY || isnan(m_before[r]))) continue;
         int block_has_nan = 0;
-        for (int j = 0; j < BLOCK_N; j++)
+        for (int j = 0; j < s->mask.words * 64; j++)
             if (s->mask.full || bit_is_set(s->mask.row[r], j))
                 block_has_nan |= isnan(s->p[r * BLOCK_N + j]);
         g->m[r] = max_with_inf(m_before[r], g->l[r], block_has_nan);
@@ -201,8 +204,10 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
     float alpha[MR_PADDED], m_before[MR];
     vec row_max[MR];
     int64_t start = g->next_key, begin = phase_begin();
-    bitmask_build(&args->spans, start, BLOCK_N, g->cursor, g->stop, &s->mask);
+    const int64_t length = min_i64(BLOCK_N, round_up(g->last_key - start, 64));
+    bitmask_build(&args->spans, start, length, g->cursor, g->stop, &s->mask);
     int count = score_block(c, g, start, s, list, row_max, level);
+    prefetch_queued(&s->queue, PREFETCH_QUEUE);
     begin = phase_end(PHASE_SCORES, begin);
     if (exact) memcpy(m_before, g->m, sizeof m_before);
     update_max(g, row_max, alpha);
@@ -212,12 +217,12 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
     begin = phase_end(PHASE_SOFTMAX, begin);
     Operand v = {kv->v + start * kv->v_stride, kv->v_stride, s->runs, 0};
     if (!exact) {
-        v.count = visible_runs(&s->mask, BLOCK_N, s->runs);
+        v.count = visible_runs(&s->mask, s->runs);
         gemm_p_v(s->p, v, alpha, acc, c->width);
     } else {
         for (int r = 0; r < MR; r++) {
-            v.count = s->mask.full ? visible_runs(&s->mask, BLOCK_N, s->runs)
-                                   : bit_runs(s->mask.row[r], s->runs);
+            v.count = s->mask.full ? visible_runs(&s->mask, s->runs)
+                                   : bit_runs(s->mask.row[r], length, s->runs);
             gemm_p_v_row(s->p + r * BLOCK_N, v, alpha + r, acc + r * c->width, c->width);
         }
     }
@@ -268,6 +273,7 @@ static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t 
     const GqaGroup *group = c->group;
     const float *any = NULL;
     g->next_key = NO_KEY;
+    g->last_key = 0;
     for (int r = 0; r < MR; r++) {
         int64_t n = first + (r < count ? r : 0), row = n / group->heads;
         g->q[r] = NULL;
@@ -281,6 +287,7 @@ static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t 
         if (g->cursor[r] == g->stop[r]) continue;
         g->next_key =
             min_i64(g->next_key, args->spans.starts[g->cursor[r]] / c->align * c->align);
+        g->last_key = max_i64(g->last_key, args->spans.stops[g->stop[r] - 1]);
         g->q[r] = tensor_row(&args->q, args->dtype, group->batch,
                              group->first_head + n % group->heads, row);
         if (args->dtype != FLOAT32) {
@@ -293,22 +300,20 @@ static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t 
         if (!g->q[r]) g->q[r] = any;
 }
 
-/* Prefetch q of a row group. */
-INLINE void prefetch_rows(const ForwardCall *c, const RowGroup *g) {
+/* Queue q of a row group. */
+INLINE void queue_rows(const ForwardCall *c, const RowGroup *g, PrefetchQueue *queue) {
     for (int r = 0; r < MR && g->q[r]; r++)
-        prefetch_row((const char *)g->q[r], c->args->head_dim * (int64_t)sizeof(float));
+        prefetch_later(queue, (const char *)g->q[r], c->args->head_dim * (int64_t)sizeof(float), 0);
 }
 
-/* Prefetch the rows of the output that a row group writes, into the L2 cache. */
-INLINE void prefetch_output(const ForwardCall *c, int64_t first, int64_t end) {
+/* Queue the rows of the output that a row group writes. */
+INLINE void queue_output(const ForwardCall *c, int64_t first, int64_t end, PrefetchQueue *queue) {
     const KernelArgs *args = c->args;
-    for (int64_t n = first; n < min_i64(first + MR, end); n++) {
-        const char *row = tensor_row(&args->out, args->dtype, c->group->batch,
-                                     c->group->first_head + n % c->group->heads,
-                                     n / c->group->heads);
-        const int64_t bytes = args->v_head_dim * dtype_size(args->dtype);
-        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
-    }
+    for (int64_t n = first; n < min_i64(first + MR, end); n++)
+        prefetch_later(queue,
+                       tensor_row(&args->out, args->dtype, c->group->batch,
+                                  c->group->first_head + n % c->group->heads, n / c->group->heads),
+                       args->v_head_dim * dtype_size(args->dtype), 1);
 }
 
 /* Write a finished row group; first compute it again if NaN or Inf may have crossed rows. */
@@ -338,6 +343,7 @@ static void forward(const KernelArgs *args, const GqaGroup *group, const PackedK
                      dropout_state(args, group->batch)};
     ForwardStep *step = select_step(args, 0);
     float *acc = s->rest, *converted = acc + BLOCK_M * c.width;
+    s->queue.count = 0;
     for (int64_t block = first_row; block < last_row; block += BLOCK_M) {
         int64_t end = min_i64(block + BLOCK_M, last_row);
         int groups = (int)ceil_div(end - block, MR);
@@ -350,11 +356,11 @@ static void forward(const KernelArgs *args, const GqaGroup *group, const PackedK
             active = 0;
             if (cancelled()) return;
             for (int g = 0; g < groups; g++) {
-                if (first_turn) prefetch_next(args, group, kv, g, groups);
+                if (first_turn) queue_next(args, group, kv, g, groups, &s->queue);
                 if (s->groups[g].next_key == NO_KEY) continue;
                 active = 1;
-                if (g + 1 < groups) prefetch_rows(&c, &s->groups[g + 1]);
-                prefetch_output(&c, block + g * MR, end);
+                if (g + 1 < groups) queue_rows(&c, &s->groups[g + 1], &s->queue);
+                queue_output(&c, block + g * MR, end, &s->queue);
                 step(&c, &s->groups[g], block + g * MR, acc + g * MR * c.width, s);
             }
         }

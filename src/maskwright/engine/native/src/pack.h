@@ -21,28 +21,64 @@ INLINE void prefetch_row(const char *row, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
 }
 
-/* Prefetch into the L2 cache part `part` of `parts` of K and V of the keys that are packed next. */
-static void prefetch_next(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
-                          int64_t part, int64_t parts) {
+/* Rows that are prefetched into the L2 cache during a computation, some at a time: the processor has
+ * few requests for memory under way, and waits if there are more. */
+enum { PREFETCH_QUEUE = 64, PREFETCH_PER_PANEL = 8 };
+
+typedef struct {
+    struct {
+        const char *row;
+        int32_t bytes, write;
+    } queued[PREFETCH_QUEUE];
+    int count;
+} PrefetchQueue;
+
+INLINE void prefetch_later(PrefetchQueue *q, const char *row, int64_t bytes, int write) {
+    if (q->count == PREFETCH_QUEUE) return;
+    q->queued[q->count].row = row;
+    q->queued[q->count].bytes = (int32_t)bytes;
+    q->queued[q->count++].write = write;
+}
+
+/* Prefetch the `count` rows that were queued last. */
+INLINE void prefetch_queued(PrefetchQueue *q, int count) {
+    for (; count > 0 && q->count > 0; count--) {
+        q->count--;
+        const char *row = q->queued[q->count].row;
+        const int32_t bytes = q->queued[q->count].bytes;
+        if (q->queued[q->count].write)
+            for (int32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
+        else
+            for (int32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+    }
+}
+
+/* Queue part `part` of `parts` of K and V of the keys that are packed next. */
+INLINE void queue_next(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+                       int64_t part, int64_t parts, PrefetchQueue *queue) {
     const int64_t count = kv->next_last - kv->next_first, size = dtype_size(args->dtype);
     for (int64_t key = kv->next_first + count * part / parts;
          key < kv->next_first + count * (part + 1) / parts; key++) {
-        const char *k = tensor_row(&args->k, args->dtype, group->batch, group->kv_head, key);
-        const char *v = tensor_row(&args->v, args->dtype, group->batch, group->kv_head, key);
-        for (int64_t at = 0; at < args->head_dim * size; at += 64) __builtin_prefetch(k + at, 0, 2);
-        for (int64_t at = 0; at < args->v_head_dim * size; at += 64) __builtin_prefetch(v + at, 0, 2);
+        prefetch_later(queue, tensor_row(&args->k, args->dtype, group->batch, group->kv_head, key),
+                       args->head_dim * size, 0);
+        prefetch_later(queue, tensor_row(&args->v, args->dtype, group->batch, group->kv_head, key),
+                       args->v_head_dim * size, 0);
     }
 }
 
 enum { PREFETCH_ROWS = 6 }; /* distance of the rows that are prefetched */
 
-/* panel[d * NR + r] = rows[r][d] * factor for W rows. */
-INLINE void interleave(const float *const rows[W], int64_t dim, float factor, float *panel) {
+/* panel[d * NR + r] = rows[r][d] * factor for W rows. Meanwhile the rows after them, `ahead` bytes
+ * further, are prefetched where the cache has lines that are not needed any more. */
+INLINE void interleave(const float *const rows[W], int64_t dim, float factor, int64_t ahead,
+                       float *panel) {
     int64_t d = 0;
     for (; d + W <= dim; d += W) {
         vec x[W];
 #pragma GCC unroll 16
         for (int r = 0; r < W; r++) x[r] = load(rows[r] + d) * factor;
+        for (int r = 0; ahead && r < W; r++)
+            __builtin_prefetch((const char *)(rows[r] + d) + ahead);
         transpose(x);
 #pragma GCC unroll 16
         for (int r = 0; r < W; r++) store(panel + (d + r) * NR, x[r]);
@@ -67,7 +103,7 @@ static void pack_panel(const PackSource *s, int64_t first, float factor, float *
         for (int r = 0; r < W; r++) {
             int64_t key = first + part * W + r;
             rows[r] = zeros;
-            if (key + W < s->kv_len)
+            if (s->dtype != FLOAT32 && key + W < s->kv_len)
                 prefetch_row(tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key + W),
                              s->dim * dtype_size(s->dtype));
             if (key >= s->kv_len || !bit_is_set(s->visible, key)) continue;
@@ -79,7 +115,9 @@ static void pack_panel(const PackSource *s, int64_t first, float factor, float *
                 rows[r] = converted[r];
             }
         }
-        interleave(rows, s->dim, factor, panel + part * W);
+        const int in_place = s->dtype == FLOAT32 && first + (part + 2) * W <= s->kv_len;
+        interleave(rows, s->dim, factor, in_place ? s->tensor->row_stride * W * 4 : 0,
+                   panel + part * W);
     }
 }
 

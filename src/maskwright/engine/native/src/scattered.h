@@ -17,7 +17,7 @@
 #include "softmax.h"
 #include "threads.h"
 
-enum { SCATTERED_ROWS = 4, SCATTERED_KEYS = BLOCK_N };
+enum { SCATTERED_ROWS = 4, SCATTERED_KEYS = BLOCK_N, PREFETCH_PER_VECTOR = 2 };
 
 /* The keys of a row that are left. */
 typedef struct {
@@ -29,16 +29,20 @@ INLINE KeyCursor key_cursor(const Spans *spans, int64_t span, int64_t stop) {
     return (KeyCursor){span, stop, span < stop ? spans->starts[span] : 0};
 }
 
-/* Up to SCATTERED_KEYS next keys of a row; the last is repeated up to a multiple of W. */
+/* Up to SCATTERED_KEYS next keys of a row; the last is repeated up to a multiple of W. `index` has
+ * space for W more. */
 static int64_t next_keys(const Spans *spans, KeyCursor *c, int32_t *index) {
+    const ivec lane = LANES;
     int64_t count = 0;
     while (c->span < c->stop && count < SCATTERED_KEYS) {
         const int64_t end = min_i64(spans->stops[c->span], c->key + SCATTERED_KEYS - count);
-        while (c->key < end) index[count++] = (int32_t)c->key++;
-        if (c->key == spans->stops[c->span] && ++c->span < c->stop)
-            c->key = spans->starts[c->span];
+        for (int64_t key = c->key; key < end; key += W)
+            store_int(index + count + (key - c->key), lane + (int32_t)key);
+        count += end - c->key;
+        c->key = end;
+        if (end == spans->stops[c->span] && ++c->span < c->stop) c->key = spans->starts[c->span];
     }
-    for (int64_t i = count; i < round_up(count, W); i++) index[i] = index[count - 1];
+    if (count) store_int(index + count, (ivec){0} + index[count - 1]);
     return count;
 }
 
@@ -124,6 +128,7 @@ typedef struct {
 
 typedef struct {
     ScatteredRow rows[SCATTERED_ROWS];
+    PrefetchQueue queue;
 } ScatteredScratch;
 
 static size_t scattered_scratch(const KernelArgs *args) {
@@ -152,7 +157,7 @@ static void scattered_softmax(ScatteredRow *row) {
         store(row->p + i, x[0]);
         store(row->p + i + W, x[1]);
     }
-    row->alpha = before == now ? 1.0f : exp2f(before - now);
+    row->alpha = before == now ? 1.0f : before == -INFINITY ? 0.0f : exp2f(before - now);
     row->l = row->l * row->alpha + reduce_sum(sum);
     row->m = now;
 }
@@ -164,9 +169,12 @@ INLINE void scattered_step(ScatteredScratch *s, int rows, const PackedKV *kv, in
     for (int r = 0; r < rows; r++) most = max_i64(most, s->rows[r].count);
     for (int64_t i = 0; i < most; i += W)
         for (int r = 0; r < rows; r++)
-            if (i < s->rows[r].count)
+            if (i < s->rows[r].count) {
                 store(s->rows[r].p + i, dot_rows(s->rows[r].q, kv->panels, k_stride,
                                                  s->rows[r].index + i, k_nv));
+                prefetch_queued(&s->queue, PREFETCH_PER_VECTOR);
+            }
+    prefetch_queued(&s->queue, PREFETCH_QUEUE);
     for (int r = 0; r < rows; r++) {
         ScatteredRow *row = &s->rows[r];
         if (!row->count) continue;
@@ -185,14 +193,14 @@ typedef void ScatteredStep(ScatteredScratch *s, int rows, const PackedKV *kv, in
 
 static NOINLINE void scattered_step_4(ScatteredScratch *s, int rows, const PackedKV *kv,
                                       int64_t k_stride, int k_nv, int v_nv) {
-    (void)k_nv, (void)v_nv;
-    scattered_step(s, rows, kv, k_stride, 4, 4);
+    (void)k_stride, (void)k_nv, (void)v_nv;
+    scattered_step(s, rows, kv, 4 * W, 4, 4);
 }
 
 static NOINLINE void scattered_step_8(ScatteredScratch *s, int rows, const PackedKV *kv,
                                       int64_t k_stride, int k_nv, int v_nv) {
-    (void)k_nv, (void)v_nv;
-    scattered_step(s, rows, kv, k_stride, 8, 8);
+    (void)k_stride, (void)k_nv, (void)v_nv;
+    scattered_step(s, rows, kv, 8 * W, 8, 8);
 }
 
 static NOINLINE void scattered_step_any(ScatteredScratch *s, int rows, const PackedKV *kv,
@@ -210,12 +218,13 @@ static void scattered_forward(const KernelArgs *args, const GqaGroup *group, con
     ScatteredStep *step = k_nv == 4 && v_nv == 4   ? scattered_step_4
                           : k_nv == 8 && v_nv == 8 ? scattered_step_8
                                                    : scattered_step_any;
+    s->queue.count = 0;
     for (int64_t first = first_row; first < last_row; first += SCATTERED_ROWS) {
         const int rows = (int)min_i64(SCATTERED_ROWS, last_row - first);
         if (cancelled()) return;
         int64_t begin = phase_begin();
-        prefetch_next(args, group, kv, (first - first_row) / SCATTERED_ROWS,
-                      ceil_div(last_row - first_row, SCATTERED_ROWS));
+        queue_next(args, group, kv, (first - first_row) / SCATTERED_ROWS,
+                   ceil_div(last_row - first_row, SCATTERED_ROWS), &s->queue);
         int64_t left = 0;
         for (int r = 0; r < rows; r++) {
             ScatteredRow *row = &s->rows[r];
@@ -228,14 +237,18 @@ static void scattered_forward(const KernelArgs *args, const GqaGroup *group, con
             if (row->cursor.span == row->cursor.stop) continue;
             left = 1;
             if (n + PREFETCH_ROWS < args->q_len)
-                prefetch_row(tensor_row(&args->q, args->dtype, group->batch, head,
-                                        n + PREFETCH_ROWS),
-                             args->head_dim * dtype_size(args->dtype));
-            prefetch_row(tensor_row(&args->out, args->dtype, group->batch, head, n),
-                         args->v_head_dim * dtype_size(args->dtype));
-            read_padded(row->q, tensor_row(&args->q, args->dtype, group->batch, head, n),
-                        args->dtype, args->head_dim, k_stride);
-            for (int64_t d = 0; d < k_stride; d += W) store(row->q + d, load(row->q + d) * factor);
+                prefetch_later(&s->queue,
+                               tensor_row(&args->q, args->dtype, group->batch, head,
+                                          n + PREFETCH_ROWS),
+                               args->head_dim * dtype_size(args->dtype), 0);
+            prefetch_later(&s->queue, tensor_row(&args->out, args->dtype, group->batch, head, n),
+                           args->v_head_dim * dtype_size(args->dtype), 1);
+            const float *q = tensor_row(&args->q, args->dtype, group->batch, head, n);
+            if (args->dtype != FLOAT32 || args->head_dim != k_stride) {
+                read_padded(row->q, q, args->dtype, args->head_dim, k_stride);
+                q = row->q;
+            }
+            for (int64_t d = 0; d < k_stride; d += W) store(row->q + d, load(q + d) * factor);
         }
         while (left) {
             left = 0;

@@ -17,12 +17,14 @@ typedef int32_t ivec __attribute__((vector_size(4 * W), may_alias));
 typedef uint32_t uvec __attribute__((vector_size(4 * W), may_alias));
 typedef uint64_t u64vec __attribute__((vector_size(4 * W), may_alias));
 typedef vec unaligned_vec __attribute__((aligned(4)));
+typedef ivec unaligned_ivec __attribute__((aligned(4)));
 
 #define INLINE static inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 
 INLINE vec load(const float *p) { return *(const unaligned_vec *)p; }
 INLINE void store(float *p, vec x) { *(unaligned_vec *)p = x; }
+INLINE void store_int(int32_t *p, ivec x) { *(unaligned_ivec *)p = x; }
 INLINE vec broadcast(float x) { return x - (vec){0}; }
 
 #define FOUR_BITS(x) (x), (x) * 2, (x) * 4, (x) * 8
@@ -32,6 +34,15 @@ INLINE vec broadcast(float x) { return x - (vec){0}; }
 #define LANE_BITS {FOUR_BITS(1), FOUR_BITS(16)}
 #else
 #define LANE_BITS {FOUR_BITS(1), FOUR_BITS(16), FOUR_BITS(256), FOUR_BITS(4096)}
+#endif
+
+/* The numbers of the lanes. */
+#if W == 4
+#define LANES {0, 1, 2, 3}
+#elif W == 8
+#define LANES {0, 1, 2, 3, 4, 5, 6, 7}
+#else
+#define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 #endif
 
 /* Lanes of `yes` where the mask is all ones, of `no` where it is 0. */
