@@ -103,7 +103,7 @@ INLINE int score_block(const ForwardCall *c, const RowGroup *g, int64_t start,
         else if (vectors)
             score_vectors(c, g, start, offset, scratch, row_max, 1, level);
         for (int n = 0; n < vectors; n++) list[count++] = (short)(offset + n * W);
-        if (vectors) prefetch_queued(&scratch->queue, PREFETCH_PER_PANEL);
+        if (vectors) prefetch_queued(&scratch->queue, PREFETCH_AT_ONCE);
     }
     return count;
 }
@@ -186,8 +186,13 @@ static void check_inf_scores(RowGroup *g, const ForwardScratch *s, const float *
 
 /* acc = acc * alpha + P V, for MR rows and for one. */
 static NOINLINE void gemm_p_v(const float *p, Operand v, const float *alpha, float *acc,
-                              int64_t width) {
-    gemm_pv(MR, NV, BLOCK_N, p, v, alpha, acc, width);
+                              int64_t width, PrefetchQueue *queue) {
+    int64_t c = 0;
+    for (; c + NV * W <= width; c += NV * W) {
+        gemm_pv_tile(MR, NV, BLOCK_N, p, v, c, alpha, acc, width);
+        prefetch_queued(queue, PREFETCH_AT_ONCE);
+    }
+    for (; c < width; c += W) gemm_pv_tile(MR, 1, BLOCK_N, p, v, c, alpha, acc, width);
 }
 
 static NOINLINE void gemm_p_v_row(const float *p, Operand v, const float *alpha, float *acc,
@@ -207,18 +212,19 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
     const int64_t length = min_i64(BLOCK_N, round_up(g->last_key - start, 64));
     bitmask_build(&args->spans, start, length, g->cursor, g->stop, &s->mask);
     int count = score_block(c, g, start, s, list, row_max, level);
-    prefetch_queued(&s->queue, PREFETCH_QUEUE);
+    prefetch_queued(&s->queue, PREFETCH_AT_ONCE);
     begin = phase_end(PHASE_SCORES, begin);
     if (exact) memcpy(m_before, g->m, sizeof m_before);
     update_max(g, row_max, alpha);
     if (exact) check_inf_scores(g, s, m_before);
     if (dropout) draw_keep_bits(c, first_row, start, s);
     exp_rows(g, s, list, count, alpha, dropout);
+    prefetch_queued(&s->queue, PREFETCH_AT_ONCE);
     begin = phase_end(PHASE_SOFTMAX, begin);
     Operand v = {kv->v + start * kv->v_stride, kv->v_stride, s->runs, 0};
     if (!exact) {
         v.count = visible_runs(&s->mask, s->runs);
-        gemm_p_v(s->p, v, alpha, acc, c->width);
+        gemm_p_v(s->p, v, alpha, acc, c->width, &s->queue);
     } else {
         for (int r = 0; r < MR; r++) {
             v.count = s->mask.full ? visible_runs(&s->mask, s->runs)
@@ -226,6 +232,7 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
             gemm_p_v_row(s->p + r * BLOCK_N, v, alpha + r, acc + r * c->width, c->width);
         }
     }
+    prefetch_queued(&s->queue, PREFETCH_QUEUE);
     phase_end(PHASE_PV, begin);
     g->next_key = s->mask.next == NO_KEY ? NO_KEY : s->mask.next / c->align * c->align;
 }

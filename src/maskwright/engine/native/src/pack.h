@@ -23,7 +23,7 @@ INLINE void prefetch_row(const char *row, int64_t bytes) {
 
 /* Rows that are prefetched into the L2 cache during a computation, some at a time: the processor has
  * few requests for memory under way, and waits if there are more. */
-enum { PREFETCH_QUEUE = 64, PREFETCH_PER_PANEL = 8 };
+enum { PREFETCH_QUEUE = 64, PREFETCH_AT_ONCE = 4 };
 
 typedef struct {
     struct {
