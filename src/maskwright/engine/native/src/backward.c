@@ -22,15 +22,27 @@ static void open_unit(const Backward *b, int64_t unit, char *memory, BackwardUni
     b->isa->backward_unit(b->args, unit / b->args->kv_heads, unit % b->args->kv_heads, memory, u);
 }
 
+/* A row block is prepared before its first key block and written after its last one: between them
+ * it stays in the cache if the mask is narrow. */
 static void whole_unit_item(void *context, int64_t unit, void *scratch) {
     const Backward *b = context;
     BackwardUnit u;
     open_unit(b, unit, (char *)scratch + b->scratch_size, &u);
     find_visible(b->args, unit, u.visible);
-    b->isa->backward_prepare(b->args, &u, 0, u.row_blocks);
-    for (int64_t block = 0; block < u.kv_blocks && !cancelled(); block++)
+    b->isa->backward_tiles(b->args, &u, 0, u.row_blocks);
+    for (int64_t n = 0; n < u.row_blocks; n++) {
+        if (next_tile(&u, n, 0) < u.kv_blocks) continue;
+        b->isa->backward_prepare(b->args, &u, n, n + 1);
+        b->isa->backward_write_dq(b->args, &u, n, n + 1);
+    }
+    for (int64_t block = 0; block < u.kv_blocks && !cancelled(); block++) {
+        for (int64_t n = 0; n < u.row_blocks; n++)
+            if (next_tile(&u, n, 0) == block) b->isa->backward_prepare(b->args, &u, n, n + 1);
         b->isa->backward_kv_block(b->args, &u, block, scratch);
-    b->isa->backward_write_dq(b->args, &u, 0, u.row_blocks);
+        for (int64_t n = 0; n < u.row_blocks; n++)
+            if (next_tile(&u, n, block) == block && next_tile(&u, n, block + 1) == u.kv_blocks)
+                b->isa->backward_write_dq(b->args, &u, n, n + 1);
+    }
 }
 
 /* The first item of a unit finds its visible keys, the others prepare rows. */
@@ -39,11 +51,14 @@ static void prepare_item(void *context, int64_t item, void *scratch) {
     BackwardUnit *u = &b->wave[item / (b->row_items + 1)];
     int64_t n = item % (b->row_items + 1) - 1;
     (void)scratch;
-    if (n < 0)
+    if (n < 0) {
         find_visible(b->args, u->batch * b->args->kv_heads + u->kv_head, u->visible);
-    else
-        b->isa->backward_prepare(b->args, u, n * ROW_BLOCKS_PER_ITEM,
-                                 min_i64((n + 1) * ROW_BLOCKS_PER_ITEM, u->row_blocks));
+    } else {
+        const int64_t first = n * ROW_BLOCKS_PER_ITEM;
+        const int64_t last = min_i64(first + ROW_BLOCKS_PER_ITEM, u->row_blocks);
+        b->isa->backward_tiles(b->args, u, first, last);
+        b->isa->backward_prepare(b->args, u, first, last);
+    }
 }
 
 /* The next key block of the thread's own units; then of the others. Threads that share no unit do

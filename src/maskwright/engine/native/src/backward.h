@@ -220,25 +220,28 @@ static void flag_rows(BackwardUnit *u, int64_t block, int64_t count) {
                                     has_nonfinite(u->dout + n * u->dv, u->dv));
 }
 
-/* The first key block from `from` on with a visible cell; kv_blocks if there is none. */
-INLINE int64_t next_tile(const BackwardUnit *u, int64_t row_block, int64_t from) {
-    const uint64_t *words = u->tiles + row_block * u->tile_words;
-    while (from < u->kv_blocks) {
-        uint64_t left = words[from / 64] >> (from % 64);
-        if (left) return from + __builtin_ctzll(left);
-        from = (from / 64 + 1) * 64;
+/* Find the key blocks of some row blocks. */
+static void backward_tiles(const KernelArgs *args, BackwardUnit *u, int64_t first_block,
+                           int64_t last_block) {
+    const Spans *spans = &args->spans;
+    for (int64_t block = first_block; block < last_block; block++) {
+        uint64_t *tiles = u->tiles + block * u->tile_words;
+        const BlockRows b = block_rows(args, u, block);
+        memset(tiles, 0, (size_t)u->tile_words * 8);
+        const int64_t *offsets = b.group.offsets;
+        for (int64_t i = offsets[query_row(&b, 0)]; i < offsets[query_row(&b, b.count - 1) + 1]; i++)
+            set_bits(tiles, spans->starts[i] / BWD_BLOCK_N, (spans->stops[i] - 1) / BWD_BLOCK_N + 1);
+        atomic_store_explicit(&u->next_kv_block[block], (int32_t)next_tile(u, block, 0),
+                              memory_order_relaxed);
     }
-    return u->kv_blocks;
 }
 
 static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t first_block,
                              int64_t last_block) {
     const int64_t begin = phase_begin();
     for (int64_t block = first_block; block < last_block; block++) {
-        uint64_t *tiles = u->tiles + block * u->tile_words;
         const BlockRows b = block_rows(args, u, block);
         const int64_t first = block * BWD_BLOCK_M;
-        memset(tiles, 0, (size_t)u->tile_words * 8);
         const int64_t padded = round_up(b.count, MR); /* row groups of padding only are skipped */
         memset(u->dq + first * u->d, 0, (size_t)(padded * u->d) * 4);
         memset(u->row_flags + first, 0, BWD_BLOCK_M);
@@ -252,13 +255,8 @@ static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t fi
             prefetch_block_row(args, u, &b, r + PREFETCH_ROWS);
             nonfinite +=
                 prepare_row(args, u, n, b.group.offsets, query_head(&b, r), query_row(&b, r));
-            for (int64_t i = u->span[n]; i < u->span_stop[n]; i++)
-                set_bits(tiles, args->spans.starts[i] / BWD_BLOCK_N,
-                         (args->spans.stops[i] - 1) / BWD_BLOCK_N + 1);
         }
         if (any_nonzero(nonfinite)) flag_rows(u, block, b.count);
-        atomic_store_explicit(&u->next_kv_block[block], (int32_t)next_tile(u, block, 0),
-                              memory_order_relaxed);
     }
     phase_end(PHASE_PREPARE, begin);
 }

@@ -46,6 +46,17 @@ typedef struct {
     _Atomic int64_t next_merge;     /* the key block whose gradients of shared values are added next */
 } BackwardUnit;
 
+/* The first key block from `from` on with a visible cell of a row block; kv_blocks if there is none. */
+static inline int64_t next_tile(const BackwardUnit *u, int64_t row_block, int64_t from) {
+    const uint64_t *words = u->tiles + row_block * u->tile_words;
+    while (from < u->kv_blocks) {
+        uint64_t left = words[from / 64] >> (from % 64);
+        if (left) return from + __builtin_ctzll(left);
+        from = (from / 64 + 1) * 64;
+    }
+    return u->kv_blocks;
+}
+
 typedef struct {
     const char *name;
     int64_t panel_keys; /* keys of a panel */
@@ -72,6 +83,8 @@ typedef struct {
     void (*backward_unit)(const KernelArgs *args, int64_t batch, int64_t kv_head, char *memory,
                           BackwardUnit *unit);
     size_t (*backward_scratch)(const KernelArgs *args);
+    void (*backward_tiles)(const KernelArgs *args, BackwardUnit *unit, int64_t first_block,
+                           int64_t last_block);
     void (*backward_prepare)(const KernelArgs *args, BackwardUnit *unit, int64_t first_block,
                              int64_t last_block);
     void (*backward_kv_block)(const KernelArgs *args, BackwardUnit *unit, int64_t kv_block,

@@ -41,6 +41,7 @@ const Isa ISA = {
     .backward_unit_size = backward_unit_size,
     .backward_unit = backward_unit,
     .backward_scratch = backward_scratch,
+    .backward_tiles = backward_tiles,
     .backward_prepare = backward_prepare,
     .backward_kv_block = backward_kv_block,
     .backward_write_dq = backward_write_dq,
