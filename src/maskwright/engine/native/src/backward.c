@@ -36,8 +36,14 @@ static void whole_unit_item(void *context, int64_t unit, void *scratch) {
         b->isa->backward_write_dq(b->args, &u, n, n + 1);
     }
     for (int64_t block = 0; block < u.kv_blocks && !cancelled(); block++) {
-        for (int64_t n = 0; n < u.row_blocks; n++)
-            if (next_tile(&u, n, 0) == block) b->isa->backward_prepare(b->args, &u, n, n + 1);
+        u.next_first = u.next_last = 0;
+        for (int64_t n = 0; n < u.row_blocks; n++) {
+            const int64_t first = next_tile(&u, n, 0);
+            if (first == block) b->isa->backward_prepare(b->args, &u, n, n + 1);
+            if (first != block + 1) continue;
+            if (!u.next_last) u.next_first = n;
+            u.next_last = n + 1;
+        }
         b->isa->backward_kv_block(b->args, &u, block, scratch);
         for (int64_t n = 0; n < u.row_blocks; n++)
             if (next_tile(&u, n, block) == block && next_tile(&u, n, block + 1) == u.kv_blocks)

@@ -38,6 +38,15 @@ enum {
     SPINS_BEFORE_YIELD = 200,
 };
 
+/* What is prefetched while a key block is computed, a little per panel: the rows and keys that are
+ * read next, and the gradients that the block writes. */
+typedef struct {
+    int64_t row, last_row; /* of the row blocks that are prepared next */
+    int64_t key, last_key; /* of the block, and of the next one */
+    float rows, keys;      /* how many are due */
+    float rows_per_panel, keys_per_panel;
+} Ahead;
+
 typedef struct {
     const KernelArgs *args;
     BackwardUnit *unit;
@@ -56,6 +65,7 @@ typedef struct {
     uint64_t keep[MR][BWD_WORDS];
     BitMask mask;
     Run runs[MAX_RUNS], kept_runs[MAX_RUNS];
+    Ahead ahead;
 } BackwardScratch;
 
 /* The next `bytes` of memory, of which *used are taken; NULL if only the size is wanted. */
@@ -106,6 +116,7 @@ static void backward_unit(const KernelArgs *args, int64_t batch, int64_t kv_head
     unit->kv_head = kv_head;
     unit->next_item = 0;
     unit->next_merge = 0;
+    unit->next_first = unit->next_last = 0;
 }
 
 static int64_t layout_scratch(const KernelArgs *args, char *memory, BackwardScratch *s) {
@@ -210,6 +221,35 @@ INLINE void prefetch_block_row(const KernelArgs *args, const BackwardUnit *u, co
     prefetch_row(tensor_row(&args->q, args->dtype, u->batch, head, row), args->head_dim * size);
     prefetch_row(tensor_row(&args->dout, args->dtype, u->batch, head, row), args->v_head_dim * size);
     prefetch_row(tensor_row(&args->out, args->dtype, u->batch, head, row), args->v_head_dim * size);
+}
+
+/* Prefetch a row of a tensor into the L2 cache. */
+#define PREFETCH_L2(tensor, batch, head, row, dim, write)                                        \
+    do {                                                                                         \
+        const char *at_ = tensor_row(tensor, args->dtype, batch, head, row);                     \
+        for (int64_t i_ = 0; i_ < (dim) * dtype_size(args->dtype); i_ += 64)                     \
+            __builtin_prefetch(at_ + i_, write, 2);                                              \
+    } while (0)
+
+static NOINLINE void prefetch_ahead(const KernelArgs *args, const BackwardUnit *u, Ahead *a) {
+    a->rows += a->rows_per_panel;
+    a->keys += a->keys_per_panel;
+    for (; a->rows >= 1.0f && a->row < a->last_row; a->rows -= 1.0f, a->row++) {
+        const BlockRows b = block_rows(args, u, a->row / BWD_BLOCK_M);
+        const int64_t r = a->row % BWD_BLOCK_M, head = query_head(&b, r), row = query_row(&b, r);
+        if (r >= b.count) continue;
+        PREFETCH_L2(&args->q, u->batch, head, row, args->head_dim, 0);
+        PREFETCH_L2(&args->dout, u->batch, head, row, args->v_head_dim, 0);
+        PREFETCH_L2(&args->out, u->batch, head, row, args->v_head_dim, 0);
+    }
+    for (; a->keys >= 1.0f && a->key < a->last_key; a->keys -= 1.0f, a->key++) {
+        const int64_t next = a->key + BWD_BLOCK_N;
+        PREFETCH_L2(&args->dk, u->batch, u->kv_head, a->key, args->head_dim, 1);
+        PREFETCH_L2(&args->dv, u->batch, u->kv_head, a->key, args->v_head_dim, 1);
+        if (next >= args->kv_len) continue;
+        PREFETCH_L2(&args->k, u->batch, u->kv_head, next, args->head_dim, 0);
+        PREFETCH_L2(&args->v, u->batch, u->kv_head, next, args->v_head_dim, 0);
+    }
 }
 
 /* Flag the rows of a row block whose q or dO holds NaN or Inf. */
@@ -549,6 +589,7 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
             int vectors;
             const int offset = panel * NR + first_vector(&s->mask, panel, &vectors) * W;
             if (!vectors) continue;
+            prefetch_ahead(s->args, u, &s->ahead);
             s->vectors[g] |= (((uint64_t)1 << vectors) - 1) << (offset / W);
             if (vectors == NV)
                 compute_ds(s, first, offset, start + offset, p, ds, NV, dropout, level);
@@ -637,6 +678,23 @@ static void merge_shared_gradients(BackwardScratch *s, int64_t kv_block) {
     atomic_store_explicit(&u->next_merge, kv_block + 1, memory_order_release);
 }
 
+/* Divide what is prefetched among the panels of the key block; about half of them are visited. */
+static void plan_ahead(BackwardScratch *s, int64_t kv_block) {
+    const BackwardUnit *u = s->unit;
+    Ahead *a = &s->ahead;
+    int64_t tiles = 1;
+    for (int64_t block = 0; block < u->row_blocks; block++)
+        tiles += bit_is_set(u->tiles + block * u->tile_words, kv_block);
+    const float panels = 0.5f * (float)(tiles * BWD_GROUPS * BWD_PANELS);
+    a->row = u->next_first * BWD_BLOCK_M;
+    a->last_row = u->next_last * BWD_BLOCK_M;
+    a->key = kv_block * BWD_BLOCK_N;
+    a->last_key = min_i64(a->key + BWD_BLOCK_N, s->args->kv_len);
+    a->rows = a->keys = 0.0f;
+    a->rows_per_panel = (float)(a->last_row - a->row) / panels;
+    a->keys_per_panel = (float)(a->last_key - a->key) / panels;
+}
+
 static void backward_kv_block(const KernelArgs *args, BackwardUnit *u, int64_t kv_block,
                               void *scratch) {
     BackwardScratch *s = scratch;
@@ -652,6 +710,7 @@ static void backward_kv_block(const KernelArgs *args, BackwardUnit *u, int64_t k
     load_keys(s, start);
     phase_end(PHASE_PACK, begin);
     clear_shared_gradients(s, kv_block);
+    plan_ahead(s, kv_block);
     BackwardTile *tile = select_tile(args);
     for (int64_t block = 0; block < u->row_blocks; block++) {
         if (!bit_is_set(u->tiles + block * u->tile_words, kv_block)) continue;

@@ -42,6 +42,7 @@ typedef struct {
     int64_t tile_words;
     _Atomic int32_t *next_kv_block; /* [row_blocks]: the key block whose dQ is to be added next */
     uint64_t *visible;              /* bit per key: some row attends to it */
+    int64_t next_first, next_last;  /* row blocks that are prepared next: they are prefetched */
     _Atomic int64_t next_item;      /* the next key block to be started */
     _Atomic int64_t next_merge;     /* the key block whose gradients of shared values are added next */
 } BackwardUnit;
