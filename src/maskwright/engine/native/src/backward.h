@@ -305,10 +305,15 @@ static void backward_write_dq(const KernelArgs *args, const BackwardUnit *u, int
                               int64_t last_block) {
     for (int64_t block = first_block; block < last_block; block++) {
         const BlockRows b = block_rows(args, u, block);
-        for (int64_t r = 0; r < b.count; r++)
+        for (int64_t r = 0; r < b.count; r++) {
+            const int64_t next = r + PREFETCH_ROWS;
+            if (next < b.count)
+                PREFETCH_L2(&args->dq, u->batch, query_head(&b, next), query_row(&b, next),
+                            args->head_dim, 1);
             write_row(&args->dq, args->dtype, u->batch, query_head(&b, r), query_row(&b, r),
                       u->dq + (block * BWD_BLOCK_M + r) * u->d, (float)args->scale,
                       args->head_dim);
+        }
     }
 }
 

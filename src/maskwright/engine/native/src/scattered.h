@@ -362,6 +362,14 @@ static void scattered_backward_rows(const KernelArgs *args, ScatteredBwd *s, con
     int64_t left = 0;
     memset(u->dq, 0, (size_t)(SCATTERED_ROWS * u->d) * 4);
     for (int r = 0; r < rows; r++) {
+        const int64_t next = first + r + PREFETCH_ROWS;
+        const int64_t head = group->first_head + next % group->heads, row = next / group->heads;
+        if (row < args->q_len) {
+            PREFETCH_L2(&args->q, u->batch, head, row, args->head_dim, 0);
+            PREFETCH_L2(&args->dout, u->batch, head, row, args->v_head_dim, 0);
+            PREFETCH_L2(&args->out, u->batch, head, row, args->v_head_dim, 0);
+            PREFETCH_L2(&args->dq, u->batch, head, row, args->head_dim, 1);
+        }
         prepare_row(args, u, r, group->offsets, group->first_head + (first + r) % group->heads,
                     (first + r) / group->heads);
         for (int64_t d = 0; d < u->d; d += W)
@@ -411,6 +419,10 @@ static void scattered_backward(const KernelArgs *args, int64_t unit, void *scrat
     }
     begin = phase_end(PHASE_ROWS, begin);
     for (int64_t key = 0; key < args->kv_len; key++) {
+        if (key + PREFETCH_ROWS < args->kv_len) {
+            PREFETCH_L2(&args->dk, u->batch, u->kv_head, key + PREFETCH_ROWS, args->head_dim, 1);
+            PREFETCH_L2(&args->dv, u->batch, u->kv_head, key + PREFETCH_ROWS, args->v_head_dim, 1);
+        }
         write_row(&args->dk, args->dtype, u->batch, u->kv_head, key, s->dk + key * u->d,
                   (float)args->scale, args->head_dim);
         write_row(&args->dv, args->dtype, u->batch, u->kv_head, key, s->dv + key * u->dv, 1.0f,
