@@ -136,12 +136,24 @@ static size_t scattered_scratch(const KernelArgs *args) {
     return sizeof(ScatteredScratch);
 }
 
-/* m, alpha, P and l of a row whose scores are in p. */
-static void scattered_softmax(ScatteredRow *row) {
-    vec row_max = broadcast(-INFINITY), sum = {0};
-    const int64_t padded = round_up(row->count, 2 * W);
-    for (int64_t i = row->count; i < padded; i++) row->p[i] = -INFINITY;
-    for (int64_t i = 0; i < padded; i += W) row_max = max_vec(row_max, load(row->p + i));
+/* Two vectors of scores from score i on, -inf after the last. */
+INLINE void load_scores(const ScatteredRow *row, int64_t i, vec x[2]) {
+    const int64_t left = row->count - i;
+    x[0] = load(row->p + i);
+    x[1] = load(row->p + i + W);
+    if (left >= 2 * W) return;
+    const ivec lane = LANES;
+    x[0] = blend(lane < (int32_t)left, x[0], broadcast(-INFINITY));
+    x[1] = blend(lane < (int32_t)(left - W), x[1], broadcast(-INFINITY));
+}
+
+/* m and alpha of a row whose scores are in p. */
+INLINE void scattered_max(ScatteredRow *row) {
+    vec x[2], row_max = broadcast(-INFINITY);
+    for (int64_t i = 0; i < row->count; i += 2 * W) {
+        load_scores(row, i, x);
+        row_max = max_vec(row_max, max_vec(x[0], x[1]));
+    }
     float before = row->m, now = reduce_max(row_max);
     now = now > before ? now : before;
     if (now == INFINITY || isnan(before)) {
@@ -149,17 +161,24 @@ static void scattered_softmax(ScatteredRow *row) {
         for (int64_t i = 0; i < row->count; i++) has_nan |= isnan(row->p[i]);
         now = max_with_inf(before, row->l, has_nan);
     }
-    const vec shift = broadcast(softmax_shift(now));
-    for (int64_t i = 0; i < padded; i += 2 * W) {
-        vec x[2] = {load(row->p + i) - shift, load(row->p + i + W) - shift};
+    row->alpha = before == now ? 1.0f : before == -INFINITY ? 0.0f : exp2f(before - now);
+    row->m = now;
+}
+
+/* P and l of a row whose scores are in p. */
+INLINE void scattered_exp(ScatteredRow *row) {
+    vec x[2], sum = {0};
+    const vec shift = broadcast(softmax_shift(row->m));
+    for (int64_t i = 0; i < row->count; i += 2 * W) {
+        load_scores(row, i, x);
+        x[0] -= shift;
+        x[1] -= shift;
         exp2_vec(x, 2);
         sum += x[0] + x[1];
         store(row->p + i, x[0]);
         store(row->p + i + W, x[1]);
     }
-    row->alpha = before == now ? 1.0f : before == -INFINITY ? 0.0f : exp2f(before - now);
     row->l = row->l * row->alpha + reduce_sum(sum);
-    row->m = now;
 }
 
 /* The next keys of some rows. */
@@ -175,10 +194,12 @@ INLINE void scattered_step(ScatteredScratch *s, int rows, const PackedKV *kv, in
                 prefetch_queued(&s->queue, PREFETCH_PER_VECTOR);
             }
     prefetch_queued(&s->queue, PREFETCH_QUEUE);
+    for (int r = 0; r < rows; r++)
+        if (s->rows[r].count) scattered_max(&s->rows[r]);
     for (int r = 0; r < rows; r++) {
         ScatteredRow *row = &s->rows[r];
         if (!row->count) continue;
-        scattered_softmax(row);
+        scattered_exp(row);
         for (int n = 0; row->alpha != 1.0f && n < v_nv; n++)
             store(row->acc + n * W, load(row->acc + n * W) * row->alpha);
     }
