@@ -17,7 +17,7 @@
 #include "softmax.h"
 #include "threads.h"
 
-enum { SCATTERED_ROWS = 4, SCATTERED_KEYS = BLOCK_N, PREFETCH_PER_VECTOR = 2 };
+enum { SCATTERED_ROWS = 4, SCATTERED_KEYS = BLOCK_N };
 
 /* The keys of a row that are left. */
 typedef struct {
@@ -191,9 +191,8 @@ INLINE void scattered_step(ScatteredScratch *s, int rows, const PackedKV *kv, in
             if (i < s->rows[r].count) {
                 store(s->rows[r].p + i, dot_rows(s->rows[r].q, kv->panels, k_stride,
                                                  s->rows[r].index + i, k_nv));
-                prefetch_queued(&s->queue, PREFETCH_PER_VECTOR);
+                prefetch_queued(&s->queue, 1);
             }
-    prefetch_queued(&s->queue, PREFETCH_QUEUE);
     for (int r = 0; r < rows; r++)
         if (s->rows[r].count) scattered_max(&s->rows[r]);
     for (int r = 0; r < rows; r++) {
@@ -204,9 +203,12 @@ INLINE void scattered_step(ScatteredScratch *s, int rows, const PackedKV *kv, in
             store(row->acc + n * W, load(row->acc + n * W) * row->alpha);
     }
     for (int64_t i = 0; i < most; i += W)
-        for (int r = 0; r < rows; r++)
+        for (int r = 0; r < rows; r++) {
             add_rows(s->rows[r].p + i, kv->v, kv->v_stride, s->rows[r].index + i,
                      min_i64(s->rows[r].count - i, W), s->rows[r].acc, v_nv);
+            prefetch_queued(&s->queue, 1);
+        }
+    prefetch_queued(&s->queue, PREFETCH_QUEUE);
 }
 
 typedef void ScatteredStep(ScatteredScratch *s, int rows, const PackedKV *kv, int64_t k_stride,
