@@ -147,7 +147,7 @@ static int64_t scattered_pass(const KernelArgs *args, const Isa *isa, int64_t th
 }
 
 int64_t backward_pass(const KernelArgs *args, const Isa *isa) {
-    if (is_scattered(args)) return scattered_pass(args, isa, num_threads(args));
+    if (is_scattered(args, 1)) return scattered_pass(args, isa, num_threads(args));
     Backward b = {.args = args, .isa = isa, .unit_size = isa->backward_unit_size(args)};
     int64_t threads = num_threads(args);
     b.scratch_size = (size_t)round_up((int64_t)isa->backward_scratch(args), 64);

@@ -25,7 +25,7 @@ static Forward plan_forward(const KernelArgs *args, const Isa *isa) {
     f.pack_items = ceil_div(f.panels, PANELS_PER_ITEM);
     f.row_blocks = ceil_div(args->q_len * group_heads(args), isa->block_m);
     f.v_stride = isa->v_in_place(args) ? 0 : isa->v_width(args);
-    const int scattered = is_scattered(args);
+    const int scattered = is_scattered(args, 0);
     f.pack = scattered ? isa->pack_rows : isa->pack;
     f.rows = scattered ? isa->scattered_forward : isa->forward;
     f.panel_floats =

@@ -68,18 +68,20 @@ typedef struct {
     double tiles, rows;
 } Costs;
 
-#define ROW_CELL_COST 1.5 /* a cell of a row, relative to one of a tile */
-#define ROW_COST 32       /* cells that a row takes beside its own */
+/* Measured: a cell of a row relative to one of a tile, and the cells that a row takes beside its own. */
+#define FORWARD_CELL_COST 1.5
+#define BACKWARD_CELL_COST 1.9
+#define ROW_COST 32
 
 static void add_costs(const Spans *spans, const int64_t *offsets, int64_t first, int64_t count,
-                      int64_t heads, Costs *costs) {
+                      int64_t heads, double cell_cost, Costs *costs) {
     int64_t cursor[SAMPLE_ROWS], stop[SAMPLE_ROWS], panels = 0, keys = 0, last_panel = -1;
     for (int64_t r = 0; r < count; r++) {
         cursor[r] = offsets[first + r];
         stop[r] = min_i64(offsets[first + r + 1], cursor[r] + SAMPLE_INTERVALS);
         int64_t cells = 0;
         for (int64_t i = cursor[r]; i < stop[r]; i++) cells += spans->stops[i] - spans->starts[i];
-        costs->rows += (double)heads * (ROW_COST + 2 * ROW_CELL_COST * (double)cells);
+        costs->rows += (double)heads * (ROW_COST + 2 * cell_cost * (double)cells);
     }
     for (;;) { /* the union of the intervals, from left to right */
         int64_t start = NO_KEY;
@@ -101,7 +103,7 @@ static void add_costs(const Spans *spans, const int64_t *offsets, int64_t first,
     costs->tiles += SAMPLE_ROWS * (double)(panels * SAMPLE_PANEL + keys);
 }
 
-int is_scattered(const KernelArgs *args) {
+int is_scattered(const KernelArgs *args, int backward) {
     const Spans *spans = &args->spans;
     const int64_t planes = spans->batch * spans->heads;
     if (args->dropout.p > 0 || (args->scores && (args->scores->softcap > 0 || args->scores->num_terms)))
@@ -114,7 +116,8 @@ int is_scattered(const KernelArgs *args) {
         const int64_t group = n * (planes * groups) / samples;
         const int64_t first = group % groups * rows;
         add_costs(spans, spans->offsets + group / groups * args->q_len, first,
-                  min_i64(rows, args->q_len - first), heads, &costs);
+                  min_i64(rows, args->q_len - first), heads,
+                  backward ? BACKWARD_CELL_COST : FORWARD_CELL_COST, &costs);
     }
     return costs.rows < costs.tiles;
 }

@@ -49,7 +49,7 @@ size_t visible_size(const KernelArgs *args);
 void find_visible(const KernelArgs *args, int64_t unit, uint64_t *visible);
 
 /* Do neighbouring rows share so few keys that rows are computed one by one (scattered.h)? */
-int is_scattered(const KernelArgs *args);
+int is_scattered(const KernelArgs *args, int backward);
 
 int64_t forward_pass(const KernelArgs *args, const Isa *isa);
 int64_t backward_pass(const KernelArgs *args, const Isa *isa);
