@@ -22,32 +22,47 @@ static void open_unit(const Backward *b, int64_t unit, char *memory, BackwardUni
     b->isa->backward_unit(b->args, unit / b->args->kv_heads, unit % b->args->kv_heads, memory, u);
 }
 
+static int64_t next_kv_block(const BackwardUnit *u, int64_t row_block) {
+    return atomic_load_explicit(&u->next_kv_block[row_block], memory_order_relaxed);
+}
+
+/* Prepare the row blocks whose first key block is `block`, and find those of the next one. */
+static void prepare_rows(const Backward *b, BackwardUnit *u, int64_t block) {
+    u->next_first = u->next_last = 0;
+    for (int64_t n = 0; n < u->row_blocks; n++) {
+        if (u->states[n] != ROWS_UNREAD) continue;
+        const int64_t first = next_kv_block(u, n);
+        if (first == block) {
+            b->isa->backward_prepare(b->args, u, n, n + 1);
+            u->states[n] = ROWS_PREPARED;
+        } else if (first == block + 1) {
+            if (!u->next_last) u->next_first = n;
+            u->next_last = n + 1;
+        }
+    }
+}
+
+/* Write dQ of the row blocks that have no key block left. */
+static void write_rows(const Backward *b, BackwardUnit *u) {
+    for (int64_t n = 0; n < u->row_blocks; n++) {
+        if (u->states[n] != ROWS_PREPARED || next_kv_block(u, n) < u->kv_blocks) continue;
+        b->isa->backward_write_dq(b->args, u, n, n + 1);
+        u->states[n] = ROWS_WRITTEN;
+    }
+}
+
 /* A row block is prepared before its first key block and written after its last one: between them
- * it stays in the cache if the mask is narrow. */
+ * it stays in the cache if the mask is narrow. Row blocks without a visible cell come at the end. */
 static void whole_unit_item(void *context, int64_t unit, void *scratch) {
     const Backward *b = context;
     BackwardUnit u;
     open_unit(b, unit, (char *)scratch + b->scratch_size, &u);
     find_visible(b->args, unit, u.visible);
     b->isa->backward_tiles(b->args, &u, 0, u.row_blocks);
-    for (int64_t n = 0; n < u.row_blocks; n++) {
-        if (next_tile(&u, n, 0) < u.kv_blocks) continue;
-        b->isa->backward_prepare(b->args, &u, n, n + 1);
-        b->isa->backward_write_dq(b->args, &u, n, n + 1);
-    }
-    for (int64_t block = 0; block < u.kv_blocks && !cancelled(); block++) {
-        u.next_first = u.next_last = 0;
-        for (int64_t n = 0; n < u.row_blocks; n++) {
-            const int64_t first = next_tile(&u, n, 0);
-            if (first == block) b->isa->backward_prepare(b->args, &u, n, n + 1);
-            if (first != block + 1) continue;
-            if (!u.next_last) u.next_first = n;
-            u.next_last = n + 1;
-        }
-        b->isa->backward_kv_block(b->args, &u, block, scratch);
-        for (int64_t n = 0; n < u.row_blocks; n++)
-            if (next_tile(&u, n, block) == block && next_tile(&u, n, block + 1) == u.kv_blocks)
-                b->isa->backward_write_dq(b->args, &u, n, n + 1);
+    for (int64_t block = 0; block <= u.kv_blocks && !cancelled(); block++) {
+        prepare_rows(b, &u, block);
+        if (block < u.kv_blocks) b->isa->backward_kv_block(b->args, &u, block, scratch);
+        write_rows(b, &u);
     }
 }
 

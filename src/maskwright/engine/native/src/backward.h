@@ -98,6 +98,7 @@ static int64_t layout_unit(const KernelArgs *args, char *memory, BackwardUnit *u
     u->span_stop = carve(memory, &used, u->rows * 8);
     u->row_flags = carve(memory, &used, u->rows);
     u->block_flags = carve(memory, &used, u->row_blocks);
+    u->states = carve(memory, &used, u->row_blocks);
     u->tiles = carve(memory, &used, u->row_blocks * u->tile_words * 8);
     u->next_kv_block = carve(memory, &used, u->row_blocks * 4);
     u->visible = carve(memory, &used, (int64_t)visible_size(args));
@@ -223,32 +224,44 @@ INLINE void prefetch_block_row(const KernelArgs *args, const BackwardUnit *u, co
     prefetch_row(tensor_row(&args->out, args->dtype, u->batch, head, row), args->v_head_dim * size);
 }
 
-/* Prefetch a row of a tensor into the L2 cache. */
-#define PREFETCH_L2(tensor, batch, head, row, dim, write)                                        \
-    do {                                                                                         \
-        const char *at_ = tensor_row(tensor, args->dtype, batch, head, row);                     \
-        for (int64_t i_ = 0; i_ < (dim) * dtype_size(args->dtype); i_ += 64)                     \
-            __builtin_prefetch(at_ + i_, write, 2);                                              \
-    } while (0)
+/* Prefetch into the L2 cache what prepare_row reads of row r of a block. */
+INLINE void prefetch_block_row_l2(const KernelArgs *args, const BackwardUnit *u, const BlockRows *b,
+                                  int64_t r) {
+    const int64_t size = dtype_size(args->dtype), head = query_head(b, r), row = query_row(b, r);
+    prefetch_read(tensor_row(&args->q, args->dtype, u->batch, head, row), args->head_dim * size);
+    prefetch_read(tensor_row(&args->dout, args->dtype, u->batch, head, row), args->v_head_dim * size);
+    prefetch_read(tensor_row(&args->out, args->dtype, u->batch, head, row), args->v_head_dim * size);
+}
+
+/* Prefetch dK and dV of a key, which are written. */
+INLINE void prefetch_dk_dv(const KernelArgs *args, const BackwardUnit *u, int64_t key) {
+    const int64_t size = dtype_size(args->dtype), head = u->kv_head;
+    prefetch_write(tensor_row(&args->dk, args->dtype, u->batch, head, key), args->head_dim * size);
+    prefetch_write(tensor_row(&args->dv, args->dtype, u->batch, head, key), args->v_head_dim * size);
+}
+
+/* Prefetch dQ of a row, which is written. */
+INLINE void prefetch_dq(const KernelArgs *args, const BackwardUnit *u, int64_t head, int64_t row) {
+    prefetch_write(tensor_row(&args->dq, args->dtype, u->batch, head, row),
+                   args->head_dim * dtype_size(args->dtype));
+}
 
 static NOINLINE void prefetch_ahead(const KernelArgs *args, const BackwardUnit *u, Ahead *a) {
+    const int64_t size = dtype_size(args->dtype);
     a->rows += a->rows_per_panel;
     a->keys += a->keys_per_panel;
     for (; a->rows >= 1.0f && a->row < a->last_row; a->rows -= 1.0f, a->row++) {
         const BlockRows b = block_rows(args, u, a->row / BWD_BLOCK_M);
-        const int64_t r = a->row % BWD_BLOCK_M, head = query_head(&b, r), row = query_row(&b, r);
-        if (r >= b.count) continue;
-        PREFETCH_L2(&args->q, u->batch, head, row, args->head_dim, 0);
-        PREFETCH_L2(&args->dout, u->batch, head, row, args->v_head_dim, 0);
-        PREFETCH_L2(&args->out, u->batch, head, row, args->v_head_dim, 0);
+        if (a->row % BWD_BLOCK_M < b.count)
+            prefetch_block_row_l2(args, u, &b, a->row % BWD_BLOCK_M);
     }
     for (; a->keys >= 1.0f && a->key < a->last_key; a->keys -= 1.0f, a->key++) {
-        const int64_t next = a->key + BWD_BLOCK_N;
-        PREFETCH_L2(&args->dk, u->batch, u->kv_head, a->key, args->head_dim, 1);
-        PREFETCH_L2(&args->dv, u->batch, u->kv_head, a->key, args->v_head_dim, 1);
+        const int64_t next = a->key + BWD_BLOCK_N, head = u->kv_head;
+        prefetch_dk_dv(args, u, a->key);
         if (next >= args->kv_len) continue;
-        PREFETCH_L2(&args->k, u->batch, u->kv_head, next, args->head_dim, 0);
-        PREFETCH_L2(&args->v, u->batch, u->kv_head, next, args->v_head_dim, 0);
+        prefetch_read(tensor_row(&args->k, args->dtype, u->batch, head, next), args->head_dim * size);
+        prefetch_read(tensor_row(&args->v, args->dtype, u->batch, head, next),
+                      args->v_head_dim * size);
     }
 }
 
@@ -258,6 +271,17 @@ static void flag_rows(BackwardUnit *u, int64_t block, int64_t count) {
     for (int64_t n = block * BWD_BLOCK_M; n < block * BWD_BLOCK_M + count; n++)
         u->row_flags[n] = (uint8_t)(has_nonfinite(u->q + n * u->d, u->d) ||
                                     has_nonfinite(u->dout + n * u->dv, u->dv));
+}
+
+/* The first key block from `from` on with a visible cell; kv_blocks if there is none. */
+INLINE int64_t next_tile(const BackwardUnit *u, int64_t row_block, int64_t from) {
+    const uint64_t *words = u->tiles + row_block * u->tile_words;
+    while (from < u->kv_blocks) {
+        uint64_t left = words[from / 64] >> (from % 64);
+        if (left) return from + __builtin_ctzll(left);
+        from = (from / 64 + 1) * 64;
+    }
+    return u->kv_blocks;
 }
 
 /* Find the key blocks of some row blocks. */
@@ -271,6 +295,7 @@ static void backward_tiles(const KernelArgs *args, BackwardUnit *u, int64_t firs
         const int64_t *offsets = b.group.offsets;
         for (int64_t i = offsets[query_row(&b, 0)]; i < offsets[query_row(&b, b.count - 1) + 1]; i++)
             set_bits(tiles, spans->starts[i] / BWD_BLOCK_N, (spans->stops[i] - 1) / BWD_BLOCK_N + 1);
+        u->states[block] = ROWS_UNREAD;
         atomic_store_explicit(&u->next_kv_block[block], (int32_t)next_tile(u, block, 0),
                               memory_order_relaxed);
     }
@@ -307,9 +332,7 @@ static void backward_write_dq(const KernelArgs *args, const BackwardUnit *u, int
         const BlockRows b = block_rows(args, u, block);
         for (int64_t r = 0; r < b.count; r++) {
             const int64_t next = r + PREFETCH_ROWS;
-            if (next < b.count)
-                PREFETCH_L2(&args->dq, u->batch, query_head(&b, next), query_row(&b, next),
-                            args->head_dim, 1);
+            if (next < b.count) prefetch_dq(args, u, query_head(&b, next), query_row(&b, next));
             write_row(&args->dq, args->dtype, u->batch, query_head(&b, r), query_row(&b, r),
                       u->dq + (block * BWD_BLOCK_M + r) * u->d, (float)args->scale,
                       args->head_dim);

@@ -27,6 +27,9 @@ typedef struct {
     int64_t next_first, next_last; /* keys that are packed next: they are prefetched meanwhile */
 } PackedKV;
 
+/* The rows of a row block in the backward pass. */
+enum RowsState { ROWS_UNREAD, ROWS_PREPARED, ROWS_WRITTEN };
+
 /* The backward pass of one (batch, kv_head): what all threads share. Rows of all GQA groups stand
  * one after the other, each group padded to whole row blocks. */
 typedef struct {
@@ -38,6 +41,7 @@ typedef struct {
     int64_t *span, *span_stop; /* [rows]: intervals of each row; none for masked rows */
     uint8_t *row_flags;        /* [rows]: q or dO holds NaN or Inf */
     uint8_t *block_flags;      /* [row_blocks]: some row of the block is flagged */
+    uint8_t *states;           /* [row_blocks]: one of RowsState */
     uint64_t *tiles;           /* [row_blocks][tile_words]: key blocks with a visible cell */
     int64_t tile_words;
     _Atomic int32_t *next_kv_block; /* [row_blocks]: the key block whose dQ is to be added next */
@@ -46,17 +50,6 @@ typedef struct {
     _Atomic int64_t next_item;      /* the next key block to be started */
     _Atomic int64_t next_merge;     /* the key block whose gradients of shared values are added next */
 } BackwardUnit;
-
-/* The first key block from `from` on with a visible cell of a row block; kv_blocks if there is none. */
-static inline int64_t next_tile(const BackwardUnit *u, int64_t row_block, int64_t from) {
-    const uint64_t *words = u->tiles + row_block * u->tile_words;
-    while (from < u->kv_blocks) {
-        uint64_t left = words[from / 64] >> (from % 64);
-        if (left) return from + __builtin_ctzll(left);
-        from = (from / 64 + 1) * 64;
-    }
-    return u->kv_blocks;
-}
 
 typedef struct {
     const char *name;

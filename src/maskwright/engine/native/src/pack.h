@@ -21,6 +21,14 @@ INLINE void prefetch_row(const char *row, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
 }
 
+/* The same into the L2 cache, to be read or to be written. */
+INLINE void prefetch_read(const char *row, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+}
+INLINE void prefetch_write(const char *row, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
+}
+
 /* Rows that are prefetched into the L2 cache during a computation, some at a time: the processor has
  * few requests for memory under way, and waits if there are more. */
 enum { PREFETCH_QUEUE = 64, PREFETCH_AT_ONCE = 4 };
@@ -44,12 +52,10 @@ INLINE void prefetch_later(PrefetchQueue *q, const char *row, int64_t bytes, int
 INLINE void prefetch_queued(PrefetchQueue *q, int count) {
     for (; count > 0 && q->count > 0; count--) {
         q->count--;
-        const char *row = q->queued[q->count].row;
-        const int32_t bytes = q->queued[q->count].bytes;
         if (q->queued[q->count].write)
-            for (int32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
+            prefetch_write(q->queued[q->count].row, q->queued[q->count].bytes);
         else
-            for (int32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+            prefetch_read(q->queued[q->count].row, q->queued[q->count].bytes);
     }
 }
 

@@ -378,6 +378,7 @@ static void scattered_backward_rows(const KernelArgs *args, ScatteredBwd *s, con
                                     int64_t first, int rows) {
     BackwardUnit *u = &s->unit;
     const int k_nv = (int)(u->d / W), v_nv = (int)(u->dv / W);
+    const BlockRows block = {*group, first, rows};
     const float factor = score_factor(args);
     ScatteredBackwardStep *step = k_nv == 4 && v_nv == 4   ? scattered_backward_step_4
                                   : k_nv == 8 && v_nv == 8 ? scattered_backward_step_8
@@ -385,16 +386,12 @@ static void scattered_backward_rows(const KernelArgs *args, ScatteredBwd *s, con
     int64_t left = 0;
     memset(u->dq, 0, (size_t)(SCATTERED_ROWS * u->d) * 4);
     for (int r = 0; r < rows; r++) {
-        const int64_t next = first + r + PREFETCH_ROWS;
-        const int64_t head = group->first_head + next % group->heads, row = next / group->heads;
-        if (row < args->q_len) {
-            PREFETCH_L2(&args->q, u->batch, head, row, args->head_dim, 0);
-            PREFETCH_L2(&args->dout, u->batch, head, row, args->v_head_dim, 0);
-            PREFETCH_L2(&args->out, u->batch, head, row, args->v_head_dim, 0);
-            PREFETCH_L2(&args->dq, u->batch, head, row, args->head_dim, 1);
+        if (block.first + r + PREFETCH_ROWS < args->q_len * group->heads) {
+            const int64_t next = r + PREFETCH_ROWS;
+            prefetch_block_row_l2(args, u, &block, next);
+            prefetch_dq(args, u, query_head(&block, next), query_row(&block, next));
         }
-        prepare_row(args, u, r, group->offsets, group->first_head + (first + r) % group->heads,
-                    (first + r) / group->heads);
+        prepare_row(args, u, r, group->offsets, query_head(&block, r), query_row(&block, r));
         for (int64_t d = 0; d < u->d; d += W)
             store(s->rows[r].scaled_q + d, load(u->q + r * u->d + d) * factor);
         s->rows[r].cursor = key_cursor(&args->spans, u->span[r], u->span_stop[r]);
@@ -409,9 +406,8 @@ static void scattered_backward_rows(const KernelArgs *args, ScatteredBwd *s, con
         step(s, rows, k_nv, v_nv);
     }
     for (int r = 0; r < rows; r++)
-        write_row(&args->dq, args->dtype, u->batch, group->first_head + (first + r) % group->heads,
-                  (first + r) / group->heads, u->dq + r * u->d, (float)args->scale,
-                  args->head_dim);
+        write_row(&args->dq, args->dtype, u->batch, query_head(&block, r), query_row(&block, r),
+                  u->dq + r * u->d, (float)args->scale, args->head_dim);
 }
 
 static void scattered_backward(const KernelArgs *args, int64_t unit, void *scratch) {
@@ -442,10 +438,7 @@ static void scattered_backward(const KernelArgs *args, int64_t unit, void *scrat
     }
     begin = phase_end(PHASE_ROWS, begin);
     for (int64_t key = 0; key < args->kv_len; key++) {
-        if (key + PREFETCH_ROWS < args->kv_len) {
-            PREFETCH_L2(&args->dk, u->batch, u->kv_head, key + PREFETCH_ROWS, args->head_dim, 1);
-            PREFETCH_L2(&args->dv, u->batch, u->kv_head, key + PREFETCH_ROWS, args->v_head_dim, 1);
-        }
+        if (key + PREFETCH_ROWS < args->kv_len) prefetch_dk_dv(args, u, key + PREFETCH_ROWS);
         write_row(&args->dk, args->dtype, u->batch, u->kv_head, key, s->dk + key * u->d,
                   (float)args->scale, args->head_dim);
         write_row(&args->dv, args->dtype, u->batch, u->kv_head, key, s->dv + key * u->dv, 1.0f,
