@@ -1,4 +1,4 @@
-"""Number of Hypothesis examples, the backend of Keras, and the limit on skipped tests.
+"""Number of Hypothesis examples, the backend of Keras, what is collected, and the limit on skipped tests.
 
 `make fuzz` sets MASKWRIGHT_FUZZ and MASKWRIGHT_TARGET_CASES, `make test-fast` MASKWRIGHT_FAST;
 `make test` sets MASKWRIGHT_MAX_SKIPPED, the number of skipped tests above which a run fails.
@@ -6,16 +6,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Generator
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
+gc.disable()  # until all tests are collected
 
 FUZZ = int(os.environ.get("MASKWRIGHT_FUZZ", "0"))
 FAST = bool(os.environ.get("MASKWRIGHT_FAST"))
@@ -32,6 +35,24 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("maskwright")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Doctests are in src/ only: to look for them here would import all helpers at once."""
+    found = yield
+    return [one for one in found if type(one) is pytest.Module]
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of garbage collection what was imported: it is a million objects."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # frameworks report at exit what was not collected
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

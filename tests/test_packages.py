@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 
 import maskwright as mw
 from tests._helpers.sampling import subset_of_cases
+from tests._helpers.shared_folder import shared_folder
 
 ROOT = Path(__file__).parent.parent
 NEVER_COPIED = (
@@ -54,8 +55,14 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """Both, of a copy of this tree; without optimisation, as only the compiler would be slower."""
-    at = tmp_path_factory.mktemp("packages")
+    """Both, of a copy of this tree, built once for all workers."""
+    at = shared_folder(tmp_path_factory, "packages", build_both)
+    (source,), (wheel,) = at.glob("*.tar.gz"), at.glob("*.whl")
+    return Packages(at / "tree", source, wheel)
+
+
+def build_both(at: Path) -> None:
+    """Build without optimisation, as only the compiler would be slower."""
     shutil.copytree(ROOT, at / "tree", ignore=shutil.ignore_patterns(*NEVER_COPIED))
     wanted = {"MASKWRIGHT_CFLAGS": "-O0", "MASKWRIGHT_BUILD": "required" if COMPILER else "none"}
     build("sdist", at / "tree", at, **wanted)
@@ -64,8 +71,6 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
         held.extractall(at / "unpacked")
     (unpacked,) = (at / "unpacked").iterdir()
     build("wheel", unpacked, at, **wanted)
-    (wheel,) = at.glob("*.whl")
-    return Packages(at / "tree", source, wheel)
 
 
 def build(what: str, tree: Path, to: Path, **env: str) -> str:

@@ -162,7 +162,8 @@ def test_prefix_from_token_types() -> None:
     inputs = make_inputs(model)
     inputs["token_type_ids"] = (torch.arange(24) >= 10).long().expand(2, -1).clone()
     real = mw.padding(keep=inputs["attention_mask"].bool().numpy())
-    check(mw.audit(model, inputs, expects=(mw.causal() | mw.prefix(10)) & real))
+    expects = (mw.causal() | mw.prefix(10)) & real
+    check(mw.audit(model, inputs, expects=expects, probes=(*MAIN, "gradient")))
 
 
 @pytest.mark.parametrize("decodes", [True, False])

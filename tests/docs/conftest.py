@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from filelock import FileLock
+
+from tests._helpers.shared_folder import shared_folder
 
 if find_spec("playwright") is not None:  # else the tests in the browser skip by themselves
     from tests._helpers.browser import chromium  # noqa: F401
@@ -31,15 +32,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built site. Workers of one run share it."""
     if find_spec("mkdocs") is None and os.environ.get("CI") != "true":
         pytest.skip("MkDocs is not installed. Run: pip install 'maskwright[docs]'")
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    folder = shared / "site"
-    with FileLock(shared / "site.lock"):
-        if not folder.exists():
-            done = build(folder)
-            assert not done.returncode, done.stdout
-    return folder
+    return shared_folder(tmp_path_factory, "site", build_strictly)
+
+
+def build_strictly(folder: Path) -> None:
+    done = build(folder)
+    assert not done.returncode, done.stdout
 
 
 def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,7 @@ from tests._helpers import parallel_attention
 from tests._helpers.attention_inputs import MASKS, T
 from tests._helpers.parallel_attention import Case, Result
 from tests._helpers.process_pool import JobError
+from tests._helpers.sampling import ALL, subset_of_cases
 from tests._helpers.strategies import masks
 
 if TYPE_CHECKING:
@@ -78,8 +79,14 @@ def test_all_masks(pool: Pool, name: str) -> None:
     check_equal(pool, Case(name, T, batch, heads, heads, 4, 6, strategy="chunked"), *RANKS)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", patterns.PATTERNS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (name, dtype)
+        for n, name in enumerate(patterns.PATTERNS)
+        for dtype in subset_of_cases(["float32", "bfloat16"], 2, first=n % 2)
+    ],
+)
 def test_all_patterns_of_the_benchmarks(pool: Pool, name: str, dtype: str) -> None:
     tokens = 64 if name in BLOCK_PATTERNS else 49
     frame = patterns.Frame(tokens, tokens, batch=3 if name == "ragged" else 1, heads=4)
@@ -122,7 +129,7 @@ def cases(draw: st.DrawFn) -> Case:
 @pytest.mark.parametrize("_part", range(2))
 def test_random_masks(pool: Pool, _part: int) -> None:
     @given(case=cases(), ranks=st.sampled_from(RANKS))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100 if ALL else 50, deadline=None)
     def check(case: Case, ranks: int) -> None:
         (check_equal if case.dtype == "float64" else check_close)(pool, case, ranks)
 

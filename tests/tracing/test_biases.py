@@ -73,11 +73,11 @@ def test_audit_reports_no_leak_of_a_model_with_bias() -> None:
     assert mw.audit(model, torch.randn(2, 12, HEADS * 8), expects="causal").ok
 
 
-@pytest.mark.parametrize("slope", [0.5, 50.0, 300.0])
+@pytest.mark.parametrize("slope", [0.9, 50.0, 300.0])
 @pytest.mark.parametrize("fill", [-1e4, -1e9, float("-inf"), torch.finfo(torch.float32).min])
 def test_alibi_over_long_distances_is_no_window(slope: float, fill: float) -> None:
     """Its values fall below -1000, and the weights of distant keys to 0."""
-    tokens = 2400 if slope < 1 else 40
+    tokens = 1200 if slope < 1 else 40
     x = torch.randn(1, 1, tokens, 8)
     bias = torch.from_numpy(mw.bias.alibi([slope]).on(tokens).dense()).float()
     hidden = torch.ones(tokens, tokens).triu(1).bool()

@@ -388,10 +388,10 @@ def _read_ranges(ranges: list[range], name: str) -> IndexSet:
     runs = np.array([(part.start, part.stop) for part in whole], np.object_).reshape(-1, 2)
     if runs.size and max(int(runs.max()), -int(runs.min())) > MAX_INT:
         raise ArgumentError(f"{name} goes beyond 2**62. Pass smaller numbers.")
+    runs = runs.astype(np.int64)
     if others:
         single = np.sort(np.concatenate(others))
         runs = np.concatenate([runs, _read_positions(single, name).runs.data])  # type: ignore[union-attr]
-    runs = runs.astype(np.int64)
     runs = runs[np.argsort(runs[:, 0], kind="stable")]
     if runs.size and int(runs[0, 0]) < 0:
         raise ArgumentError(f"{name} contains {int(runs[0, 0])}. Positions count from 0.")
