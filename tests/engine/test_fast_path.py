@@ -116,6 +116,15 @@ def calls(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any]]:
     return given, mask, options
 
 
+@pytest.fixture
+def without_dlpack() -> Iterator[None]:
+    """Tensors are read by their attributes, as with versions of PyTorch without DLPack's C functions."""
+    kernel, types = fast_path._kernel(), (torch.Tensor, torch.strided, fast_path.DTYPES)
+    kernel.set_types(*types, None)
+    yield
+    kernel.set_types(*types, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+
+
 @given(calls())
 def test_equals_general_path(call: Any) -> None:
     given, mask, options = call
@@ -138,6 +147,24 @@ def test_equals_general_path_under_every_mask(name: str, bound: bool) -> None:
     for return_lse in (False, True):
         fast, slow = (results(given, mask, fast, return_lse=return_lse) for fast in (True, False))
         assert_same(fast, slow)
+
+
+@pytest.mark.usefixtures("without_dlpack")
+@pytest.mark.parametrize("name", MASKS)
+def test_equals_general_path_without_dlpack(name: str) -> None:
+    for dtype in DTYPES:
+        given = tensors(**sizes_of(name), dtype=dtype)
+        fast, slow = (results(given, MASKS[name], fast, return_lse=True) for fast in (True, False))
+        assert_same(fast, slow)
+
+
+@pytest.mark.usefixtures("without_dlpack")
+def test_leaves_other_calls_without_dlpack(taken: list[bool]) -> None:
+    given = tensors(dtype=torch.float32)
+    mw.attention(*given, mw.causal())
+    for name in ("subclass", "parameter", "meta", "float64", "negated", "no queries"):
+        LEFT[name](given, mw.causal())
+    assert taken == [True, *[False] * 6]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -318,6 +345,24 @@ def test_hooks_of_saved_tensors_and_checkpointing() -> None:
     )
     found = torch.autograd.grad(again, learning, grad)
     assert all(torch.equal(x, y) for x, y in zip(found, expected[1:], strict=True))
+
+
+@pytest.mark.parametrize("rows", [9, fast_path.MAX_LSE_ROWS])
+def test_hooks_that_change_what_was_saved(rows: int) -> None:
+    """Another dtype or shape is not read as the memory of the saved tensor."""
+    learning = [x.requires_grad_() for x in tensors(dtype=torch.float32, q_len=rows)]
+
+    def gradients(unpack: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+            out = mw.attention(*learning, mw.window(back=3))
+        return torch.autograd.grad(out.sum(), learning)
+
+    for found, expected in zip(
+        gradients(torch.Tensor.bfloat16), gradients(lambda x: x), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=0.1, atol=0.1)
+    with pytest.raises(RuntimeError):
+        gradients(lambda x: x[..., :1])
 
 
 def test_unused_results_and_gradient_of_logsumexp_alone() -> None:
