@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -383,3 +384,40 @@ def test_modified_input_is_an_error_in_the_backward_pass() -> None:
         scaled.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+@given(
+    mask=st.sampled_from(
+        [
+            mw.everything(),
+            mw.nothing(),
+            mw.causal(),
+            mw.window(back=3),
+            mw.window(back=0),
+            mw.recipes.sinks(4),
+            mw.stride(3),
+            mw.causal() & mw.padding(lengths=[40, 2]),
+            mw.by_head([mw.causal(), mw.window(back=4)]),
+        ]
+    ),
+    start=st.integers(1, 20),
+    steps=st.integers(1, 6),
+)
+def test_decode_steps_equal_general_path(mask: Any, start: int, steps: int) -> None:
+    """The intervals of a step are passed without arrays."""
+    q, k, v = tensors(batch=2, q_len=40, kv_len=40, dtype=torch.float32)
+    step = mask.on(40, batch=2, heads=q.shape[1]).step(start, kv_len=start + 1)
+    for n in range(start, start + steps):
+        given = q[:, :, n : n + 1], k[:, :, : n + 1], v[:, :, : n + 1]
+        fast, slow = (results(given, step, fast, return_lse=True) for fast in (True, False))
+        assert_same(fast, slow)
+        step = step.next()
+
+
+@pytest.mark.parametrize("ints", [[0, 1, 5, 3], [0, 1, -1, 3], [0, 1, 0, 99], [0, 2, 0, 3], [1, 1]])
+def test_invalid_intervals_of_a_step_are_declined(ints: list[int]) -> None:
+    kernel, (q, k, v) = fast_path._kernel(), tensors(q_len=1, kv_len=9, dtype=torch.float32)
+    (batch, heads, q_len, kv_len), _, args = kernel.plain(q, k, v)
+    spans = struct.pack(f"={7 + len(ints)}q", q_len, kv_len, 1, 1, 0, 0, 0, *ints)
+    out = torch.empty(batch, heads, q_len, v.shape[3])
+    assert kernel.forward(args, spans, (1, None, True), None, out) == -1

@@ -160,7 +160,8 @@ static int read_4d(PyObject *x, int64_t dtype, int64_t shape[4], Tensor *t) {
 
 /* -- arguments ------------------------------------------------------------------------------- */
 
-/* The spans of a mask, as Python packs them. */
+/* The spans of a mask, as Python packs them. If the addresses are NULL, the arrays of a decode step
+ * follow: offsets, starts, stops. */
 typedef struct {
     int64_t q_len, kv_len;
     Spans spans;
@@ -195,11 +196,35 @@ static int read_bytes(PyObject *bytes, void *to, Py_ssize_t size) {
     return 1;
 }
 
+/* The arrays that follow the structure, of which there are `count` integers in all. */
+static int read_row_spans(const int64_t *ints, int64_t count, const PackedSpans *packed,
+                          Spans *spans) {
+    const int64_t planes = spans->batch * spans->heads;
+    if (packed->q_len != 1 || spans->batch < 1 || spans->heads < 1 || count < planes + 1) return 0;
+    const int64_t size = ints[planes];
+    spans->offsets = ints;
+    spans->starts = ints + planes + 1;
+    spans->stops = spans->starts + size;
+    int valid = ints[0] == 0 && size >= 0 && count == planes + 1 + 2 * size;
+    for (int64_t n = 0; valid && n < planes; n++) valid = ints[n] <= ints[n + 1];
+    for (int64_t i = 0; valid && i < size; i++)
+        valid = spans->starts[i] >= 0 && spans->starts[i] < spans->stops[i] &&
+                spans->stops[i] <= packed->kv_len;
+    return valid;
+}
+
+/* The caller keeps the bytes, and the mask. */
 static int read_spans(PyObject *bytes, KernelArgs *args) {
     PackedSpans packed;
-    if (!read_bytes(bytes, &packed, sizeof packed)) return 0;
+    char *from;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(bytes, &from, &size) || size < (Py_ssize_t)sizeof packed) return 0;
+    memcpy(&packed, from, sizeof packed);
     args->spans = packed.spans;
-    return args->q_len == packed.q_len && args->kv_len == packed.kv_len;
+    if (args->q_len != packed.q_len || args->kv_len != packed.kv_len) return 0;
+    if (packed.spans.offsets) return size == sizeof packed;
+    return read_row_spans((const int64_t *)(from + sizeof packed),
+                          (int64_t)((size_t)size - sizeof packed) / 8, &packed, &args->spans);
 }
 
 /* (threads, scale or None, enable_gqa) */
