@@ -103,7 +103,7 @@ def _kernel() -> Any:
     borrow_threads()
     kernel = loaded().extension
     if kernel is not None:
-        dlpack = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and newer
+        dlpack = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # not in older versions
         kernel.set_types(Tensor, torch.strided, DTYPES, dlpack)
     return kernel
 
