@@ -98,6 +98,16 @@ def repeated(run: Callable[[], object], calls: int) -> Callable[[], object]:
     return many
 
 
+def in_order(runs: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """A runner of one call of each."""
+
+    def all_of_them() -> None:
+        for run in runs:
+            run()
+
+    return all_of_them
+
+
 def overhead() -> Iterator[Case]:
     """Four tokens, one head: what is left is Python and dispatch."""
     given, causal = qkv(1, 1, 4, dim=8), mw.causal()
@@ -205,32 +215,31 @@ def new_mask() -> Iterator[Case]:
         given = qkv(1, HEADS, tokens)
         for mode in (FORWARD, BOTH):
             for name, make in masks.items():
-                step = [0]
-
-                def fresh(*x: Any, make: Any = make, step: list[int] = step) -> torch.Tensor:
-                    step[0] += 1
-                    return mw.attention(*x, make(step[0] % 8))
-
-                warm = make(0)
+                used = [make(n) for n in range(len(packed))]
+                # All runners have the same masks, whose work differs.
                 runners = {
-                    OURS: passes(fresh, given, mode),
-                    WARM: passes(lambda *x, m=warm: mw.attention(*x, m), given, mode),
+                    OURS: [
+                        passes(lambda *x, m=make, n=n: mw.attention(*x, m(n)), given, mode)
+                        for n in range(len(packed))
+                    ],
+                    WARM: [
+                        passes(lambda *x, m=mask: mw.attention(*x, m), given, mode) for mask in used
+                    ],
                 }
                 if mode == FORWARD and tokens == 2_048 and "ids" in name:
 
-                    def flex(
-                        *x: Any, ids: Any = ids, n: int = tokens, step: list[int] = step
-                    ) -> torch.Tensor:
-                        step[0] += 1
-                        row = ids[step[0] % 8][0]
-
+                    def flex(*x: Any, row: Any, n: int = tokens) -> torch.Tensor:
                         def same(_b: Any, _h: Any, q: Any, k: Any) -> Any:
                             return (q >= k) & (row[q] == row[k])
 
                         return compiled(*x, block_mask=create_block_mask(same, 1, 1, n, n, "cpu"))
 
-                    runners["flex"] = passes(flex, [x.contiguous() for x in given], mode)
-                yield Case(NEW_MASK, f"{name}, {tokens:,} tokens", mode, runners)
+                    dense = [x.contiguous() for x in given]
+                    runners["flex"] = [
+                        passes(lambda *x, row=row[0]: flex(*x, row=row), dense, mode) for row in ids
+                    ]
+                in_turn = {who: in_order(runs) for who, runs in runners.items()}
+                yield Case(NEW_MASK, f"{name}, {tokens:,} tokens", mode, in_turn, len(packed))
 
 
 def _documents(tokens: int, seed: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 import maskwright as mw
 import maskwright.integrations
@@ -139,6 +141,56 @@ def test_dropout_draws_as_eager_code_does() -> None:
     again = run(given, mask, dropout_p=0.4)
     assert not torch.equal(again, found[0][0])
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+@pytest.mark.parametrize("bound", [False, True])
+def test_checkpointing_within_compiled_model(bound: bool, dropout_p: float) -> None:
+    """Two layers whose activations are recomputed in the backward pass have the eager gradients."""
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.randn(8, 24, generator=draw) for _ in range(2)]
+
+    def layer(x: torch.Tensor, weight: torch.Tensor, mask: Any) -> torch.Tensor:
+        q, k, v = (x @ weight).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        out = mw.attention(q, k, v, mask, dropout_p=dropout_p)
+        return x + torch.tanh(out).transpose(1, 2).flatten(2)
+
+    def model(x: torch.Tensor, mask: Any, recompute: bool) -> torch.Tensor:
+        for weight in weights:
+            attend = partial(layer, weight=weight, mask=mask)
+            x = checkpoint(attend, x, use_reentrant=False) if recompute else attend(x)
+        return x.square().sum()
+
+    run, counter = compiled(model)
+    for size in (9, 9, 17):
+        x = torch.randn(2, size, 8, generator=draw, requires_grad=True)
+        leaves = [x, *(weight.requires_grad_() for weight in weights)]
+        mask: Any = mw.causal() & mw.padding(lengths=[5, size])
+        mask = mask.on(size) if bound else mask
+        found = []
+        for attention, recompute in ((model, False), (model, True), (run, True)):
+            torch.manual_seed(3)
+            total = attention(x, mask, recompute)
+            found.append((total.detach(), *torch.autograd.grad(total, leaves)))
+        for others in found[1:]:
+            torch.testing.assert_close(others, found[0], rtol=1e-5, atol=1e-5)
+    operators = [node.target for graph in counter.graphs for node in graph.graph.nodes]
+    assert any("checkpoint" in str(target) for target in operators)
+
+
+def test_checkpointed_function_that_takes_a_mask() -> None:
+    def layer(x: torch.Tensor, first: Any, y: torch.Tensor, second: Any) -> torch.Tensor:
+        return torch.tanh(mw.attention(x, y, x, first)) + mw.attention(y, x, y, second)
+
+    def model(x: torch.Tensor, first: Any, second: Any) -> torch.Tensor:
+        return checkpoint(layer, x, first, 2 * x, second=second, use_reentrant=False).square().sum()
+
+    run, _ = compiled(model)
+    x = torch.randn(1, 2, 9, 4, requires_grad=True)
+    for masks in ((mw.causal(), mw.window(back=2)), (mw.chunks(3).on(9), mw.causal().on(9))):
+        found, expected = run(x, *masks), model(x, *masks)
+        assert torch.equal(found, expected)
+        assert torch.equal(*(torch.autograd.grad(total, x)[0] for total in (found, expected)))
 
 
 def test_autocast() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -116,6 +117,15 @@ def calls(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any]]:
     return given, mask, options
 
 
+@pytest.fixture
+def without_dlpack() -> Iterator[None]:
+    """Tensors are read by their attributes, as with versions of PyTorch without DLPack's C functions."""
+    kernel, types = fast_path._kernel(), (torch.Tensor, torch.strided, fast_path.DTYPES)
+    kernel.set_types(*types, None)
+    yield
+    kernel.set_types(*types, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+
+
 @given(calls())
 def test_equals_general_path(call: Any) -> None:
     given, mask, options = call
@@ -138,6 +148,24 @@ def test_equals_general_path_under_every_mask(name: str, bound: bool) -> None:
     for return_lse in (False, True):
         fast, slow = (results(given, mask, fast, return_lse=return_lse) for fast in (True, False))
         assert_same(fast, slow)
+
+
+@pytest.mark.usefixtures("without_dlpack")
+@pytest.mark.parametrize("name", MASKS)
+def test_equals_general_path_without_dlpack(name: str) -> None:
+    for dtype in DTYPES:
+        given = tensors(**sizes_of(name), dtype=dtype)
+        fast, slow = (results(given, MASKS[name], fast, return_lse=True) for fast in (True, False))
+        assert_same(fast, slow)
+
+
+@pytest.mark.usefixtures("without_dlpack")
+def test_leaves_other_calls_without_dlpack(taken: list[bool]) -> None:
+    given = tensors(dtype=torch.float32)
+    mw.attention(*given, mw.causal())
+    for name in ("subclass", "parameter", "meta", "float64", "negated", "no queries"):
+        LEFT[name](given, mw.causal())
+    assert taken == [True, *[False] * 6]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -320,6 +348,24 @@ def test_hooks_of_saved_tensors_and_checkpointing() -> None:
     assert all(torch.equal(x, y) for x, y in zip(found, expected[1:], strict=True))
 
 
+@pytest.mark.parametrize("rows", [9, fast_path.MAX_LSE_ROWS])
+def test_hooks_that_change_what_was_saved(rows: int) -> None:
+    """Another dtype or shape is not read as the memory of the saved tensor."""
+    learning = [x.requires_grad_() for x in tensors(dtype=torch.float32, q_len=rows)]
+
+    def gradients(unpack: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+            out = mw.attention(*learning, mw.window(back=3))
+        return torch.autograd.grad(out.sum(), learning)
+
+    for found, expected in zip(
+        gradients(torch.Tensor.bfloat16), gradients(lambda x: x), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=0.1, atol=0.1)
+    with pytest.raises(RuntimeError):
+        gradients(lambda x: x[..., :1])
+
+
 def test_unused_results_and_gradient_of_logsumexp_alone() -> None:
     q, k, v = (x.requires_grad_() for x in tensors(dtype=torch.float32))
     _, lse = mw.attention(q, k, v, mw.causal(), return_lse=True)
@@ -338,3 +384,40 @@ def test_modified_input_is_an_error_in_the_backward_pass() -> None:
         scaled.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+@given(
+    mask=st.sampled_from(
+        [
+            mw.everything(),
+            mw.nothing(),
+            mw.causal(),
+            mw.window(back=3),
+            mw.window(back=0),
+            mw.recipes.sinks(4),
+            mw.stride(3),
+            mw.causal() & mw.padding(lengths=[40, 2]),
+            mw.by_head([mw.causal(), mw.window(back=4)]),
+        ]
+    ),
+    start=st.integers(1, 20),
+    steps=st.integers(1, 6),
+)
+def test_decode_steps_equal_general_path(mask: Any, start: int, steps: int) -> None:
+    """The intervals of a step are passed without arrays."""
+    q, k, v = tensors(batch=2, q_len=40, kv_len=40, dtype=torch.float32)
+    step = mask.on(40, batch=2, heads=q.shape[1]).step(start, kv_len=start + 1)
+    for n in range(start, start + steps):
+        given = q[:, :, n : n + 1], k[:, :, : n + 1], v[:, :, : n + 1]
+        fast, slow = (results(given, step, fast, return_lse=True) for fast in (True, False))
+        assert_same(fast, slow)
+        step = step.next()
+
+
+@pytest.mark.parametrize("ints", [[0, 1, 5, 3], [0, 1, -1, 3], [0, 1, 0, 99], [0, 2, 0, 3], [1, 1]])
+def test_invalid_intervals_of_a_step_are_declined(ints: list[int]) -> None:
+    kernel, (q, k, v) = fast_path._kernel(), tensors(q_len=1, kv_len=9, dtype=torch.float32)
+    (batch, heads, q_len, kv_len), _, args = kernel.plain(q, k, v)
+    spans = struct.pack(f"={7 + len(ints)}q", q_len, kv_len, 1, 1, 0, 0, 0, *ints)
+    out = torch.empty(batch, heads, q_len, v.shape[3])
+    assert kernel.forward(args, spans, (1, None, True), None, out) == -1

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 
 from maskwright.core.cache import MISSING
-from maskwright.core.evaluate import RowReader, View
+from maskwright.core.evaluate import RowReader, View, row_intervals
 from maskwright.core.expr import Cell, Mask, torch_function
-from maskwright.core.frame import MAX_BYTES, Frame
+from maskwright.core.frame import MAX_BYTES, MAX_SIZE, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_range
@@ -75,8 +75,10 @@ class BoundMask:
             rows, start = part.row_stop - part.row, frame.q_start + part.row
             own = Frame(rows, part.key_stop, frame.batch, frame.heads, start, frame.k_start)
         handle = next(HANDLES)
-        self.__dict__.update(mask=mask, _home=frame, _part=part, _frame=own)
-        self.__dict__.update(_known_planes=planes, _handle=handle, _values={}, _lock=RLock())
+        state = self.__dict__
+        state["mask"], state["_home"], state["_part"], state["_frame"] = mask, frame, part, own
+        state["_known_planes"], state["_handle"] = planes, handle
+        state["_values"], state["_lock"] = {}, RLock()
         MASKS[handle] = self
 
     def __getstate__(self) -> tuple[Mask, Frame, View]:
@@ -187,6 +189,10 @@ class BoundMask:
         """The spans of a decode step, if they take constant time."""
         spans = self._reader.one_row() if self._part.rows == 1 else None
         return None if spans is None else spans.freeze()
+
+    def _row_intervals(self) -> tuple[list[int], list[int], list[int]] | None:
+        """The spans of a decode step as lists: offsets, starts and stops. None as `_one_row`."""
+        return row_intervals(self.mask, self._part, self._planes)
 
     def dense(self) -> BoolArray:
         """A boolean array, True where the query attends to the key.
@@ -425,8 +431,13 @@ class BoundMask:
         row, keys = part.row_stop, part.key_stop + (part.key_stop <= frame.q_stop)
         if row < home.q_len and keys <= home.kv_len:
             return BoundMask(self.mask, home, View(home, row, row + 1, 0, keys), self._planes)
+        mask, position = self.mask, frame.q_start + frame.q_len
         try:
-            return self.mask.on(1, keys, home.batch, home.heads, frame.q_stop)
+            if keys > MAX_SIZE or position > MAX_SIZE or not mask._dims_known:
+                return mask.on(1, keys, home.batch, home.heads, position)
+            step = Frame(1, keys, home.batch, home.heads, position)  # all of it has been checked
+            mask._fit(step)
+            return BoundMask(mask, step, planes=self._known_planes)
         except FrameError as error:
             raise FrameError(
                 f"next: {error} Alternatively, bind the mask to the maximum length, and start with "

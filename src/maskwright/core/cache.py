@@ -24,12 +24,13 @@ class Cache:
     (False, True, 2)
     """
 
-    __slots__ = ("_lock", "_max_entries", "values")
+    __slots__ = ("_lock", "_max_entries", "last", "values")
 
     def __init__(self, max_entries: int | None = None) -> None:
         self._max_entries = max_entries
         self._lock = RLock()  # reentrant: one value may be computed from another
         self.values: dict[Hashable, Any] = {}
+        self.last: tuple[Hashable, Any] = (MISSING, None)  # key and value, if there is a limit
 
     def get(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
         """Returns the value of `key`, calling `make` if there is none."""
@@ -47,6 +48,8 @@ class Cache:
             values.setdefault(key, value)
             while limit is not None and len(values) > limit:
                 del values[next(iter(values))]
+            if limit is not None:
+                self.last = (key, value)
         return cast("ValueT", value)
 
     def __contains__(self, key: Hashable) -> bool:

@@ -139,6 +139,34 @@ class View(NamedTuple):
         return np.minimum(column, self.key_stop, out=column)
 
 
+def row_intervals(
+    mask: Mask, part: View, planes: tuple[int, int]
+) -> tuple[list[int], list[int], list[int]] | None:
+    """Offsets, starts and stops of the intervals of a part with one row, if the mask has them.
+
+    >>> import maskwright as mw
+    >>> row_intervals(mw.window(back=1), View(mw.causal().on(4).frame, 2, 3, 0, 4), (1, 1))
+    ([0, 1], [1], [3])
+    """
+    frame, row, row_stop, _, key_stop = part
+    batch, heads = planes
+    if row_stop - row != 1 or frame.k_start or not 0 < batch * heads <= MAX_ROW_PLANES:
+        return None
+    offsets: list[int] = [0]
+    starts: list[int] = []
+    stops: list[int] = []
+    for b in range(batch):
+        for h in range(heads):
+            found = mask._row(Row(frame.q_start + row, 0, key_stop, b, h))
+            if found is None:
+                return None
+            for start, stop in found:
+                starts.append(start)
+                stops.append(stop)
+            offsets.append(len(starts))
+    return offsets, starts, stops
+
+
 class RowReader(NamedTuple):
     """Evaluates a mask in blocks of rows.
 
@@ -189,24 +217,15 @@ class RowReader(NamedTuple):
             yield first if len(parts) == 1 else self._expand(union(parts))
 
     def one_row(self) -> Spans | None:
-        """The spans of a part with one row, without numpy where the mask allows it."""
-        part, (batch, heads) = self.part, self.planes
-        if part.rows != 1 or self.frame.k_start or not 0 < batch * heads <= MAX_ROW_PLANES:
+        """The spans of a part with one row, if the mask can tell them without numpy."""
+        found = row_intervals(self.mask, self.part, self.planes)
+        if found is None:
             return None
-        query = self.frame.q_start + part.row
-        offsets, starts, stops = [0], [], []
-        for b in range(batch):
-            for h in range(heads):
-                found = self.mask._row(Row(query, 0, part.key_stop, b, h))
-                if found is None:
-                    return None
-                starts += [start for start, _ in found]
-                stops += [stop for _, stop in found]
-                offsets.append(len(starts))
+        offsets, starts, stops = found
         ends = np.array(offsets + starts + stops)
         count, size = len(offsets), len(starts)
         flat = CSR(ends[:count], ends[count : count + size], ends[count + size :])
-        return Spans((batch, heads, 1), part.key_stop, flat=flat)
+        return Spans((*self.planes, 1), self.part.key_stop, flat=flat)
 
     def pieces(
         self, block: int = 1, step: int | None = None, keys: int | None = None

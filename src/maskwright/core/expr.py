@@ -318,7 +318,8 @@ class Mask(ABC):
         if bounds is None:
             bounds = self.__dict__.setdefault("_bounds", Cache(MAX_BOUND))  # atomic
         size = (q_len, kv_len, batch, heads, q_start)
-        bound: BoundMask = bounds.get(size, partial(self.on, *size))
+        last, found = bounds.last
+        bound: BoundMask = found if last == size else bounds.get(size, partial(self.on, *size))
         return bound
 
     def rows(

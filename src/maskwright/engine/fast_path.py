@@ -10,6 +10,7 @@ them would take. The spans of the mask are cached with the bound mask.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -30,10 +31,8 @@ from maskwright.engine.params import AttentionParams, AttentionShape
 from maskwright.engine.validate import bind, default_scale
 from maskwright.errors import ArgumentError, FrameError
 
-DTYPES = {
-    dtype: native.DTYPES[name] for dtype, name in DTYPE_NAMES.items() if name in native.DTYPES
-}
-MIN_ADDRESS = 2**40  # below, an address may be the offset in a storage that was freed
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # in the order of their codes in C
+MAX_LSE_ROWS = 4096  # up to which the logsumexp is no tensor, which would take longer to make
 
 
 def attend(
@@ -59,51 +58,54 @@ def attend(
     """
     if torch.compiler.is_compiling() or is_transformed():
         return None
+    kernel = _kernel()
+    if kernel is None:
+        return None
     q, k, v = autocast(*tensors) if torch.is_autocast_enabled("cpu") else tensors
-    if not is_plain(q, k, v):
+    found = kernel.plain(q, k, v)
+    if found is None:
         return None
-    dtype = q.dtype
-    if not (dtype is k.dtype is v.dtype and dtype in DTYPES):
-        return None
-    try:
-        batch, heads, q_len, _ = shape = q.shape
-        _, _, kv_len, _ = k_shape = k.shape
-        _, _, _, dim = v_shape = v.shape
-        if type(mask) is not BoundMask or q_start is not None:
-            mask = bind(mask, (batch, heads, q_len, kv_len), q_start)
-        q_data = (q.data_ptr(), q.stride())
-        k_data = (k.data_ptr(), k.stride())
-        v_data = (v.data_ptr(), v.stride())
-    except (RuntimeError, ValueError, ArgumentError, FrameError):
-        return None  # no storage, not four sizes, or a mask that does not match
-    if min(q_data[0], k_data[0], v_data[0]) < MIN_ADDRESS and _is_freed(q, k, v):
-        return None
+    shape, dim, args = found
+    if type(mask) is not BoundMask or q_start is not None:
+        try:
+            mask = bind(mask, shape, q_start)
+        except (ArgumentError, FrameError):
+            return None
     spans = native.packed_spans(mask)
-    kernel = loaded().extension
-    if spans is None or kernel is None:
+    if spans is None:
         return None
     requires_grad = torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad
     )
-    borrow_threads()
+    batch, heads, q_len, _ = shape
     # (batch, heads, q_len, v_head_dim), in memory (batch, q_len, heads, v_head_dim)
-    strides = (q_len * heads * dim, dim, heads * dim, 1)
-    out = q.new_empty_strided((batch, heads, q_len, dim), strides)
-    lse = lse_data = None
-    if requires_grad or return_lse:
+    width = heads * dim
+    out = q.new_empty_strided((batch, heads, q_len, dim), (q_len * width, dim, width, 1))
+    lse: Any = None
+    if return_lse or (requires_grad and batch * heads * q_len > MAX_LSE_ROWS):
         lse = q.new_empty((batch, heads, q_len), dtype=torch.float32)
-        lse_data = (lse.data_ptr(), (heads * q_len, q_len, 1))
-    shapes = (shape, k_shape, v_shape)
-    settings = (DTYPES[dtype], torch.get_num_threads(), scale, enable_gqa)
-    out_data = (out.data_ptr(), strides)
-    code = kernel.forward(spans, shapes, settings, q_data, k_data, v_data, out_data, lse_data)
+    elif requires_grad:
+        lse = bytearray(4 * batch * heads * q_len)
+    settings = (torch.get_num_threads(), scale, enable_gqa)
+    code = kernel.forward(args, spans, settings, lse, out)
     if code:
         if code in (ERR_NO_MEMORY, ERR_INTERRUPTED):
             raise_error("forward", code)
         return None
     if requires_grad:
-        return PlainAttention.apply(q, k, v, (out, lse), (mask, shapes, settings), return_lse)
+        return _apply(q, k, v, (out, lse), (mask, args, spans, settings), return_lse)
     return (out, lse) if return_lse else out
+
+
+@lru_cache(maxsize=1)
+def _kernel() -> Any:
+    """The extension module, or None. It runs on the threads of PyTorch."""
+    borrow_threads()
+    kernel = loaded().extension
+    if kernel is not None:
+        dlpack = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # not in older versions
+        kernel.set_types(Tensor, torch.strided, DTYPES, dlpack)
+    return kernel
 
 
 class PlainAttention(torch.autograd.Function):
@@ -118,67 +120,66 @@ class PlainAttention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, results: Any, call: Any, return_lse: bool
     ) -> Any:
         """Return the results, which are in a tuple so that autograd does not take them as inputs."""
-        ctx.call = call
-        ctx.save_for_backward(q, k, v, *results)
+        out, lse = results
         ctx.set_materialize_grads(False)
-        return results if return_lse else results[0]
+        if type(lse) is bytearray:
+            ctx.call = (*call, lse)
+            ctx.save_for_backward(q, k, v, out)
+            return out
+        ctx.call = (*call, None)
+        ctx.save_for_backward(q, k, v, out, lse)
+        return results if return_lse else out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Any, grad_lse: Any = None) -> tuple[Any, ...]:
         """Gradients of q, k and v."""
-        q, k, v, out, lse = saved = ctx.saved_tensors  # read once: checkpointing recomputes it
+        saved = ctx.saved_tensors  # read once: checkpointing recomputes it
         if grad_out is None and grad_lse is None:
             return (None,) * 6
         if grad_out is None:
-            grad_out = torch.zeros_like(out)
+            grad_out = torch.zeros_like(saved[3])
         grads = None
         if not torch.is_grad_enabled() and not is_transformed():
             grads = _backward(ctx.call, saved, grad_out, grad_lse)
         if grads is None:
-            params = _params(ctx.call, q.dtype)
-            tensors = (grad_out, grad_lse, out, lse, q, k, v)
-            grads = AttentionBackward.apply(None, params, native, *tensors)
+            grads = _general_backward(ctx.call, saved, grad_out, grad_lse)
         return (*grads, None, None, None)
 
 
+# `Function.apply` without what it does for `setup_context` and for transforms. Neither is here.
+_apply = super(torch.autograd.Function, PlainAttention).apply
+
+
 def _backward(
-    call: tuple[BoundMask, Any, Any], saved: tuple[Tensor, ...], grad_out: Any, grad_lse: Any
+    call: tuple[Any, ...], saved: tuple[Tensor, ...], grad_out: Any, grad_lse: Any
 ) -> tuple[Tensor, ...] | None:
     """The gradients by one call of C, or None."""
-    mask, shapes, settings = call
-    q, k, v, *_ = given = (*saved, grad_out)
-    if not is_plain(*given, *(() if grad_lse is None else (grad_lse,))):
-        return None
-    results = (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
-    try:
-        data = [(x.data_ptr(), x.stride()) for x in (*given, *results)]
-        lse_data = None if grad_lse is None else (grad_lse.data_ptr(), grad_lse.stride())
-    except RuntimeError:
-        return None  # no storage
-    if min(data)[0] < MIN_ADDRESS and _is_freed(*given):
-        return None
-    kernel, spans = loaded().extension, native.packed_spans(mask)
-    code = kernel.backward(spans, shapes, settings, *data, lse_data)
+    _, args, spans, settings, lse = call
+    q, k, v, out, *rest = saved
+    grads = (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
+    tensors = (q, k, v, out, grad_out, *grads, grad_lse)
+    code = _kernel().backward(args, spans, settings, rest[0] if rest else lse, *tensors)
     if code in (ERR_NO_MEMORY, ERR_INTERRUPTED):
         raise_error("backward", code)
-    return None if code else results
+    return None if code else grads
 
 
-def _params(call: tuple[BoundMask, Any, Any], dtype: torch.dtype) -> AttentionParams:
-    """The parameters with which the general path computes the same call."""
-    mask, shapes, settings = call
-    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _), (*_, v_head_dim) = shapes
+def _general_backward(
+    call: tuple[Any, ...], saved: tuple[Tensor, ...], grad_out: Any, grad_lse: Any
+) -> tuple[Tensor, ...]:
+    """The gradients with the parameters with which the general path computes the same call."""
+    mask, _, _, (_, scale, _), lse_data = call
+    q, k, v, out = (x.to(grad_out.dtype) for x in saved[:4])  # hooks may have changed it
+    if len(saved) > 4:
+        lse = saved[4].to(torch.float32)
+    else:
+        lse = torch.frombuffer(lse_data, dtype=torch.float32).view(q.shape[:3])
+    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, v_head_dim) = q.shape, v.shape
     shape = AttentionShape(batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
-    scale = default_scale(head_dim) if settings[2] is None else float(settings[2])
-    return AttentionParams(mask, shape, scale, DTYPE_NAMES[dtype], requires_grad=True)
-
-
-def is_plain(*tensors: Any) -> bool:
-    """Whether these are dense CPU tensors, no subclasses, without a lazy negation."""
-    for x in tensors:
-        if type(x) is not Tensor or not x.is_cpu or x.layout is not torch.strided or x.is_neg():
-            return False
-    return True
+    scale = default_scale(head_dim) if scale is None else float(scale)
+    params = AttentionParams(mask, shape, scale, DTYPE_NAMES[q.dtype], requires_grad=True)
+    tensors = (grad_out, grad_lse, out, lse, q, k, v)
+    return AttentionBackward.apply(None, params, native, *tensors)  # type: ignore[no-any-return]
 
 
 def is_transformed() -> bool:
@@ -190,8 +191,3 @@ def is_transformed() -> bool:
         or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
     )
-
-
-def _is_freed(*tensors: Tensor) -> bool:
-    """Whether a tensor has no memory, as a zero of autograd, or after `resize_(0)` of its storage."""
-    return any(x._is_zerotensor() or not x.untyped_storage().data_ptr() for x in tensors)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
+from torch.utils.checkpoint import checkpoint
 
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import TORCH, Mask
@@ -36,6 +37,8 @@ mw.lower(mask, "torch.bool", q_len=...), or call mw.attention(q, k, v, mask).
     """
     if func is F.scaled_dot_product_attention:
         return _sdpa(*args, **kwargs)
+    if func is checkpoint:  # torch.compile dispatches it by its arguments; eager code does not
+        return _checkpoint(*args, **kwargs)
     if func is torch.is_floating_point:  # the first call of nn.MultiheadAttention
         raise ArgumentError(
             "nn.MultiheadAttention does not accept a mask of maskwright. Use "
@@ -49,6 +52,21 @@ mw.lower(mask, "torch.bool", q_len=...), or call mw.attention(q, k, v, mask).
 
 
 TORCH["call"] = call_with_mask
+
+
+def _checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Gradient checkpointing of a function that takes masks: they become part of the function."""
+    masks = {n: x for n, x in enumerate(args) if isinstance(x, (Mask, BoundMask))}
+    named = {name: x for name, x in kwargs.items() if isinstance(x, (Mask, BoundMask))}
+    others = {name: x for name, x in kwargs.items() if name not in named}
+    rest = [x for n, x in enumerate(args) if n not in masks]
+
+    def run(*given: Any, **options: Any) -> Any:
+        left = list(given)
+        whole = [masks[n] if n in masks else left.pop(0) for n in range(len(args))]
+        return function(*whole, **named, **options)
+
+    return checkpoint(run, *rest, **others)
 
 
 def _name(func: Callable[..., Any]) -> str:

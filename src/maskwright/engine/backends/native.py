@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from struct import Struct
+from struct import Struct, pack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -366,7 +366,8 @@ def submasks(bound: BoundMask, split: bool = True) -> list[DilatedSubmask]:
 def packed_spans(bound: BoundMask) -> bytes | None:
     """Returns the spans as the structure that the extension module reads; None for a dilated mask.
 
-    It holds addresses of arrays that are cached with the mask: keep the mask during the call.
+    It holds addresses of arrays that are cached with the mask: keep the mask during the call. The
+    intervals of a decode step follow the structure instead.
 
     Args:
         bound: The mask.
@@ -379,8 +380,16 @@ def packed_spans(bound: BoundMask) -> bytes | None:
 
 
 def _pack_spans(bound: BoundMask) -> bytes | None:
-    first, *others = submasks(bound)
-    if others or first.step > 1:
+    row = bound._row_intervals()
+    if row is not None:
+        offsets, starts, stops = row
+        if not starts or starts[0] + 1 != stops[0]:  # else it may be dilated
+            batch, heads, q_len, kv_len = bound.shape
+            count = 7 + len(offsets) + 2 * len(starts)
+            sizes = (q_len, kv_len, batch, heads, 0, 0, 0)
+            return pack(f"={count}q", *sizes, *offsets, *starts, *stops)
+    first, *rest = submasks(bound)
+    if rest or first.step > 1:
         return None
     return _SPANS.pack(*bound.shape[2:], *first.spans.args)
 

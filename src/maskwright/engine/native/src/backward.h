@@ -189,23 +189,34 @@ static vec prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
     }
     u->span[n] = offsets[row];
     u->span_stop[n] = offsets[row + 1];
-    read_padded(q, tensor_row(&args->q, args->dtype, u->batch, head, row), args->dtype,
-                args->head_dim, u->d);
-    read_padded(dout, tensor_row(&args->dout, args->dtype, u->batch, head, row), args->dtype,
-                args->v_head_dim, u->dv);
-    read_floats(out, tensor_row(&args->out, args->dtype, u->batch, head, row), args->dtype,
-                args->v_head_dim);
+    const float *q_row = tensor_row(&args->q, args->dtype, u->batch, head, row);
+    const float *dout_row = tensor_row(&args->dout, args->dtype, u->batch, head, row);
+    const float *out_row = tensor_row(&args->out, args->dtype, u->batch, head, row);
     vec sum = {0};
-    int64_t d = 0;
-    for (; d + W <= args->v_head_dim; d += W) sum += load(dout + d) * load(out + d);
-    float delta = reduce_sum(sum);
-    for (; d < args->v_head_dim; d++) delta += dout[d] * out[d];
+    float delta;
+    if (args->dtype == FLOAT32 && args->head_dim == u->d && args->v_head_dim == u->dv) {
+        for (int64_t d = 0; d < u->d; d += W) store(q + d, load(q_row + d));
+        for (int64_t d = 0; d < u->dv; d += W) {
+            const vec x = load(dout_row + d);
+            store(dout + d, x);
+            sum += x * load(out_row + d);
+        }
+        delta = reduce_sum(sum);
+    } else {
+        read_padded(q, q_row, args->dtype, args->head_dim, u->d);
+        read_padded(dout, dout_row, args->dtype, args->v_head_dim, u->dv);
+        read_floats(out, out_row, args->dtype, args->v_head_dim);
+        int64_t d = 0;
+        for (; d + W <= args->v_head_dim; d += W) sum += load(dout + d) * load(out + d);
+        delta = reduce_sum(sum);
+        for (; d < args->v_head_dim; d++) delta += dout[d] * out[d];
+    }
     if (args->scores && args->scores->sinks) {
         float sink = args->scores->sinks[head], r = 1.0f / (1.0f + expf(sink - lse));
         if (args->scores->dsinks.data)
             *row_element(&args->scores->dsinks, u->batch, head, row) =
                 -delta / (1.0f + expf(lse - sink));
-        for (d = 0; d < args->v_head_dim; d++) dout[d] *= r;
+        for (int64_t d = 0; d < args->v_head_dim; d++) dout[d] *= r;
         delta *= r;
     }
     if (args->dlse.data) delta -= *row_element(&args->dlse, u->batch, head, row);

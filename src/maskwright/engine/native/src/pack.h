@@ -1,5 +1,5 @@
 /* Packing: K as panels [head_dim][NR], V as rows of floats. Keys that no row attends to are not
- * read; they are 0 in a panel. */
+ * read; in a vector with other keys they are 0. */
 #ifndef MASKWRIGHT_PACK_H
 #define MASKWRIGHT_PACK_H
 
@@ -100,14 +100,17 @@ typedef struct {
     int64_t dtype, batch, kv_head, kv_len, dim;
 } PackSource;
 
-/* The keys first ... first + NR - 1 as one panel. */
+/* The keys first ... first + NR - 1 as one panel. A vector of keys of which none is visible is left
+ * out: no row computes its scores. */
 static void pack_panel(const PackSource *s, int64_t first, float factor, float *panel) {
     static const float zeros[MAX_HEAD_DIM];
     float converted[W][MAX_HEAD_DIM];
     for (int part = 0; part < NV; part++) {
         const float *rows[W];
+        const int64_t begin = first + part * W;
+        if (!(s->visible[begin / 64] >> (begin % 64) & VECTOR_BITS)) continue;
         for (int r = 0; r < W; r++) {
-            int64_t key = first + part * W + r;
+            int64_t key = begin + r;
             rows[r] = zeros;
             if (s->dtype != FLOAT32 && key + W < s->kv_len)
                 prefetch_row(tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key + W),
