@@ -217,7 +217,7 @@ class RowReader(NamedTuple):
             yield first if len(parts) == 1 else self._expand(union(parts))
 
     def one_row(self) -> Spans | None:
-        """The spans of a part with one row, if the mask can tell them without numpy."""
+        """The spans of a part with one row, without numpy; None if the mask does not support it."""
         found = row_intervals(self.mask, self.part, self.planes)
         if found is None:
             return None
