@@ -85,7 +85,8 @@ def _tiled() -> list[tuple[str, Any]]:
     from maskwright.engine.backends.triton.compile_report import Variant
 
     variants = [_heavy(dtype, dim) for dim in (64, 128) for dtype in ("float16", "float32")]
-    variants += [Variant("float16", 64, 64), _heavy("bfloat16", 128)]
+    variants += [Variant("float16", dim, dim) for dim in (64, 128)]
+    variants += [_heavy("bfloat16", 128)]
     return [(name, variant) for variant in variants for name in ("forward", "dq", "dkdv")]
 
 
