@@ -1,8 +1,9 @@
 """What can be known about the Triton kernels without a GPU: compilation and a roofline estimate.
 
 `python -m benchmarks gpu` compiles the default configurations for four targets and writes
-results/gpu_compile.json. docs/gpu.md shows it beside the roofline, which is computed from the masks. An
-interrupted run is continued: kernels of the same sources and Triton version are not compiled again.
+results/gpu_compile.json, in about 10 minutes. docs/gpu.md shows it beside the roofline, which is computed
+from the masks. An interrupted run is continued: what was compiled from the same sources in the same
+configuration by the same Triton version is not compiled again.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from benchmarks.patterns import PATTERNS, Case, make
 COMPILED = RESULTS / "gpu_compile.json"
 KERNEL_SOURCES = Path(__file__).parents[1] / "src/maskwright/engine/backends/triton"
 SOURCES = (
-    *("tile", "forward_kernels", "backward_kernels", "decode_kernels", "bias_kernels", "config"),
+    *("tile", "softmax", "forward_kernels", "backward_kernels", "decode_kernels", "bias_kernels"),
 )
-HEAD_DIMS = (64, 128)
+LARGE_DIMS = (64, 128, 256)  # one for each configuration
 LENGTH = "4096"
 HEAD_DIM = 128
 FLEX_BLOCK = 128
@@ -55,79 +56,118 @@ class Estimate(NamedTuple):
 
 
 def source_hash() -> str:
-    """A hash of the sources that the compiled figures depend on."""
+    """A hash of the kernels' sources; the configurations are stored with the figures."""
     text = b"".join((KERNEL_SOURCES / f"{name}.py").read_bytes() for name in SOURCES)
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def combinations() -> list[dict[str, Any]]:
-    """What is compiled: the lightest and the heaviest variant of each kernel.
+def combinations() -> list[tuple[str, str, Any]]:
+    """What is compiled: kernel, target and variant.
 
-    In float16 at head_dim 64 and 128: one interval per row without terms, and several with all terms
-    of the scores. In bfloat16 at head_dim 64 the latter. The kernel of bias gradients has terms always,
-    and like decode one variant for all masks.
+    "Plain" is without terms of the scores and dropout, "heavy" with all of them and several intervals
+    per row. Every configuration is compiled heavy, and plain where that differs.
     """
-    groups = (
-        *(("float16", dim, False, True) for dim in HEAD_DIMS),
-        *(("float16", dim, True, False) for dim in HEAD_DIMS),
-        ("bfloat16", 64, False, True),
-    )
-    return [option for group in groups for option in _variants(*group)]
+    from maskwright.engine.backends.triton.compile_report import TARGETS
+
+    made = [*_tiled(), *_decode(), *_bias(), *_rows()]
+    return [(name, target, variant) for name, variant in made for target in TARGETS]
 
 
-def _variants(dtype: str, dim: int, one_interval: bool, terms: bool) -> list[dict[str, Any]]:
-    """All kernels and targets of one variant."""
-    from maskwright.engine.backends.triton.compile_report import KERNELS, TARGETS
+def _heavy(dtype: str, dim: int, **options: Any) -> Any:
+    from maskwright.engine.backends.triton.compile_report import Variant
 
-    return [
-        {
-            "name": name,
-            "target": target,
-            "head_dim": dim,
-            "dtype": dtype,
-            "one_interval": one_interval,
-            "terms": terms,
-        }
-        for name in KERNELS
-        for target in TARGETS
-        if terms or name != "bias"
-    ]
+    extra = {"one_interval": False, "terms": True, "dropout": True, "v_head_dim": dim, **options}
+    return Variant(dtype, dim, **extra)
+
+
+def _tiled() -> list[tuple[str, Any]]:
+    """Variants of the kernels over work lists."""
+    from maskwright.engine.backends.triton.compile_report import Variant
+
+    variants = [_heavy(dtype, dim) for dim in (64, 128) for dtype in ("float16", "float32")]
+    variants += [Variant("float16", dim, dim) for dim in (64, 128)]
+    variants += [_heavy("bfloat16", 128)]
+    return [(name, variant) for variant in variants for name in ("forward", "dq", "dkdv")]
+
+
+def _decode() -> list[tuple[str, Any]]:
+    """Variants of the decode kernel, of one tile of query rows and of the largest number."""
+    from maskwright.engine.backends.triton.compile_report import Variant
+
+    variants = [Variant("float16", 64, 64)]
+    variants += [_heavy("float16", 128), _heavy("float16", 256, rows=64)]
+    variants += [_heavy("float32", 128), _heavy("float32", 256)]
+    return [("decode", variant) for variant in variants]
+
+
+def _bias() -> list[tuple[str, Any]]:
+    """Variants of the kernel of bias gradients, which has terms always, in each of its modes."""
+    from maskwright.engine.backends.triton.bias_kernels import CELLS, KEYS, ROWS
+
+    variants = [_heavy(dtype, dim) for dtype in ("float16", "float32") for dim in (128, 256)]
+    variants += [_heavy("float16", 128, mode=mode) for mode in (CELLS, KEYS, ROWS)]
+    return [("bias", variant) for variant in variants]
+
+
+def _rows() -> list[tuple[str, Any]]:
+    """Variants of the kernels of single rows: the merge of splits, with and without sinks, and delta."""
+    from maskwright.engine.backends.triton.compile_report import ITEM_SIZES, Variant
+
+    made = []
+    for dtype in ITEM_SIZES:
+        for dim in (64, 256):
+            plain = Variant(dtype, dim, dim)
+            made += [("merge", plain), ("merge", plain._replace(terms=True)), ("delta", plain)]
+    return made
 
 
 def run() -> int:
     """Compile everything, and write the figures."""
     import triton
 
-    from maskwright.engine.backends.triton.compile_report import compile_kernel
+    from maskwright.engine.backends.triton.compile_report import compile_kernel, default_config
 
-    data: dict[str, Any] = {"triton": triton.__version__, "sources": source_hash(), "kernels": []}
+    data: dict[str, Any] = {"triton": triton.__version__, "sources": source_hash()}
     stored = json.loads(COMPILED.read_text()) if COMPILED.exists() else {}
     known: dict[tuple[Any, ...], Any] = {}
     if (stored.get("triton"), stored.get("sources")) == (data["triton"], data["sources"]):
-        known = {key_of(row): row for row in stored["kernels"]}
-    for options in combinations():
-        row = known.get(tuple(options.values()))
-        if row is None:
-            made = compile_kernel(**options)
-            row = {**made._asdict(), "config": list(made.config)}
-            print(made, file=sys.stderr, flush=True)
-        data["kernels"].append(row)
-        if len(data["kernels"]) > len(known):
-            COMPILED.write_text(json.dumps(data, indent=1) + "\n")
-    COMPILED.write_text(json.dumps(data, indent=1) + "\n")
+        known = {(*key_of(row), tuple(row["config"])): row for row in stored["kernels"]}
+    wanted = combinations()
+    rows: dict[tuple[Any, ...], Any] = {}
+    for name, target, variant in wanted:
+        key = (name, target, tuple(variant), tuple(default_config(name, target, variant)))
+        if key in known:
+            rows[key] = known[key]
+    for number, (name, target, variant) in enumerate(wanted):
+        key = (name, target, tuple(variant), tuple(default_config(name, target, variant)))
+        if key not in rows:
+            made = compile_kernel(name, target, variant)
+            rows[key] = made._asdict()
+            print(f"{number + 1} of {len(wanted)}: {made}", file=sys.stderr, flush=True)
+            if len(rows) % 10 == 0:
+                _write(data, list(rows.values()))
+    order = {(name, target, tuple(variant)): n for n, (name, target, variant) in enumerate(wanted)}
+    _write(data, sorted(rows.values(), key=lambda row: order[key_of(row)]))
     return 0
 
 
+def _write(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write the figures, one kernel per line."""
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    head = json.dumps(data)[:-1]
+    COMPILED.write_text(f'{head}, "kernels": [\n{lines}\n]}}\n')
+
+
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    """The values of `combinations` of a compiled kernel."""
-    return tuple(row[x] for x in ("kernel", "target", "head_dim", "dtype", "one_interval", "terms"))
+    """The kernel, target and variant of a compiled kernel, as in `combinations`."""
+    return row["kernel"], row["target"], tuple(row["variant"])
 
 
 def estimate(case: Case) -> Estimate:
     """The roofline of the forward pass: work of the visited tiles, and each tensor read once."""
     from maskwright.engine.backends.triton.config import select_configs
 
-    config = select_configs(HEAD_DIM, HEAD_DIM, 2, "cuda").forward
+    config = select_configs((HEAD_DIM, HEAD_DIM), 2, "cuda", is_plain=True).forward
     bound = case.bound()
     planes = bound.shape[0] * bound.shape[1]
     copies = case.batch * case.heads // planes
@@ -170,27 +210,35 @@ def roofline() -> str:
 
 
 def compiled() -> str:
-    """One row per kernel, head_dim, dtype and variant, with the four targets side by side."""
+    """One row per kernel, item size and configuration: the largest figures of all its variants."""
     data = json.loads(COMPILED.read_text())
     targets = list(dict.fromkeys(row["target"] for row in data["kernels"]))
-    head = ["kernel", "head_dim", "dtype", "intervals", "terms", "tile", "warps", *targets]
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    grouped: dict[tuple[Any, ...], dict[str, Any]] = {}
+    head = ["kernel", "dtype", "head_dim", "variants", "tile, warps", *targets]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in data["kernels"]:
-        key, target = key_of(row)[:1] + key_of(row)[2:], row["target"]
-        grouped.setdefault(key, {})[target] = row
-    for (kernel, dim, dtype, one, terms), found in grouped.items():
-        tiles = {tuple(row["config"][:3]): target for target, row in found.items()}
-        parts = [f"{m} × {n}" for m, n, _ in tiles], [str(warps) for _, _, warps in tiles]
-        intervals = "any" if kernel in ("decode", "bias") else "one" if one else "several"
-        cells = [kernel, str(dim), dtype, intervals, "all" if terms else "none"]
-        cells += [", ".join(dict.fromkeys(part)) for part in parts]
+        dtype, dim, v_dim = row["variant"][:3]
+        size = next(size for size in LARGE_DIMS if max(dim, v_dim) <= size)
+        if row["kernel"] in ("merge", "delta"):  # one configuration
+            size, dtype = LARGE_DIMS[-1], "all"
+        key = (row["kernel"], "half" if "16" in dtype else dtype, size)
+        groups.setdefault(key, []).append(row)
+    order = list(dict.fromkeys(row["kernel"] for row in data["kernels"]))
+    for (kernel, dtype, _size), rows in sorted(
+        groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1] != "half", item[0][2])
+    ):
+        dims = sorted({row["variant"][1] for row in rows})
+        cells = [
+            kernel,
+            dtype,
+            ", ".join(map(str, dims)),
+            str(len({key_of(row)[2] for row in rows})),
+        ]
+        tiles = [f"{m} × {n}, {warps}" for m, n, warps, *_ in (row["config"] for row in rows)]
+        cells.append("; ".join(dict.fromkeys(tiles)))
         for target in targets:
-            row = found[target]
-            share = row["mma_instructions"] / row["instructions"]
-            cells.append(
-                f"{row['registers']} · {row['spills']} · {row['shared_memory'] / 1024:.0f} KB · "
-                f"{share:.0%}"
-            )
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+            own = [row for row in rows if row["target"] == target]
+            figures = [max(row[x] for row in own) for x in ("registers", "spills", "shared_memory")]
+            cells.append(f"{figures[0]} · {figures[1]} · {figures[2] / 1024:.0f} KB")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -116,6 +116,8 @@ def attend_tensors(
             out, lse = record(tensors, mask, options)
             return out, lse
     elif torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        if options.impl == "flex":
+            return _flex_in_graph(tensors, mask, options)
         raise ArgumentError(
             f'attention: impl="{options.impl}" is not available in a compiled graph. '
             'Leave impl out, or pass impl="blocks".'
@@ -368,6 +370,26 @@ def record(
         dropout_p=float(options.dropout_p),
         impl=options.impl,
     )
+
+
+def _flex_in_graph(
+    tensors: Tensors, mask: Any, options: AttentionOptions
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """FlexAttention in the graph itself, not as an operator."""
+    from maskwright.engine.backends import flex_graph
+
+    q, k, _ = tensors
+    held = EVERYTHING if mask is None else mask
+    if not isinstance(held, (Mask, BoundMask)):
+        bind(held, (*q.shape[:3], k.shape[2]), options.q_start)  # raises
+    q_start = options.q_start
+    if isinstance(held, BoundMask):
+        q_start = held.frame.q_start
+    elif q_start is None:
+        q_start = k.shape[2] - q.shape[2]
+    flat, scores = _scores_in_graph(tensors, held, options)
+    terms = (_terms_from_ints(flat), q_start)
+    return flex_graph.attend_in_graph(tensors, held._handle, options, terms, scores)
 
 
 def _scores_in_graph(

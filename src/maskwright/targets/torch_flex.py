@@ -262,7 +262,7 @@ def _mask_mod(bound: BoundMask, block_q: int, device: object) -> Callable[..., t
     if slots > MAX_SLOTS:
         return _table_mod(bound, device)
     slots = 1 << (slots - 1).bit_length()  # a power of 2, so that more masks share a compilation
-    low, high = _interval_tables(spans, slots, block_q)
+    low, high = interval_tables(spans, slots, block_q)
     return span_mod(int32_tensor(low, device), int32_tensor(high, device))
 
 
@@ -294,7 +294,7 @@ def _table_mod(bound: BoundMask, device: object) -> Callable[..., torch.Tensor]:
     return in_table
 
 
-def _interval_tables(spans: Spans, slots: int, block_q: int) -> tuple[Any, Any]:
+def interval_tables(spans: Spans, slots: int, block_q: int) -> tuple[Any, Any]:
     """The nth start and stop of each row, 0 where there is none; rows padded to whole blocks."""
     b, h, rows = spans.shape
     shape = (2, slots, b, h, -(-rows // block_q) * block_q)

@@ -23,13 +23,26 @@ if TYPE_CHECKING:
 
 def unsupported(params: AttentionParams) -> str | None:
     """The reason why FlexAttention cannot compute this call, or None."""
-    if params.dropout_p:
-        return f"has no dropout, and dropout_p is {params.dropout_p}"
-    if params.device == "cpu" and params.requires_grad:
+    return problem_of(
+        params.device,
+        params.dropout_p,
+        requires_grad=params.requires_grad,
+        return_lse=params.return_lse,
+        has_sinks=params.has_sinks,
+    )
+
+
+def problem_of(
+    device: str, dropout_p: float, *, requires_grad: bool, return_lse: bool, has_sinks: bool
+) -> str | None:
+    """What FlexAttention does not support of a call on a device, or None."""
+    if dropout_p:
+        return f"has no dropout, and dropout_p is {dropout_p}"
+    if device == "cpu" and requires_grad:
         return "has no backward pass on the CPU, and q, k or v requires a gradient"
-    if params.device == "cpu" and params.return_lse:
+    if device == "cpu" and return_lse:
         return "has no logsumexp on the CPU, and return_lse is True"
-    if params.device == "cpu" and params.has_sinks:
+    if device == "cpu" and has_sinks:
         return "has no logsumexp on the CPU, which sinks need"
     return None
 

@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
 import triton
 
 from benchmarks import gpu
-from maskwright.engine.backends.triton.compile_report import compile_kernel
+from maskwright.engine.backends.triton.compile_report import (
+    ITEM_SIZES,
+    KERNELS,
+    TARGETS,
+    Variant,
+    compile_kernel,
+    default_config,
+)
 
 DATA = json.loads(gpu.COMPILED.read_text())
 
 
-def test_figures_are_of_the_current_sources() -> None:
+def test_figures_are_of_the_current_sources_and_configurations() -> None:
     assert DATA["sources"] == gpu.source_hash(), "run `python -m benchmarks gpu`, then `make docs`"
     listed = [gpu.key_of(row) for row in DATA["kernels"]]
-    assert listed == [tuple(options.values()) for options in gpu.combinations()]
+    wanted = gpu.combinations()
+    assert listed == [(name, target, tuple(variant)) for name, target, variant in wanted]
+    for row, (name, target, variant) in zip(DATA["kernels"], wanted, strict=True):
+        assert tuple(row["config"]) == default_config(name, target, variant)
+
+
+def test_all_kernels_targets_and_dtypes_are_listed() -> None:
+    assert {(row["kernel"], row["target"]) for row in DATA["kernels"]} == set(
+        itertools.product(KERNELS, TARGETS)
+    )
+    assert {row["variant"][0] for row in DATA["kernels"]} == set(ITEM_SIZES)
 
 
 def test_no_default_configuration_spills() -> None:
-    assert len(DATA["kernels"]) == 92
-    assert {row["terms"] for row in DATA["kernels"]} == {False, True}
     assert [row for row in DATA["kernels"] if row["spills"]] == []
+
+
+def test_half_precision_uses_matrix_instructions() -> None:
+    tiled = [row for row in DATA["kernels"] if row["kernel"] not in ("merge", "delta")]
+    half = [row for row in tiled if row["variant"][0] != "float32"]
+    assert half
+    assert all(row["mma_instructions"] > 0 for row in half)
 
 
 @pytest.mark.skipif(triton.__version__ != DATA["triton"], reason="figures of another version")
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
 def test_figures_can_be_reproduced(target: str) -> None:
-    wanted = ("decode", target, 64, "float16", True, False)
+    wanted = ("decode", target, Variant())
     right = next(row for row in DATA["kernels"] if gpu.key_of(row) == wanted)
-    found = compile_kernel(*wanted[:4])
-    assert {**found._asdict(), "config": list(found.config)} == right
+    found = compile_kernel(*wanted)
+    assert json.loads(json.dumps(found._asdict())) == right

@@ -12,14 +12,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskwright.engine.backends.triton.forward_kernels import FREE, read_item
+from maskwright.engine.backends.triton.forward_kernels import FREE
+from maskwright.engine.backends.triton.softmax import softmax_gradients
 from maskwright.engine.backends.triton.tile import (
     dot,
-    exponential,
-    kept_cells,
+    first_interval,
+    head_at,
     load_rows,
+    read_item,
+    read_runs,
     round_to,
-    score_tile,
+    row_products,
     split_finite,
     store_rows,
     visible_cells,
@@ -45,71 +48,45 @@ def delta_kernel(
 
 
 @triton.jit
-def softmax_gradients(
-    products, grads, visible, norm, delta, rows, cols, batch, head, scoring, dropout,
-    PARTIAL: tl.constexpr, DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr,
-    BASE2: tl.constexpr,
-):  # fmt: skip
-    """The softmax weights with dropout, and the gradients of the capped scores and of scale q · k.
-
-    `norm`, `delta`, `rows` and `cols` broadcast in the orientation of the tile.
-    """
-    scores, curve = score_tile(products, rows, cols, batch, head, scoring, SOFTCAP, BASE2)
-    p = exponential(scores - norm, BASE2)
-    if PARTIAL:
-        p = tl.where(visible, p, 0.0)
-    dropped = p
-    if DROPOUT:
-        seed_low, seed_high, threshold, keep_factor = dropout
-        kept = kept_cells(rows, cols, batch, head, seed_low, seed_high, threshold)
-        dropped = tl.where(kept, p * keep_factor, 0.0)
-        grads = tl.where(kept, grads * keep_factor, 0.0)
-    capped = p * (grads - delta)
-    if PARTIAL:
-        capped = tl.where(visible, capped, 0.0)
-    ds = capped
-    if SOFTCAP:
-        ds = ds * (1.0 - curve * curve)
-        if PARTIAL:
-            ds = tl.where(visible, ds, 0.0)
-    return dropped, capped, ds
-
-
-@triton.jit
 def _dq_runs(
-    state, query, keys, spans, where, scoring, dropout, kv_len,
+    state, query, keys, spans, runs, scoring, dropout, kv_len,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    PIECE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Adds the runs of tiles of one kind to dQ."""
     acc, cursor = state
-    q, grad, norm, delta, rows, batch, head = query
+    q, q_rows, grad, g_rows, norm, delta, rows, batch, head = query
     K, k_strides, V, v_strides = keys
-    first, last, Starts, Stops = spans
-    run_first, run_last, Run_starts, Run_stops = where
+    run_first, run_last, Run_starts, Run_stops = runs
     if PARTIAL and ONE_INTERVAL:
-        low = tl.load(Starts + first, mask=first < last, other=0)
-        high = tl.load(Stops + first, mask=first < last, other=0)
+        low, high = first_interval(spans)
     for run in range(run_first, run_last):
         for tile in range(tl.load(Run_starts + run), tl.load(Run_stops + run)):
             left = tile * BLOCK_N
             cols = left + tl.arange(0, BLOCK_N)
             k = load_rows(K, left, kv_len, k_strides, BLOCK_N, HEAD_DIM, BLOCK_D, PARTIAL)
-            v = load_rows(V, left, kv_len, v_strides, BLOCK_N, V_DIM, BLOCK_DV, PARTIAL)
+            v = k  # not used if it is read in pieces
+            if PIECE == 0:
+                v = load_rows(V, left, kv_len, v_strides, BLOCK_N, V_DIM, BLOCK_DV, PARTIAL)
             spoiled = rows  # used in partial tiles only
             if PARTIAL:  # a row that attends to NaN or infinity becomes NaN, and no other one
                 k, spoiled = split_finite(k)
-            zero = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            products = dot(q, k.T, zero, INTERPRET)
-            grads = dot(grad, v.T, zero, INTERPRET)
+            products = row_products(
+                q, q_rows, k, (K, left, kv_len, k_strides), BLOCK_M, BLOCK_N, HEAD_DIM, PIECE,
+                True, PARTIAL, INTERPRET,
+            )  # fmt: skip
+            grads = row_products(
+                grad, g_rows, v, (V, left, kv_len, v_strides), BLOCK_M, BLOCK_N, V_DIM, PIECE,
+                True, PARTIAL, INTERPRET,
+            )  # fmt: skip
             visible = products  # not used unless the tile is partial
             if PARTIAL and ONE_INTERVAL:
                 visible = (cols[None, :] >= low[:, None]) & (cols[None, :] < high[:, None])
             elif PARTIAL:
                 visible, cursor = visible_cells(
-                    cols[None, :], left + BLOCK_N, cursor, last, Starts, Stops, BLOCK_M, BLOCK_N
+                    cols[None, :], left + BLOCK_N, cursor, spans, BLOCK_M, BLOCK_N
                 )
             _, _, ds = softmax_gradients(
                 products, grads, visible, norm[:, None], delta[:, None], rows[:, None],
@@ -133,7 +110,7 @@ def dq_kernel(
     Biases, Grid, grid_sh, grid_height, grid_width, grid_shift,
     scale, seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    PIECE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr,
 ):  # fmt: skip
@@ -148,39 +125,36 @@ def dq_kernel(
         top = block * BLOCK_M
         rows = top + tl.arange(0, BLOCK_M)
         real = rows < q_len
-        dq_at = DQ + batch.to(tl.int64) * dq_sb + head.to(tl.int64) * dq_sh
-        q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
-        q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
-        g_at = Grad + batch.to(tl.int64) * g_sb + head.to(tl.int64) * g_sh
-        grad = load_rows(g_at, top, q_len, (g_sm, g_sd), BLOCK_M, V_DIM, BLOCK_DV, True)
+        dq_at = head_at(DQ, batch, head, dq_sb, dq_sh)
+        q_at = head_at(Q, batch, head, q_sb, q_sh)
+        g_at = head_at(Grad, batch, head, g_sb, g_sh)
+        q_rows, g_rows = (q_at, top, q_len, (q_sm, q_sd)), (g_at, top, q_len, (g_sm, g_sd))
+        q, grad = rows, rows  # not used if they are read in pieces
+        if PIECE == 0:
+            q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
+            grad = load_rows(g_at, top, q_len, (g_sm, g_sd), BLOCK_M, V_DIM, BLOCK_DV, True)
         row_at = (batch * heads + head).to(tl.int64) * q_len + rows
         norm = tl.load(Norm + row_at, mask=real, other=0.0)
         delta = tl.load(Delta + row_at, mask=real, other=0.0)
-        k_at = K + batch.to(tl.int64) * k_sb + (head // group).to(tl.int64) * k_sh
-        v_at = V + batch.to(tl.int64) * v_sb + (head // group).to(tl.int64) * v_sh
+        k_at = head_at(K, batch, head // group, k_sb, k_sh)
+        v_at = head_at(V, batch, head // group, v_sb, v_sh)
         keys = (k_at, (k_sn, k_sd), v_at, (v_sn, v_sd))
         first = tl.load(Offsets + plane * q_len + rows, mask=real, other=0)
         last = tl.load(Offsets + plane * q_len + rows + 1, mask=real, other=0)
-        query = (q, grad, norm, delta, rows, batch, head)
+        query = (q, q_rows, grad, g_rows, norm, delta, rows, batch, head)
         spans = (first, last, Starts, Stops)
         state = (tl.zeros([BLOCK_M, BLOCK_D], tl.float32), first)
         index = plane * num_blocks + block
-        full = (
-            tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
-            Full_starts, Full_stops,
-        )  # fmt: skip
+        full = read_runs(index, Full_offsets, Full_starts, Full_stops)
         state = _dq_runs(
             state, query, keys, spans, full, scoring, dropout, kv_len,
-            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, PIECE, BLOCK_M, BLOCK_N,
             ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, False,
         )  # fmt: skip
-        partial = (
-            tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
-            Part_starts, Part_stops,
-        )  # fmt: skip
+        partial = read_runs(index, Part_offsets, Part_starts, Part_stops)
         state = _dq_runs(
             state, query, keys, spans, partial, scoring, dropout, kv_len,
-            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, PIECE, BLOCK_M, BLOCK_N,
             ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, True,
         )  # fmt: skip
         acc, _ = state
@@ -192,21 +166,19 @@ def dq_kernel(
 
 @triton.jit
 def _dkdv_runs(
-    state, key, queries, spans, where, scoring, dropout, q_len,
+    state, key, queries, spans, runs, scoring, dropout, q_len,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    PIECE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Adds the runs of tiles of one kind to dK and dV; the tiles are (keys, queries)."""
     dk, dv, cursor = state
-    k, v, cols, batch, head = key
+    k, k_rows, v, v_rows, cols, batch, head = key
     Q, q_strides, Grad, g_strides, Norm, Delta = queries
-    first, last, Starts, Stops = spans
-    run_first, run_last, Run_starts, Run_stops = where
+    run_first, run_last, Run_starts, Run_stops = runs
     if PARTIAL and ONE_INTERVAL:
-        low = tl.load(Starts + first, mask=first < last, other=0)
-        high = tl.load(Stops + first, mask=first < last, other=0)
+        low, high = first_interval(spans)
     for run in range(run_first, run_last):
         for tile in range(tl.load(Run_starts + run), tl.load(Run_stops + run)):
             top = tile * BLOCK_M
@@ -220,15 +192,20 @@ def _dkdv_runs(
                 q, spoiled = split_finite(q)
                 grad, also = split_finite(grad)
                 spoiled = spoiled | also
-            zero = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-            products = dot(k, q.T, zero, INTERPRET)
-            grads = dot(v, grad.T, zero, INTERPRET)
+            products = row_products(
+                k, k_rows, q, (Q, top, q_len, q_strides), BLOCK_N, BLOCK_M, HEAD_DIM, PIECE,
+                True, PARTIAL, INTERPRET,
+            )  # fmt: skip
+            grads = row_products(
+                v, v_rows, grad, (Grad, top, q_len, g_strides), BLOCK_N, BLOCK_M, V_DIM, PIECE,
+                True, PARTIAL, INTERPRET,
+            )  # fmt: skip
             visible = products  # not used unless the tile is partial
             if PARTIAL and ONE_INTERVAL:
                 visible = (rows[None, :] >= low[:, None]) & (rows[None, :] < high[:, None])
             elif PARTIAL:
                 visible, cursor = visible_cells(
-                    rows[None, :], top + BLOCK_M, cursor, last, Starts, Stops, BLOCK_N, BLOCK_M
+                    rows[None, :], top + BLOCK_M, cursor, spans, BLOCK_N, BLOCK_M
                 )
             p, _, ds = softmax_gradients(
                 products, grads, visible, norm[None, :], delta[None, :], rows[None, :],
@@ -254,7 +231,7 @@ def dkdv_kernel(
     Biases, Grid, grid_sh, grid_height, grid_width, grid_shift,
     scale, seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    PIECE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr,
 ):  # fmt: skip
@@ -276,43 +253,40 @@ def dkdv_kernel(
         left = block * BLOCK_N
         cols = left + tl.arange(0, BLOCK_N)
         real = cols < kv_len
-        dk_at = DK + batch.to(tl.int64) * dk_sb + kv_head.to(tl.int64) * dk_sh
-        dv_at = DV + batch.to(tl.int64) * dv_sb + kv_head.to(tl.int64) * dv_sh
-        k_at = K + batch.to(tl.int64) * k_sb + kv_head.to(tl.int64) * k_sh
-        k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
-        v_at = V + batch.to(tl.int64) * v_sb + kv_head.to(tl.int64) * v_sh
-        v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
+        dk_at = head_at(DK, batch, kv_head, dk_sb, dk_sh)
+        dv_at = head_at(DV, batch, kv_head, dv_sb, dv_sh)
+        k_at = head_at(K, batch, kv_head, k_sb, k_sh)
+        v_at = head_at(V, batch, kv_head, v_sb, v_sh)
+        k_rows, v_rows = (k_at, left, kv_len, (k_sn, k_sd)), (v_at, left, kv_len, (v_sn, v_sd))
+        k, v = cols, cols  # not used if they are read in pieces
+        if PIECE == 0:
+            k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
+            v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
         dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
         for member in range(group):
             head = kv_head * group + member
             own = plane * head_planes + member % head_planes  # the plane of this query head
-            q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64) * q_sh
-            g_at = Grad + batch.to(tl.int64) * g_sb + head.to(tl.int64) * g_sh
+            q_at = head_at(Q, batch, head, q_sb, q_sh)
+            g_at = head_at(Grad, batch, head, g_sb, g_sh)
             row_at = (batch * heads + head).to(tl.int64) * q_len
             queries = (q_at, (q_sm, q_sd), g_at, (g_sm, g_sd), Norm + row_at, Delta + row_at)
             first = tl.load(Offsets + own * kv_len + cols, mask=real, other=0)
             last = tl.load(Offsets + own * kv_len + cols + 1, mask=real, other=0)
-            key = (k, v, cols, batch, head)
+            key = (k, k_rows, v, v_rows, cols, batch, head)
             spans = (first, last, Starts, Stops)
             index = own * num_blocks + block
-            full = (
-                tl.load(Full_offsets + index), tl.load(Full_offsets + index + 1),
-                Full_starts, Full_stops,
-            )  # fmt: skip
+            full = read_runs(index, Full_offsets, Full_starts, Full_stops)
             state = (dk, dv, first)
             state = _dkdv_runs(
                 state, key, queries, spans, full, scoring, dropout, q_len,
-                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, PIECE, BLOCK_M, BLOCK_N,
                 ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, False,
             )  # fmt: skip
-            partial = (
-                tl.load(Part_offsets + index), tl.load(Part_offsets + index + 1),
-                Part_starts, Part_stops,
-            )  # fmt: skip
+            partial = read_runs(index, Part_offsets, Part_starts, Part_stops)
             state = _dkdv_runs(
                 state, key, queries, spans, partial, scoring, dropout, q_len,
-                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N,
+                HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, PIECE, BLOCK_M, BLOCK_N,
                 ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, True,
             )  # fmt: skip
             dk, dv, _ = state

@@ -11,9 +11,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskwright.engine.backends.triton.backward_kernels import softmax_gradients
 from maskwright.engine.backends.triton.forward_kernels import FREE
-from maskwright.engine.backends.triton.tile import dot, round_to, seek_interval, visible_cells
+from maskwright.engine.backends.triton.softmax import softmax_gradients
+from maskwright.engine.backends.triton.tile import (
+    dot,
+    head_at,
+    round_to,
+    seek_interval,
+    visible_cells,
+)
 
 # How an owner sums its tile at the end.
 CELLS, KEYS, ROWS, DIAGONALS = 0, 1, 2, 3
@@ -81,18 +87,17 @@ def bias_gradient_kernel(
         own = (batch % mask_batch) * mask_heads + head % mask_heads
         first = tl.load(Offsets + own * q_len + rows, mask=row_real, other=0)
         last = tl.load(Offsets + own * q_len + rows + 1, mask=row_real, other=0)
+        spans = (first, last, Starts, Stops)
         cursor = seek_interval(first, last, left, Stops, num_steps)
         visible, cursor = visible_cells(
-            cols[None, :], left + BLOCK_N, cursor, last, Starts, Stops, BLOCK_M, BLOCK_N
+            cols[None, :], left + BLOCK_N, cursor, spans, BLOCK_M, BLOCK_N
         )
         visible = visible & col_real[None, :]
         if tl.max(visible.to(tl.int32)) > 0:
-            kv_head = (head // group).to(tl.int64)
-            long = batch.to(tl.int64)
-            q_at = Q + long * q_sb + head.to(tl.int64) * q_sh
-            k_at = K + long * k_sb + kv_head * k_sh
-            v_at = V + long * v_sb + kv_head * v_sh
-            g_at = Grad + long * g_sb + head.to(tl.int64) * g_sh
+            q_at = head_at(Q, batch, head, q_sb, q_sh)
+            k_at = head_at(K, batch, head // group, k_sb, k_sh)
+            v_at = head_at(V, batch, head // group, v_sb, v_sh)
+            g_at = head_at(Grad, batch, head, g_sb, g_sh)
             row_at = (batch * heads + head).to(tl.int64) * q_len + rows
             norm = tl.load(Norm + row_at, mask=row_real, other=0.0)
             delta = tl.load(Delta + row_at, mask=row_real, other=0.0)

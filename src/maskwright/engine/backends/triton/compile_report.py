@@ -17,10 +17,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from maskwright.engine.backends.triton.backward_kernels import dkdv_kernel, dq_kernel
-from maskwright.engine.backends.triton.bias_kernels import DIAGONALS, bias_gradient_kernel
-from maskwright.engine.backends.triton.config import Config, select_configs
-from maskwright.engine.backends.triton.decode_kernels import decode_kernel
+from maskwright.engine.backends.triton.backward_kernels import delta_kernel, dkdv_kernel, dq_kernel
+from maskwright.engine.backends.triton.bias_kernels import CELLS, DIAGONALS, bias_gradient_kernel
+from maskwright.engine.backends.triton.config import (
+    Config,
+    block_dim,
+    compiler_options,
+    select_configs,
+)
+from maskwright.engine.backends.triton.decode_kernels import decode_kernel, merge_kernel
 from maskwright.engine.backends.triton.forward_kernels import forward_kernel
 
 TARGETS: Final = {
@@ -32,6 +37,8 @@ TARGETS: Final = {
 KERNELS: Final = {
     "forward": forward_kernel,
     "decode": decode_kernel,
+    "merge": merge_kernel,
+    "delta": delta_kernel,
     "dq": dq_kernel,
     "dkdv": dkdv_kernel,
     "bias": bias_gradient_kernel,
@@ -39,10 +46,36 @@ KERNELS: Final = {
 TYPES: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 ITEM_SIZES: Final = {"float16": 2, "bfloat16": 2, "float32": 4}
 FLOAT32_POINTERS: Final = ("Lse", "Norm", "Delta", "Split_out", "Split_lse")
-DATA_POINTERS: Final = ("Q", "K", "V", "Out", "Grad", "DQ", "DK", "DV", "Distance", "Sinks")
+DATA_POINTERS: Final = ("Q", "K", "V", "Out", "Grad", "DQ", "DK", "DV", "Distance", "Grid", "Sinks")
 FLOATS: Final = ("factor", "cap", "scale", "keep_factor")
-TERMS: Final = ("Distance", "Sinks")  # absent in the plain variant; a grid is absent in both
+TERMS: Final = ("Distance", "Grid", "Sinks")  # absent in the variant without terms
 MMA: Final = ("HMMA", "HGMMA", "IMMA", "UTCHMMA", "UTCQMMA", "QMMA")
+
+
+class Variant(NamedTuple):
+    """What a kernel is compiled for.
+
+    Attributes:
+        dtype: Name of the dtype.
+        head_dim: Head dimension of q and k.
+        v_head_dim: Head dimension of v.
+        one_interval: Whether no row of the mask has more than one interval.
+        terms: Whether with soft cap, a table of distances, a grid, a bias tensor and sinks.
+        dropout: Whether with dropout.
+        strided: Whether the last dimension of the tensors has any stride and no address is aligned.
+        rows: Query rows of a decode step, of all heads of a GQA group.
+        mode: How the kernel of bias gradients sums a tile at the end.
+    """
+
+    dtype: str = "float16"
+    head_dim: int = 64
+    v_head_dim: int = 64
+    one_interval: bool = True
+    terms: bool = False
+    dropout: bool = False
+    strided: bool = False
+    rows: int = 16
+    mode: int = DIAGONALS
 
 
 class CompiledKernel(NamedTuple):
@@ -50,10 +83,7 @@ class CompiledKernel(NamedTuple):
 
     kernel: str
     target: str
-    head_dim: int
-    dtype: str
-    one_interval: bool  # whether the variant for masks with one interval per row
-    terms: bool  # whether with soft cap, a table of distances, a bias tensor and sinks
+    variant: Variant
     config: Config
     registers: int
     spills: int  # bytes per thread for NVIDIA, registers for AMD
@@ -63,100 +93,105 @@ class CompiledKernel(NamedTuple):
 
 
 def compile_kernel(
-    name: str,
-    target: str,
-    head_dim: int,
-    dtype: str = "float16",
-    config: Config | None = None,
-    *,
-    one_interval: bool = True,
-    terms: bool = False,
+    name: str, target: str, variant: Variant, config: Config | None = None
 ) -> CompiledKernel:
-    """Compile one kernel in its default configuration.
+    """Compile one kernel.
 
     Args:
         name: A key of `KERNELS`.
         target: A key of `TARGETS`.
-        head_dim: Head dimension of q, k and v.
-        dtype: Name of the dtype.
+        variant: Dtype, head_dim, and what else is a constant of the kernel.
         config: A configuration in place of the default one.
-        one_interval: Whether no row of the mask has more than one interval.
-        terms: Whether with soft cap, a table of distances, a bias tensor and sinks.
 
     Returns:
         The figures of the compiled kernel.
     """
     gpu = TARGETS[target]
     if config is None:
-        config = getattr(select_configs(head_dim, head_dim, ITEM_SIZES[dtype], gpu.backend), name)
+        config = default_config(name, target, variant)
     made = triton.compile(
-        _source(KERNELS[name], dtype, head_dim, config, (one_interval, terms)),
+        _source(name, variant, config),
         target=gpu,
-        options={
-            "num_warps": config.num_warps,
-            "num_stages": config.num_stages,
-            "enable_fp_fusion": True,
-        },
+        options=compiler_options(config, gpu.backend),
     )
     read = _read_cubin if gpu.backend == "cuda" else _read_amd
-    figures = read(made)
-    return CompiledKernel(name, target, head_dim, dtype, one_interval, terms, config, *figures)
+    return CompiledKernel(name, target, variant, config, *read(made))
 
 
-def _source(
-    kernel: Any, dtype: str, head_dim: int, config: Config, variant: tuple[bool, bool]
-) -> ASTSource:
-    one_interval, terms = variant
+def default_config(name: str, target: str, variant: Variant) -> Config:
+    """The configuration that a launch selects."""
+    configs = select_configs(
+        (variant.head_dim, variant.v_head_dim),
+        ITEM_SIZES[variant.dtype],
+        TARGETS[target].backend,
+        is_plain=not variant.terms and not variant.dropout,
+    )
+    if name != "decode":
+        config: Config = getattr(configs, name)
+        return config
+    rows = block_dim(variant.rows)
+    return (configs.decode if rows == 16 else configs.decode_rows)._replace(block_m=rows)
+
+
+def _source(name: str, variant: Variant, config: Config) -> ASTSource:
+    kernel = KERNELS[name]
     constants = {
-        "HEAD_DIM": head_dim,
-        "V_DIM": head_dim,
-        "BLOCK_D": head_dim,
-        "BLOCK_DV": head_dim,
+        "HEAD_DIM": variant.head_dim,
+        "V_DIM": variant.v_head_dim,
+        "BLOCK_D": block_dim(variant.head_dim),
+        "BLOCK_DV": block_dim(variant.v_head_dim),
+        "PIECE": config.piece,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
-        "ONE_INTERVAL": one_interval,
-        "DROPOUT": False,
-        "SOFTCAP": terms,
+        "ONE_INTERVAL": variant.one_interval,
+        "DROPOUT": variant.dropout,
+        "SOFTCAP": variant.terms,
         "INTERPRET": False,
-        "BASE2": dtype != "float32",
-        "MODE": DIAGONALS,
+        "BASE2": variant.dtype != "float32",
+        "MODE": variant.mode,
     }
     signature: dict[str, Any] = {}
     values: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
-    aligned = [["tt.divisibility", 16]]
+    aligned = [] if variant.strided else [["tt.divisibility", 16]]
     for index, parameter in enumerate(kernel.params):
-        name = parameter.name
-        if name == "Biases":
-            signature[name] = ()
-            if terms:  # one tensor, whose keys are contiguous
-                signature[name] = ((f"*{TYPES[dtype]}", "i32", "i32", "i32", "constexpr"),)
-                values[(index, 0, 4)] = 1
+        argument = parameter.name
+        if argument == "Biases":
+            signature[argument] = ()
+            if variant.terms:  # one tensor, whose keys are contiguous unless strided
+                last = "i32" if variant.strided else "constexpr"
+                signature[argument] = ((f"*{TYPES[variant.dtype]}", "i32", "i32", "i32", last),)
+                if not variant.strided:
+                    values[(index, 0, 4)] = 1
                 attributes |= {(index, 0, n): aligned for n in range(4)}
-            continue
-        is_absent = name == "Grid" or (name in TERMS and not terms)
-        if parameter.is_constexpr or is_absent or name.endswith("_sd"):
-            # Rows of q, k, v and their gradients are contiguous.
-            signature[name] = "constexpr"
-            values[(index,)] = (
-                constants[name] if parameter.is_constexpr else None if is_absent else 1
-            )
-            continue
-        if name[0].isupper():
-            kind = "i32"
-            if name in FLOAT32_POINTERS or (kernel is bias_gradient_kernel and name == "Out"):
-                kind = "fp32"
-            elif name in DATA_POINTERS:
-                kind = TYPES[dtype]
-            signature[name] = f"*{kind}"
+        elif parameter.is_constexpr:
+            signature[argument] = "constexpr"
+            values[(index,)] = constants[argument]
+        elif argument in TERMS and not variant.terms:
+            signature[argument] = "constexpr"
+            values[(index,)] = None
+        elif argument.endswith("_sd") and not variant.strided:
+            signature[argument] = "constexpr"  # rows of q, k, v and their gradients are contiguous
+            values[(index,)] = 1
+        elif argument[0].isupper():
+            signature[argument] = f"*{_element_type(name, argument, variant)}"
             attributes[(index,)] = aligned
-        elif name in FLOATS:
-            signature[name] = "fp32"
+        elif argument in FLOATS:
+            signature[argument] = "fp32"
         else:
-            signature[name] = "i32"
-            if re.fullmatch(r"(q|k|v|o|g|dq|dk|dv)_s[bhmn]", name):
+            signature[argument] = "i32"
+            if re.fullmatch(r"(q|k|v|o|g|dq|dk|dv)_s[bhmn]", argument):
                 attributes[(index,)] = aligned
     return ASTSource(kernel, signature, values, attributes)
+
+
+def _element_type(name: str, argument: str, variant: Variant) -> str:
+    """The element type of a pointer."""
+    if argument in FLOAT32_POINTERS or (
+        name == "bias" and argument == "Out" and variant.mode != CELLS
+    ):
+        return "fp32"
+    return TYPES[variant.dtype] if argument in DATA_POINTERS else "i32"
 
 
 def _read_cubin(made: Any) -> tuple[int, int, int, int, int]:
@@ -176,7 +211,9 @@ def _read_cubin(made: Any) -> tuple[int, int, int, int, int]:
     registers, stack, local = (int(number) for number in found.groups())
     names = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9]+)", sass, re.MULTILINE)
     mma = sum(name in MMA for name in names)
-    return registers, stack + local, made.metadata.shared, len(names), mma
+    # A stack frame that no instruction reads or writes is no spill.
+    spills = stack + local if {"STL", "LDL"} & set(names) else 0
+    return registers, spills, made.metadata.shared, len(names), mma
 
 
 def _read_amd(made: Any) -> tuple[int, int, int, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Config(NamedTuple):
@@ -12,27 +12,98 @@ class Config(NamedTuple):
     block_n: int  # keys
     num_warps: int
     num_stages: int
+    piece: int = 0  # columns of a piece of the head_dim, see `row_products`; 0: all at once
+    all_registers: bool = False  # for NVIDIA, see `compiler_options`
 
 
 class Configs(NamedTuple):
     """The configurations of all kernels for one head_dim and dtype."""
 
     forward: Config
-    decode: Config
+    decode: Config  # of up to 16 query rows of a KV head
     dkdv: Config
     dq: Config
     bias: Config  # of the gradients of biases; a square tile
+    decode_rows: Config  # of up to `max_decode_rows` query rows of a KV head
+    merge: Config = Config(1, 1, 1, 1)  # of the splits of a decode step; one row
+    delta: Config = Config(16, 1, 8, 1)
 
 
-MAX_HEAD_DIM = 256
-MAX_DECODE_QUERIES = 8  # of a call that the decode kernel computes,
-MAX_DECODE_ROWS = 64  # and those times the GQA group
-MAX_SPLITS = 64  # programs that share the keys of one KV head
+MAX_HEAD_DIM: Final = 256
+MAX_DECODE_QUERIES: Final = 8  # of a call that the decode kernel computes
+MAX_SPLITS: Final = 64  # programs that share the keys of one KV head
+TILED: Final = ("forward", "dq", "dkdv")  # the kernels over work lists
+SQUARE: Final = Config(32, 32, 4, 1)
+WIDE: Final = Config(32, 32, 8, 1)  # with more warps, so that a thread has fewer registers
 INTERPRETED = Configs(
-    *(Config(32, 32, 1, 1), Config(16, 32, 1, 1), Config(32, 32, 1, 1), Config(32, 32, 1, 1)),
-    Config(16, 16, 1, 1),
+    *(SQUARE, Config(16, 32, 1, 1), SQUARE, SQUARE),
+    *(Config(16, 16, 1, 1), Config(16, 32, 1, 1)),
 )
-BIAS = Config(32, 32, 8, 1)
+
+# By the largest head_dim. No kernel spills registers: docs/gpu.md lists what the compiler made of
+# them. A call without soft cap, bias and dropout has larger tiles on NVIDIA.
+CUDA_HALF: Final = {
+    64: Configs(
+        *(Config(64, 32, 8, 2), Config(16, 64, 4, 2), Config(32, 16, 4, 1), SQUARE),
+        *(WIDE, Config(64, 32, 8, 1)),
+    ),
+    128: Configs(
+        *(Config(32, 32, 4, 2), Config(16, 64, 4, 2), Config(16, 32, 8, 1), Config(16, 32, 8, 1)),
+        *(WIDE, Config(64, 32, 8, 1)),
+    ),
+    256: Configs(
+        *(WIDE, Config(16, 32, 4, 1), Config(16, 16, 8, 1), WIDE),
+        *(Config(16, 16, 4, 1), Config(64, 16, 8, 1)),
+    ),
+}
+CUDA_HALF_PLAIN: Final = {
+    64: CUDA_HALF[64]._replace(forward=Config(128, 32, 8, 2), dkdv=SQUARE),
+    128: CUDA_HALF[128]._replace(forward=Config(64, 32, 8, 2), dkdv=WIDE, dq=WIDE),
+    256: CUDA_HALF[256]._replace(dkdv=Config(16, 32, 8, 1)),
+}
+CUDA_FLOAT: Final = {
+    64: Configs(
+        *(Config(32, 16, 4, 1, 16), Config(16, 32, 4, 1), Config(32, 32, 8, 1, 16)),
+        *(Config(32, 32, 8, 1, 16), WIDE, Config(64, 32, 8, 1)),
+    ),
+    128: Configs(
+        *(Config(32, 16, 8, 1, 16), Config(16, 16, 4, 1), Config(32, 16, 8, 1, 16)),
+        *(Config(32, 16, 8, 1, 16), WIDE, Config(64, 16, 8, 1)),
+    ),
+    256: Configs(
+        *(Config(32, 16, 8, 1, 16), Config(16, 16, 4, 1), Config(16, 16, 8, 1, 16)),
+        *(Config(32, 16, 8, 1, 16), WIDE, Config(16, 16, 4, 1)),
+    ),
+}
+# AMD: 4 warps of 64 threads, each with up to 512 registers.
+HIP_HALF: Final = {
+    64: Configs(
+        *(Config(64, 32, 4, 1), Config(16, 64, 4, 2), SQUARE, SQUARE),
+        *(WIDE, Config(64, 32, 4, 1)),
+    ),
+    128: Configs(
+        *(Config(64, 32, 4, 1), Config(16, 64, 4, 2), SQUARE, SQUARE),
+        *(WIDE, Config(64, 32, 4, 1)),
+    ),
+    256: Configs(
+        *(SQUARE, Config(16, 32, 4, 1), Config(16, 32, 4, 1), Config(32, 16, 4, 1)),
+        *(WIDE, Config(64, 32, 4, 1)),
+    ),
+}
+HIP_FLOAT: Final = {
+    64: Configs(
+        *(SQUARE, Config(16, 32, 4, 1), SQUARE, SQUARE),
+        *(WIDE, Config(64, 32, 4, 1)),
+    ),
+    128: Configs(
+        *(Config(32, 16, 4, 1), Config(16, 16, 4, 1), Config(32, 16, 4, 1), Config(32, 16, 4, 1)),
+        *(WIDE, Config(64, 16, 4, 1)),
+    ),
+    256: Configs(
+        *(Config(32, 16, 4, 1), Config(16, 16, 4, 1), Config(16, 16, 4, 1), Config(16, 16, 4, 1)),
+        *(SQUARE, Config(64, 16, 4, 1)),
+    ),
+}
 
 
 def is_interpreted() -> bool:
@@ -42,39 +113,56 @@ def is_interpreted() -> bool:
     return bool(knobs.runtime.interpret)
 
 
-def select_configs(head_dim: int, v_head_dim: int, itemsize: int, backend: str) -> Configs:
+def compiler_options(config: Config, backend: str) -> dict[str, Any]:
+    """The options of a launch: warps, stages, and for NVIDIA those of the register allocation.
+
+    With `all_registers` ptxas does not spill at 128 or 168 registers for the sake of occupancy, and
+    optimizes at level 2, which needs fewer registers than the default, 5. Not all kernels need it.
+    """
+    options: dict[str, Any] = {
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+        "enable_fp_fusion": True,  # the default; Triton warns where it is left out
+    }
+    if backend == "cuda" and config.all_registers:
+        options |= {"maxnreg": 255, "ptx_options": "--register-usage-level=2"}
+    return options
+
+
+def max_decode_rows(dims: tuple[int, int], itemsize: int) -> int:
+    """Query rows of a KV head, of all heads of its group, up to which the decode kernel is used."""
+    return 16 if itemsize == 4 and max(dims) > 128 else 64  # more would spill registers
+
+
+def block_dim(dim: int) -> int:
+    """The width of a tile that holds `dim` columns."""
+    return max(16, 1 << (dim - 1).bit_length())
+
+
+def select_configs(
+    dims: tuple[int, int], itemsize: int, backend: str, *, is_plain: bool = False
+) -> Configs:
     """The configurations for a head_dim and an item size in bytes.
 
     Args:
-        head_dim: Head dimension of q and k.
-        v_head_dim: Head dimension of v.
+        dims: Head dimensions of q and k, and of v.
         itemsize: Bytes per element: 2 or 4.
         backend: "cuda", "hip", or "cpu" for the interpreter.
+        is_plain: Whether without soft cap, bias and dropout.
 
     Returns:
-        One configuration per kernel. Those of half precision were chosen so that the compiler spills
-        no registers at head_dim 64 and 128, also with soft cap, biases and sinks; see docs/gpu.md.
+        One configuration per kernel.
     """
     if backend == "cpu":
         return INTERPRETED
-    dim = max(head_dim, v_head_dim)
-    if itemsize == 4:
-        side = 32 if dim <= 64 else 16
-        return Configs(
-            Config(32, side, 4, 1),
-            Config(16, side, 4, 1),
-            Config(32, side, 4, 1),
-            Config(32, side, 4, 1),
-            BIAS,
-        )
-    if dim > 128:
-        forward = Config(32, 32, 4, 1) if backend == "hip" else Config(32, 32, 8, 1)
-        return Configs(
-            forward, Config(16, 32, 4, 1), Config(16, 32, 8, 1), Config(32, 32, 8, 1), BIAS
-        )
-    if backend == "hip":  # 4 warps of 64 threads, each with up to 512 registers
-        square = Config(32, 32, 4, 1)
-        return Configs(Config(64, 32, 4, 1), Config(16, 64, 4, 2), square, square, BIAS)
-    square = Config(32, 32, 4 if dim <= 64 else 8, 1)
-    rows = 128 if dim <= 64 else 64
-    return Configs(Config(rows, 32, 8, 2), Config(16, 64, 4, 2), square, square, BIAS)
+    if backend == "hip":
+        table = HIP_FLOAT if itemsize == 4 else HIP_HALF
+    elif itemsize == 4:
+        table = CUDA_FLOAT
+    else:
+        table = CUDA_HALF_PLAIN if is_plain else CUDA_HALF
+    found = table[next(size for size in table if max(dims) <= size)]
+    if backend == "hip":
+        return found
+    tiled = {name: getattr(found, name)._replace(all_registers=True) for name in TILED}
+    return found._replace(**tiled)

@@ -10,19 +10,15 @@ import triton
 import triton.language as tl
 
 from maskwright.engine.backends.triton.forward_kernels import FREE
-from maskwright.engine.backends.triton.tile import (
+from maskwright.engine.backends.triton.softmax import (
     LN2,
-    dot,
+    add_tile,
     exponential,
     in_base,
-    kept_cells,
-    load_rows,
-    logarithm,
-    round_to,
+    log_sum,
     score_tile,
-    split_finite,
-    visible_cells,
 )
+from maskwright.engine.backends.triton.tile import dot, head_at, load_rows, round_to, visible_cells
 
 
 @triton.jit(do_not_specialize=[*FREE, "mask_batch", "span_rows", "num_splits", "kv_heads"])
@@ -63,62 +59,43 @@ def decode_kernel(
     q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64)[:, None] * q_sh
     q_at = q_at + rows.to(tl.int64)[:, None] * q_sm + dims[None, :] * q_sd
     q = tl.load(q_at, mask=real[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
-    k_at = K + batch.to(tl.int64) * k_sb + kv_head.to(tl.int64) * k_sh
-    v_at = V + batch.to(tl.int64) * v_sb + kv_head.to(tl.int64) * v_sh
+    k_at = head_at(K, batch, kv_head, k_sb, k_sh)
+    v_at = head_at(V, batch, kv_head, v_sb, v_sh)
     plane = (batch % mask_batch) * mask_heads + kv_head % mask_heads
     span = Offsets + plane * span_rows + index % span_rows
     cursor = tl.load(span, mask=real, other=0)
-    last = tl.load(span + 1, mask=real, other=0)
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    spans = (cursor, tl.load(span + 1, mask=real, other=0), Starts, Stops)
+    softmax = (
+        tl.zeros([BLOCK_M, BLOCK_DV], tl.float32),
+        tl.zeros([BLOCK_M], tl.float32),
+        tl.full([BLOCK_M], float("-inf"), tl.float32),
+    )
     share = Splits + plane * (num_splits + 1) + split
     for n in range(tl.load(share), tl.load(share + 1)):
         entry = tl.load(Tiles + n)
         left = entry // 2 * BLOCK_N
         cols = left + tl.arange(0, BLOCK_N)
         k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
-        zero = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        products = dot(q, k.T, zero, INTERPRET)
+        products = dot(q, k.T, tl.zeros([BLOCK_M, BLOCK_N], tl.float32), INTERPRET)
         scores, _ = score_tile(
-            products,
-            rows[:, None],
-            cols[None, :],
-            batch,
-            head[:, None],
-            scoring,
-            SOFTCAP,
-            BASE2,
+            products, rows[:, None], cols[None, :], batch, head[:, None], scoring, SOFTCAP, BASE2
         )
         visible = tl.full([BLOCK_M, BLOCK_N], 1, tl.int1)
         if entry % 2 == 0:
             visible, cursor = visible_cells(
-                cols[None, :], left + BLOCK_N, cursor, last, Starts, Stops, BLOCK_M, BLOCK_N
+                cols[None, :], left + BLOCK_N, cursor, spans, BLOCK_M, BLOCK_N
             )
-        scores = tl.where(visible, scores, float("-inf"))
-        new = tl.maximum(maximum, tl.max(scores, 1))
-        shift = tl.where(new == float("-inf"), 0.0, new)
-        alpha = exponential(maximum - shift, BASE2)
-        p = exponential(scores - shift[:, None], BASE2)
-        total = total * alpha + tl.sum(p, 1)
-        if DROPOUT:
-            kept = kept_cells(
-                rows[:, None], cols[None, :], batch, head[:, None],
-                seed_low, seed_high, threshold,
-            )  # fmt: skip
-            p = tl.where(kept, p * keep_factor, 0.0)
-        v = load_rows(v_at, left, kv_len, (v_sn, v_sd), BLOCK_N, V_DIM, BLOCK_DV, True)
-        v, spoiled = split_finite(v)  # rows that do not attend to these keys are not affected
-        p = tl.where(visible & spoiled[None, :], float("nan"), p)
-        acc = acc * alpha[:, None]
-        acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
-        maximum = new
+        softmax = add_tile(
+            softmax, scores, visible, (v_at, left, kv_len, (v_sn, v_sd)),
+            (rows[:, None], cols[None, :], batch, head[:, None]),
+            (seed_low, seed_high, threshold, keep_factor),
+            BLOCK_N, V_DIM, BLOCK_DV, DROPOUT, INTERPRET, BASE2, True,
+        )  # fmt: skip
+    acc, total, maximum = softmax
     empty = total == 0  # the total of a row with NaN is NaN
     out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, total)[:, None])
     tl.store(out_at, out, mask=out_mask)
-    lse = maximum + logarithm(tl.where(empty, 1.0, total), BASE2)
-    lse = tl.where(maximum == float("inf"), float("inf"), lse)
-    tl.store(Split_lse + place, lse, mask=real)
+    tl.store(Split_lse + place, log_sum(total, maximum, BASE2), mask=real)
 
 
 @triton.jit(do_not_specialize=["heads", "q_len", "num_splits"])
@@ -154,8 +131,7 @@ def merge_kernel(
     out = tl.where(empty, 0.0, acc / tl.where(empty, 1.0, norm))
     out_at = Out + batch * o_sb + head * o_sh + query * o_sm + dims
     tl.store(out_at, round_to(out, Out.dtype.element_ty, INTERPRET), mask=dims < V_DIM)
-    lse = shift + logarithm(tl.where(empty, 1.0, total), BASE2)
+    lse = log_sum(total, maximum, BASE2)  # -inf without a visible key
     if BASE2:
         lse = lse * LN2
-    lse = tl.where(maximum == float("inf"), float("inf"), lse)
-    tl.store(Lse + row, tl.where(empty, float("-inf"), lse))
+    tl.store(Lse + row, lse)

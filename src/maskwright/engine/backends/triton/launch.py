@@ -12,10 +12,13 @@ from maskwright.engine.backends.triton.backward_kernels import delta_kernel, dkd
 from maskwright.engine.backends.triton.bias_gradients import BackwardCall, bias_gradients
 from maskwright.engine.backends.triton.config import (
     MAX_DECODE_QUERIES,
-    MAX_DECODE_ROWS,
     MAX_SPLITS,
     Config,
+    Configs,
+    block_dim,
+    compiler_options,
     is_interpreted,
+    max_decode_rows,
     select_configs,
 )
 from maskwright.engine.backends.triton.decode_kernels import decode_kernel, merge_kernel
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from maskwright.engine.params import AttentionParams, Saved
 
 NO_DROPOUT = (0, 0, 0, 1.0)
-DELTA_ROWS = 32  # rows of a program of the delta kernel
 
 
 def dropout_args(params: AttentionParams) -> tuple[int, int, int, float]:
@@ -50,11 +52,6 @@ def dropout_args(params: AttentionParams) -> tuple[int, int, int, float]:
     words = (params.seed, params.seed >> 32, dropout_threshold(params.dropout_p))
     low, high, threshold = ((word & 0xFFFFFFFF ^ 2**31) - 2**31 for word in words)
     return low, high, threshold, 1 / (1 - params.dropout_p)
-
-
-def block_dim(dim: int) -> int:
-    """The width of a tile that holds `dim` columns."""
-    return max(16, 1 << (dim - 1).bit_length())
 
 
 def item_args(work: WorkList, batch: int, heads: int) -> tuple[int, ...]:
@@ -80,9 +77,10 @@ def run_forward(
     lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device=q.device)
     if 0 in params.shape:
         return out.zero_(), lse.fill_(-math.inf)
-    if q_len * heads // kv_heads <= MAX_DECODE_ROWS and q_len <= MAX_DECODE_QUERIES:
+    max_rows = max_decode_rows((head_dim, v_head_dim), q.element_size())
+    if q_len * heads // kv_heads <= max_rows and q_len <= MAX_DECODE_QUERIES:
         return _run_decode(params, (q, k, v, out, lse), terms)
-    config = select_configs(head_dim, v_head_dim, q.element_size(), backend_of(q)).forward
+    config = _configs(params, q, terms).forward
     work = row_work(params.mask, config.block_m, config.block_n, q.device)
     items = item_args(work, batch, heads)
     args = (
@@ -95,7 +93,7 @@ def run_forward(
         *dropout_args(params),
     )
     forward_kernel[(num_programs(items[0], q.device),)](
-        *args, **_constants(params, config, work, terms)
+        *args, **_constants(params, config, work, terms, backend_of(q))
     )
     return out, lse
 
@@ -107,7 +105,8 @@ def _run_decode(
     q, k, v, out, lse = tensors
     batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = params.shape
     group = heads // kv_heads
-    config = select_configs(head_dim, v_head_dim, q.element_size(), backend_of(q)).decode
+    configs = _configs(params, q, terms)
+    config = configs.decode if block_dim(group * q_len) == 16 else configs.decode_rows
     free = num_programs(MAX_SPLITS * batch * kv_heads, q.device) // (batch * kv_heads)
     num_splits = max(1, min(free, MAX_SPLITS, triton.cdiv(kv_len, config.block_n)))
     work = decode_work(params.mask, kv_heads, group, config.block_n, num_splits, q.device)
@@ -132,8 +131,7 @@ def _run_decode(
         SOFTCAP=terms.softcap is not None,
         INTERPRET=is_interpreted(),
         BASE2=is_base2(params),
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
+        **compiler_options(config, backend_of(q)),
     )
     merge_kernel[(batch * heads * q_len,)](
         *(split_out, split_lse, out, lse, terms.sinks, *out.stride()[:3]),
@@ -142,20 +140,33 @@ def _run_decode(
         BLOCK_DV=block_dv,
         INTERPRET=is_interpreted(),
         BASE2=is_base2(params),
+        **compiler_options(configs.merge, backend_of(q)),
     )
     return out, lse
 
 
+def _configs(params: AttentionParams, q: torch.Tensor, terms: ScoreTerms) -> Configs:
+    """The configurations of the kernels for a call."""
+    has_bias = terms.distance is not None or terms.grid is not None or bool(terms.biases)
+    return select_configs(
+        (params.shape.head_dim, params.shape.v_head_dim),
+        q.element_size(),
+        backend_of(q),
+        is_plain=terms.softcap is None and not has_bias and not params.dropout_p,
+    )
+
+
 def _constants(
-    params: AttentionParams, config: Config, work: WorkList, terms: ScoreTerms
+    params: AttentionParams, config: Config, work: WorkList, terms: ScoreTerms, backend: str
 ) -> dict[str, Any]:
-    """The compile-time arguments of a kernel over a work list."""
+    """The compile-time arguments and the compiler's options of a kernel over a work list."""
     head_dim, v_head_dim = params.shape.head_dim, params.shape.v_head_dim
     return {
         "HEAD_DIM": head_dim,
         "V_DIM": v_head_dim,
         "BLOCK_D": block_dim(head_dim),
         "BLOCK_DV": block_dim(v_head_dim),
+        "PIECE": config.piece,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "ONE_INTERVAL": work.max_intervals <= 1,
@@ -163,8 +174,7 @@ def _constants(
         "SOFTCAP": terms.softcap is not None,
         "INTERPRET": is_interpreted(),
         "BASE2": is_base2(params),
-        "num_warps": config.num_warps,
-        "num_stages": config.num_stages,
+        **compiler_options(config, backend),
     }
 
 
@@ -187,15 +197,16 @@ def run_backward(
 ) -> Gradients:
     """Gradients of q, k, v, sinks and the values of biases, from those of output and logsumexp."""
     q, k, v = saved.q, saved.k, saved.v
-    batch, heads, kv_heads, _, _, head_dim, v_head_dim = params.shape
+    batch, heads, kv_heads, *_ = params.shape
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     if 0 in params.shape:
         sinks = None if terms.sinks is None else torch.zeros_like(terms.sinks)
         wanted = zip(params.terms, saved.scores.values, strict=True)
         values = [x.new_zeros(x.shape if index.requires_grad else 0) for index, x in wanted]
         return Gradients(dq.zero_(), dk.zero_(), dv.zero_(), sinks, values)
-    norm, delta, dsinks = _row_terms(params, saved, grad_out, grad_lse, terms)
-    configs = select_configs(head_dim, v_head_dim, q.element_size(), backend_of(q))
+    configs = _configs(params, q, terms)
+    delta = _delta(params, saved.out, grad_out, configs.delta)
+    norm, delta, dsinks = _row_terms(params, saved, delta, grad_lse, terms)
     rows, keys = configs.dq, configs.dkdv
     row_list = row_work(params.mask, rows.block_m, rows.block_n, q.device)
     group = heads // kv_heads
@@ -213,37 +224,45 @@ def run_backward(
     dq_kernel[(num_programs(row_items[0], q.device),)](
         *(*tensors, dq, *strides, *dq.stride(), *row_list.tensors, *row_items, *shared),
         *scoring,
-        **_constants(params, rows, row_list, terms),
+        **_constants(params, rows, row_list, terms, backend_of(q)),
     )
     dkdv_kernel[(num_programs(key_items[0], q.device),)](
         *(*tensors, dk, dv, *strides, *dk.stride(), *dv.stride(), *key_list.tensors),
         *(*key_items, group if varies else 1, *shared, *scoring),
-        **_constants(params, keys, key_list, terms),
+        **_constants(params, keys, key_list, terms, backend_of(q)),
     )
-    constants = _constants(params, configs.bias, row_list, terms)
-    del constants["ONE_INTERVAL"]
+    constants = _constants(params, configs.bias, row_list, terms, backend_of(q))
+    del constants["ONE_INTERVAL"], constants["PIECE"]
     call = BackwardCall(params, tensors, row_list, configs.bias, (*scores, *dropout), constants)
     return Gradients(dq, dk, dv, dsinks, bias_gradients(call, saved.scores.values))
+
+
+def _delta(
+    params: AttentionParams, out: torch.Tensor, grad_out: torch.Tensor, config: Config
+) -> torch.Tensor:
+    """The sum of out * dO of each row, (batch, heads, q_len)."""
+    batch, heads, _, q_len, _, _, v_head_dim = params.shape
+    delta = torch.empty((batch, heads, q_len), dtype=torch.float32, device=out.device)
+    num_blocks = triton.cdiv(q_len, config.block_m)
+    delta_kernel[(num_blocks * batch * heads,)](
+        *(out, grad_out, delta, *out.stride(), *grad_out.stride(), heads, q_len, num_blocks),
+        V_DIM=v_head_dim,
+        BLOCK_DV=block_dim(v_head_dim),
+        BLOCK_M=config.block_m,
+        **compiler_options(config, backend_of(out)),
+    )
+    return delta
 
 
 def _row_terms(
     params: AttentionParams,
     saved: Saved,
-    grad_out: torch.Tensor,
+    delta: torch.Tensor,
     grad_lse: torch.Tensor | None,
     terms: ScoreTerms,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The logsumexp with sinks in the base of the scores, delta, each (batch, heads, q_len), and dsinks."""
-    batch, heads, _, q_len, _, _, v_head_dim = params.shape
-    out, lse = saved.out, saved.lse.to(torch.float32)
-    delta = torch.empty((batch, heads, q_len), dtype=torch.float32, device=out.device)
-    num_blocks = triton.cdiv(q_len, DELTA_ROWS)
-    delta_kernel[(num_blocks * batch * heads,)](
-        *(out, grad_out, delta, *out.stride(), *grad_out.stride(), heads, q_len, num_blocks),
-        V_DIM=v_head_dim,
-        BLOCK_DV=block_dim(v_head_dim),
-        BLOCK_M=DELTA_ROWS,
-    )
+    """The logsumexp with sinks in the base of the scores, delta with dLSE, and dsinks."""
+    lse = saved.lse.to(torch.float32)
     empty = lse == -math.inf
     delta = delta.masked_fill_(empty, 0.0)
     total, dsinks = lse, None

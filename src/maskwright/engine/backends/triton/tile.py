@@ -1,9 +1,7 @@
-"""Functions of one tile that all Triton kernels share: scores, mask test, dropout and products.
+"""Functions of one tile that all Triton kernels share: loads, products, mask test and dropout.
 
 A tile has `rows` along axis 0 and `cols` along axis 1. Both are indices that broadcast to its shape:
-queries and keys, or keys and queries in the kernel of dK and dV. With `BASE2`, for half precision,
-scores are multiplied by log2(e) at once, so that exp2 applies. In float32 they are multiplied after
-the maximum is subtracted, where that rounds less.
+queries and keys, or keys and queries in the kernel of dK and dV.
 
 The interpreter of Triton stores bfloat16 as uint16: a product of such operands is wrong, and a
 conversion truncates. With `INTERPRET` operands are rounded here and multiplied in float32.
@@ -14,10 +12,53 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
 NEVER = tl.constexpr(2147483647)  # start of the interval after the last one of a row
 DROPOUT_ROUNDS = tl.constexpr(7)
+
+
+@triton.jit
+def read_item(item, Order, num_blocks, copies, copies_h, mask_heads):
+    """Mask plane, block, batch row and head of an item; heads of one plane are neighbours."""
+    place = tl.load(Order + item // copies)
+    copy = item % copies
+    plane, block = place // num_blocks, place % num_blocks
+    # Where a mask varies over the batch there is one copy along it, and where not, one plane.
+    batch = plane // mask_heads + copy // copies_h
+    head = plane % mask_heads + copy % copies_h
+    return plane, block, batch, head
+
+
+@triton.jit
+def read_runs(index, Offsets, Starts, Stops):
+    """The first and last run of tiles of a block, and the pointers to their bounds."""
+    return tl.load(Offsets + index), tl.load(Offsets + index + 1), Starts, Stops
+
+
+@triton.jit
+def head_at(tensor, batch, head, batch_stride, head_stride):
+    """The address of a head of a batch row."""
+    return tensor + batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride
+
+
+@triton.jit
+def load_piece(
+    matrix, first, left, num_rows, strides, ROWS: tl.constexpr, DIM: tl.constexpr,
+    WIDTH: tl.constexpr, CHECK: tl.constexpr,
+):  # fmt: skip
+    """The columns `left` to `left + WIDTH` of the rows that `load_rows` returns."""
+    rows, cols = tl.arange(0, ROWS), left + tl.arange(0, WIDTH)
+    at = matrix + (tl.full([], 0, tl.int64) + first) * strides[0]
+    at = at + (rows[:, None] * strides[0] + cols[None, :] * strides[1])
+    if CHECK and DIM % WIDTH == 0:
+        found = tl.load(at, mask=(rows < num_rows - first)[:, None], other=0.0)
+    elif CHECK:
+        inside = (rows < num_rows - first)[:, None] & (cols < DIM)[None, :]
+        found = tl.load(at, mask=inside, other=0.0)
+    elif DIM % WIDTH == 0:
+        found = tl.load(at)
+    else:
+        found = tl.load(at, mask=(cols < DIM)[None, :], other=0.0)
+    return found
 
 
 @triton.jit
@@ -30,19 +71,7 @@ def load_rows(
     With `CHECK` rows from `num_rows` on are 0; otherwise all rows exist. Only the first row has a
     64-bit offset: 64-bit offsets of all cells would need twice the registers.
     """
-    rows, cols = tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
-    at = matrix + (tl.full([], 0, tl.int64) + first) * strides[0]
-    at = at + (rows[:, None] * strides[0] + cols[None, :] * strides[1])
-    if CHECK and BLOCK_D == DIM:
-        found = tl.load(at, mask=(rows < num_rows - first)[:, None], other=0.0)
-    elif CHECK:
-        inside = (rows < num_rows - first)[:, None] & (cols < DIM)[None, :]
-        found = tl.load(at, mask=inside, other=0.0)
-    elif BLOCK_D == DIM:
-        found = tl.load(at)
-    else:
-        found = tl.load(at, mask=(cols < DIM)[None, :], other=0.0)
-    return found
+    return load_piece(matrix, first, 0, num_rows, strides, ROWS, DIM, BLOCK_D, CHECK)
 
 
 @triton.jit
@@ -91,89 +120,49 @@ def dot(a, b, acc, INTERPRET: tl.constexpr):
 
 
 @triton.jit
-def in_base(x, BASE2: tl.constexpr):
-    """A score or a logsumexp in the base of the scores, in float32."""
-    return x.to(tl.float32) * LOG2E if BASE2 else x.to(tl.float32)
+def row_products(
+    a, a_rows, b, b_rows, ROWS: tl.constexpr, COLS: tl.constexpr, DIM: tl.constexpr,
+    PIECE: tl.constexpr, A_CHECK: tl.constexpr, B_CHECK: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """Products of the rows of `a` with those of `b`, (ROWS, COLS).
 
-
-@triton.jit
-def exponential(x, BASE2: tl.constexpr):
-    """The exponential of a difference of scores, which is at most 0."""
-    if BASE2:
-        found = tl.exp2(x)
-    else:  # x = n ln(2) + r: rounding x log2(e) would cost accuracy in proportion to x
-        x = tl.where(x < -200.0, -200.0, x)  # whose exponential is 0
-        n = tl.floor(x * LOG2E + 0.5)
-        r = (x - n * 0.693359375) + n * 2.12194440e-4
-        found = tl.exp2(r * LOG2E) * tl.exp2(n)
-    return found
-
-
-@triton.jit
-def logarithm(x, BASE2: tl.constexpr):
-    """The logarithm in the base of the scores."""
-    return tl.log2(x) if BASE2 else tl.log2(x) * LN2
-
-
-@triton.jit
-def tanh(x):
-    """The hyperbolic tangent, with a series where the quotient would cancel."""
-    square = x * x
-    series = square * (62.0 / 2835.0) - 17.0 / 315.0
-    series = square * (square * (square * series + 2.0 / 15.0) - 1.0 / 3.0) + 1.0
-    power = tl.exp2(tl.abs(x) * -2.8853900817779268)  # 2 log2(e)
-    large = (1.0 - power) / (1.0 + power)
-    return tl.where(tl.abs(x) < 0.25, x * series, tl.where(x < 0, -large, large))
-
-
-@triton.jit
-def score_tile(
-    products, rows, cols, batch, head, scoring, SOFTCAP: tl.constexpr, BASE2: tl.constexpr
-):
-    """Scores from the products q · k, with soft cap and biases, and the soft cap's tanh.
-
-    `rows` and `cols` are the queries and the keys, in the orientation of the tile.
+    With a `PIECE` of the head_dim they are summed piece by piece, and the pieces are loaded from
+    `a_rows` and `b_rows`: the matrix, the first row, the number of rows, and the strides. In float32
+    on NVIDIA a product keeps entire rows of its operands in registers, more than there are.
     """
-    (factor, cap, distance, distance_sh, distance_zero, num_distances) = scoring[:6]
-    (biases, q_len, kv_len) = scoring[6:9]
-    (grid, grid_sh, grid_height, grid_width, grid_shift) = scoring[9:]
-    if SOFTCAP:
-        curve = tanh(products * factor)
-        scores = curve * cap
+    acc = tl.zeros([ROWS, COLS], tl.float32)
+    if PIECE == 0:
+        acc = dot(a, b.T, acc, INTERPRET)
     else:
-        curve = products
-        scores = products * factor
-    if distance is not None:
-        index = cols - rows + distance_zero
-        inside = (index >= 0) & (index < num_distances)
-        values = tl.load(distance + head * distance_sh + index, mask=inside, other=0.0)
-        scores += in_base(values, BASE2)
-    if grid is not None:
-        queries = rows + grid_shift
-        down = cols // grid_width - queries // grid_width + grid_height - 1
-        across = cols % grid_width - queries % grid_width + grid_width - 1
-        index = down * (2 * grid_width - 1) + across
-        inside = (rows < q_len) & (cols < kv_len) & (index >= 0)
-        inside = inside & (index < (2 * grid_height - 1) * (2 * grid_width - 1))
-        values = tl.load(grid + head * grid_sh + index, mask=inside, other=0.0)
-        scores += in_base(values, BASE2)
-    for n in tl.static_range(len(biases)):
-        bias, bias_sb, bias_sh, bias_sm, bias_sn = biases[n]
-        at = bias + batch.to(tl.int64) * bias_sb + head.to(tl.int64) * bias_sh
-        at = at + rows.to(tl.int64) * bias_sm + cols.to(tl.int64) * bias_sn
-        values = tl.load(at, mask=(rows < q_len) & (cols < kv_len), other=0.0)
-        scores += in_base(values, BASE2)
-    return scores, curve
+        for left in range(0, DIM, PIECE):
+            a_piece = load_piece(
+                a_rows[0], a_rows[1], left, a_rows[2], a_rows[3], ROWS, DIM, PIECE, A_CHECK
+            )
+            b_piece = load_piece(
+                b_rows[0], b_rows[1], left, b_rows[2], b_rows[3], COLS, DIM, PIECE, B_CHECK
+            )
+            acc = dot(a_piece, b_piece.T, acc, INTERPRET)
+    return acc
 
 
 @triton.jit
-def visible_cells(cols, stop, cursor, last, Starts, Stops, ROWS: tl.constexpr, COLS: tl.constexpr):
+def first_interval(spans):
+    """Start and stop of the first interval of each row, both 0 where there is none."""
+    first, last, Starts, Stops = spans
+    low = tl.load(Starts + first, mask=first < last, other=0)
+    return low, tl.load(Stops + first, mask=first < last, other=0)
+
+
+@triton.jit
+def visible_cells(cols, stop, cursor, spans, ROWS: tl.constexpr, COLS: tl.constexpr):
     """The visible cells of a tile whose columns end before `stop`, and the advanced cursors.
 
-    `cursor` is the index of the first interval of each row that may reach this tile, and `last` one
-    past the row's last interval. Tiles are visited in ascending order, so the cursor only advances:
+    `spans` is the index of the first interval of each row, one past its last interval, and the
+    pointers to starts and stops. `cursor` is the index of the first interval that may reach this
+    tile. Tiles are visited in ascending order, so the cursor only advances:
     each interval is read once, and once more for each tile that it continues into.
     """
+    _, last, Starts, Stops = spans
     visible = tl.zeros([ROWS, COLS], tl.int1)
     start = tl.load(Starts + cursor, mask=cursor < last, other=NEVER)
     end = tl.load(Stops + cursor, mask=cursor < last, other=NEVER)
