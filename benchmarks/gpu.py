@@ -239,6 +239,7 @@ def compiled() -> str:
         for target in targets:
             own = [row for row in rows if row["target"] == target]
             figures = [max(row[x] for row in own) for x in ("registers", "spills", "shared_memory")]
-            cells.append(f"{figures[0]} · {figures[1]} · {figures[2] / 1024:.0f} KB")
+            mma = max(row["mma_instructions"] / row["instructions"] for row in own)
+            cells.append(f"{figures[0]} · {figures[1]} · {figures[2] / 1024:.0f} KB · {mma:.0%}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
