@@ -1,7 +1,7 @@
 """What can be known about the Triton kernels without a GPU: compilation and a roofline estimate.
 
 `python -m benchmarks gpu` compiles the default configurations for four targets and writes
-results/gpu_compile.json, in about 10 minutes. docs/gpu.md shows it beside the roofline, which is computed
+results/gpu_compile.json, in about 15 minutes. docs/gpu.md shows it beside the roofline, which is computed
 from the masks. An interrupted run is continued: what was compiled from the same sources in the same
 configuration by the same Triton version is not compiled again.
 """
@@ -22,7 +22,7 @@ KERNEL_SOURCES = Path(__file__).parents[1] / "src/maskwright/engine/backends/tri
 SOURCES = (
     *("tile", "softmax", "forward_kernels", "backward_kernels", "decode_kernels", "bias_kernels"),
 )
-LARGE_DIMS = (64, 128, 256)  # one for each configuration
+LARGE_DIMS = (64, 128, 256)  # one for each row of the table
 LENGTH = "4096"
 HEAD_DIM = 128
 FLEX_BLOCK = 128
@@ -84,8 +84,9 @@ def _tiled() -> list[tuple[str, Any]]:
     """Variants of the kernels over work lists."""
     from maskwright.engine.backends.triton.compile_report import Variant
 
-    variants = [_heavy(dtype, dim) for dim in (64, 128) for dtype in ("float16", "float32")]
-    variants += [Variant("float16", dim, dim) for dim in (64, 128)]
+    dtypes = ("float16", "float32")
+    variants = [_heavy(dtype, dim) for dim in (16, 32, *LARGE_DIMS) for dtype in dtypes]
+    variants += [Variant("float16", dim, dim) for dim in LARGE_DIMS]
     variants += [_heavy("bfloat16", 128)]
     return [(name, variant) for variant in variants for name in ("forward", "dq", "dkdv")]
 

@@ -40,8 +40,8 @@ INTERPRETED = Configs(
     *(Config(16, 16, 1, 1), Config(16, 32, 1, 1)),
 )
 
-# By the largest head_dim. No kernel spills registers: docs/gpu.md lists what the compiler made of
-# them. A call without soft cap, bias and dropout has larger tiles on NVIDIA.
+# By the largest head_dim, so that registers are not spilled: docs/gpu.md lists what the compiler made
+# of them. A call without soft cap, bias and dropout has larger tiles on NVIDIA.
 CUDA_HALF: Final = {
     64: Configs(
         *(Config(64, 32, 8, 2), Config(16, 64, 4, 2), Config(32, 16, 4, 1), SQUARE),
@@ -52,16 +52,20 @@ CUDA_HALF: Final = {
         *(WIDE, Config(64, 32, 8, 1)),
     ),
     256: Configs(
-        *(WIDE, Config(16, 32, 4, 1), Config(16, 16, 8, 1), WIDE),
+        *(Config(16, 32, 4, 1), Config(16, 32, 4, 1), Config(16, 16, 8, 1), Config(16, 32, 8, 1)),
         *(Config(16, 16, 4, 1), Config(64, 16, 8, 1)),
     ),
 }
 CUDA_HALF_PLAIN: Final = {
     64: CUDA_HALF[64]._replace(forward=Config(128, 32, 8, 2), dkdv=SQUARE),
     128: CUDA_HALF[128]._replace(forward=Config(64, 32, 8, 2), dkdv=WIDE, dq=WIDE),
-    256: CUDA_HALF[256]._replace(dkdv=Config(16, 32, 8, 1)),
+    256: CUDA_HALF[256]._replace(forward=WIDE, dq=WIDE),
 }
 CUDA_FLOAT: Final = {
+    32: Configs(
+        *(Config(32, 16, 4, 1, 16), Config(16, 32, 4, 1), Config(16, 16, 8, 1, 16)),
+        *(Config(16, 16, 8, 1, 16), WIDE, Config(64, 32, 8, 1)),
+    ),
     64: Configs(
         *(Config(32, 16, 4, 1, 16), Config(16, 32, 4, 1), Config(32, 32, 8, 1, 16)),
         *(Config(32, 32, 8, 1, 16), WIDE, Config(64, 32, 8, 1)),
