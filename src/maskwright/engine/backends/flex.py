@@ -66,12 +66,15 @@ def forward(
         "return_aux": AuxRequest(lse=True) if needs_lse else None,
     }
     found = _run_compiled((q, k, v), options)
-    if not needs_lse:
-        return found, None
-    out, lse = found[0], found[1].lse
-    if scores.sinks is not None:
-        out = (out * sink_factor(lse, scores.sinks).unsqueeze(-1)).to(q.dtype)
-    return out, lse
+    return results_of(found, scores.sinks) if needs_lse else (found, None)
+
+
+def results_of(found: Any, sinks: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and logsumexp from what `flex_attention` returns with `AuxRequest(lse=True)`."""
+    out, aux = found
+    if sinks is not None:
+        out = (out * sink_factor(aux.lse, sinks).unsqueeze(-1)).to(out.dtype)
+    return out, aux.lse
 
 
 def _score_mod(params: AttentionParams, q: torch.Tensor, scores: ScoreTensors) -> Any:

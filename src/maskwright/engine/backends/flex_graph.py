@@ -14,8 +14,7 @@ import torch
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from maskwright.core import mask_registry
-from maskwright.engine.backends.flex import block_mask, problem_of
-from maskwright.engine.scores import sink_factor
+from maskwright.engine.backends.flex import block_mask, problem_of, results_of
 from maskwright.engine.validate import bind, default_scale
 from maskwright.errors import Unsupported
 from maskwright.targets._torch import int32_tensor
@@ -80,12 +79,7 @@ def attend_in_graph(
         enable_gqa=q.shape[1] != k.shape[1],
         return_aux=AuxRequest(lse=True) if needs_lse else None,
     )
-    if not needs_lse:
-        return found, None
-    out, lse = found[0], found[1].lse
-    if scores.sinks is not None:
-        out = (out * sink_factor(lse, scores.sinks).unsqueeze(-1)).to(q.dtype)
-    return out, lse
+    return results_of(found, scores.sinks) if needs_lse else (found, None)
 
 
 def _score_mod(

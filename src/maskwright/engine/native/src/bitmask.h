@@ -5,7 +5,7 @@
 #include "isa.h"
 #include "vector.h"
 
-enum { BLOCK_WORDS = BLOCK_N / 64, PANELS = BLOCK_N / NR, MAX_RUNS = BLOCK_N / 2 + 1 };
+enum { BLOCK_WORDS = BLOCK_N / 64, MAX_RUNS = BLOCK_N / 2 + 1 };
 
 #define PANEL_BITS (NR == 64 ? ~(uint64_t)0 : ((uint64_t)1 << (NR % 64)) - 1)
 #define VECTOR_BITS (((uint64_t)1 << W) - 1)
