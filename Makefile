@@ -81,7 +81,7 @@ test-triton: $(VENV)/.peers ## Run all tests of the Triton kernels in Triton's i
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PYTEST) tests/engine/backends/triton
 
 test-gpu: $(VENV)/.ready ## Run the Triton kernels on a GPU; needs torch for CUDA or ROCm
-	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no CUDA or ROCm GPU")'
+	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "test-gpu: torch finds no CUDA or ROCm GPU. Run this on a machine with one, with a torch build for it.")'
 	$(BIN)/python -m pytest tests/engine/backends/triton/test_gpu.py
 	$(BIN)/maskwright doctor --device cuda --verify
 

@@ -61,6 +61,7 @@ def check_everything(mask: Mask, frame: Frame, right: np.ndarray, data: st.DataO
     assert np.array_equal(np.broadcast_to(dense, right.shape), right)
 
     check_spans(bound.spans, right)
+    assert np.diff(bound.spans.offsets).max(initial=0) <= mask._max_intervals
     fresh = bind(mask, frame)  # its spans are not read yet: answers come in blocks of rows
     assert fresh.count() == bound.count() == int(right.sum())
     assert fresh.density == (right.mean() if right.size else 0.0)

@@ -123,6 +123,33 @@ def test_backend_on_other_devices(mask: mw.Mask, options: Any, backend: str) -> 
         mw.explain_backend(shape, mask=mask, device="cuda", impl="native")
 
 
+@pytest.mark.parametrize(
+    ("device", "dim", "options"),
+    [
+        ("cuda", 8, {}),
+        ("cuda", 16, {"dtype": "float64"}),
+        ("mps", 16, {"requires_grad": True}),
+        ("mps", 16, {"return_lse": True}),
+        ("other", 16, {}),
+    ],
+)
+def test_calls_that_flex_attention_does_not_support_on_a_device(
+    device: str, dim: int, options: Any
+) -> None:
+    shape, mask = (2, 4, 64, dim), mw.window(back=3)
+    choice = mw.explain_backend(shape, mask=mask, device=device, **options)
+    assert choice.backend == "blocks"
+    assert "flex" in choice.reason
+    with pytest.raises(mw.Unsupported, match="flex"):
+        mw.explain_backend(shape, mask=mask, device=device, impl="flex", **options)
+
+
+@pytest.mark.parametrize("device", ["mps", "xpu"])
+def test_triton_is_refused_on_devices_without_kernels(device: str) -> None:
+    with pytest.raises(mw.Unsupported, match="CUDA and ROCm"):
+        mw.explain_backend((2, 4, 64, 16), mask=mw.causal(), device=device, impl="triton")
+
+
 def test_reason_names_unsupported_feature() -> None:
     wide = mw.explain_backend((1, 2, 8, 300), mask=mw.causal())
     double = mw.explain_backend((1, 2, 8, 4), mask=mw.causal(), dtype="float64")

@@ -47,6 +47,7 @@ MAX_NODES: Final = 10_000
 MAX_CHEAP: Final = 8  # intervals per row up to which a term of an & is evaluated first
 MAX_VIEW_ROWS: Final = 1024  # rows evaluated at a time where a term has more intervals than that
 MAX_BOUND: Final = 16  # bound masks that a mask keeps
+ANY_NUMBER: Final = 2**31  # of intervals per row: as many as there are keys
 MAX_TRANSPOSED: Final = 2**18  # keys of a view that are transposed at a time
 
 ValueT = TypeVar("ValueT")
@@ -173,6 +174,8 @@ class Mask(ABC):
     _bounds: Cache | None = None  # bound masks by size
     _depth = 1  # nesting depth of the expression
     _nodes = 1  # number of atoms and operators
+    # Upper bound on the intervals per row at any size. Read by torch.compile, hence an attribute.
+    _max_intervals = ANY_NUMBER
     _dims_known = True  # False if the batch and head counts depend on the frame
     _precedence = 3  # of its text: & and | 1, ~ 2, calls and .T 3
     _rank = 99  # position among the terms of a simplified & or |
@@ -564,6 +567,10 @@ class Composite(Mask):
     _max_parts: ClassVar[int] = MAX_NODES
     _members: tuple[Mask, ...]  # what _parts() returns
 
+    def _bound_intervals(self) -> int:
+        """The bound `_max_intervals` from those of the parts."""
+        return ANY_NUMBER
+
     def __post_init__(self) -> None:
         depth, nodes, known = 0, 1, True
         parts = self._parts()
@@ -572,6 +579,7 @@ class Composite(Mask):
             nodes += part._nodes
             known = known and part._dims_known
         self.__dict__.update(_depth=depth + 1, _nodes=nodes, _dims_known=known, _members=parts)
+        self.__dict__["_max_intervals"] = min(self._bound_intervals(), ANY_NUMBER)
         if depth >= MAX_DEPTH:
             raise ArgumentError(
                 f"The expression is nested deeper than {MAX_DEPTH} operators. "
@@ -730,6 +738,10 @@ class And(Chain):
         view = keys if extent is None else min(keys, extent + MAX_VIEW_ROWS)
         return sum(term._width(view) for term in self.terms)
 
+    def _bound_intervals(self) -> int:
+        # n intervals have n - 1 gaps between them, and each gap of the intersection is one of a term.
+        return 1 + sum(max(term._max_intervals, 1) - 1 for term in self.terms)
+
     def _extent(self) -> int | None:
         known = [e for e in (term._extent() for term in self.terms) if e is not None]
         return min(known, default=None)
@@ -750,6 +762,9 @@ class Or(Chain):
         if not self.terms:
             return view.nothing()
         return span_ops.union([term._spans(view) for term in self.terms])
+
+    def _bound_intervals(self) -> int:
+        return sum(term._max_intervals for term in self.terms)
 
     def _row(self, row: Row) -> list[tuple[int, int]] | None:
         found: list[tuple[int, int]] = []
@@ -783,6 +798,9 @@ class Not(Composite):
 
     def _width(self, keys: int) -> int:
         return 1 + self.term._width(keys)
+
+    def _bound_intervals(self) -> int:
+        return 1 + self.term._max_intervals
 
     def _parts(self) -> tuple[Mask, ...]:
         return (self.term,)
@@ -831,6 +849,14 @@ class Transpose(Composite):
 
     def _planes(self, frame: Frame) -> tuple[int, int]:
         return super()._planes(frame) if self._dims_known else self.term._planes(frame.transposed)
+
+    def _bound_intervals(self) -> int:
+        if isinstance(self.term, KeyOnly):
+            return 1  # all keys or none
+        if not isinstance(self.term, Atom) or self.term._max_intervals == ANY_NUMBER:
+            return ANY_NUMBER
+        closed = self.term._transposed()
+        return ANY_NUMBER if closed is None else closed._max_intervals
 
     def _width(self, keys: int) -> int:
         closed = self._closed
@@ -901,6 +927,9 @@ class PerAxis(Composite):
 
     def _width(self, keys: int) -> int:
         return max(mask._width(keys) for mask in self.masks)
+
+    def _bound_intervals(self) -> int:
+        return max((mask._max_intervals for mask in self.masks), default=0)
 
     def _extent(self) -> int | None:
         extents = [mask._extent() for mask in self.masks]

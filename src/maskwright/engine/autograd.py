@@ -22,6 +22,7 @@ from maskwright.core import mask_registry
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.frame import Frame
+from maskwright.engine import dispatch
 from maskwright.engine.dispatch import backend_module, select_backend, warn_without_kernel
 from maskwright.engine.params import (
     DTYPES,
@@ -112,6 +113,8 @@ def attend_tensors(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute a checked call: eagerly, or as a node of a graph."""
     if options.impl in GRAPH_IMPLS:
+        if _is_flex_in_graph(tensors, mask, options):
+            return _flex_in_graph(tensors, mask, options)
         if is_traced(*tensors):
             out, lse = record(tensors, mask, options)
             return out, lse
@@ -370,6 +373,20 @@ def record(
         dropout_p=float(options.dropout_p),
         impl=options.impl,
     )
+
+
+def _is_flex_in_graph(tensors: Tensors, mask: Any, options: AttentionOptions) -> bool:
+    """Whether a call without an explicit `impl` is FlexAttention in the graph; see `is_default`."""
+    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+        return False
+    if options.impl != "auto" or tensors[0].device.type not in dispatch.FLEX_GRAPH_DEVICES:
+        return False
+    from maskwright.engine.backends import flex_graph
+
+    held = EVERYTHING if mask is None else mask.mask if isinstance(mask, BoundMask) else mask
+    if not isinstance(held, Mask):
+        return False  # the operator refuses it
+    return flex_graph.is_default(tensors, held._max_intervals, options)
 
 
 def _flex_in_graph(

@@ -27,6 +27,10 @@ DESCRIPTIONS = {
 }
 
 
+# Devices on which a call in a graph of torch.compile is FlexAttention by default; ROCm is "cuda" too.
+FLEX_GRAPH_DEVICES = ("cuda",)
+
+
 class Backend(NamedTuple):
     """The selected backend and the reason for it."""
 
@@ -61,7 +65,8 @@ def select_backend(params: AttentionParams) -> Backend:
     An explicit `impl` is used or refused. With "auto", calls on the CPU go to the C kernel, and to
     blocks of rows where the kernel is missing or does not support the call. On other devices it is
     SDPA where that needs no mask tensor, else FlexAttention, and blocks where neither applies. On a
-    GPU for which `maskwright doctor --verify` stored the Triton kernels, it is those.
+    GPU for which `maskwright doctor --verify` stored the Triton kernels, it is those. In a graph of
+    torch.compile `flex_graph.is_default` decides first whether the call becomes this one's operator.
 
     Args:
         params: The parameters of the call.

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.testing import CompileCounterWithBackend, EagerAndRecordGraphs
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import maskwright as mw
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
+from maskwright.engine import dispatch
+from maskwright.engine.backends import flex_graph
 from tests._helpers.attention_inputs import error, tensors
 from tests._helpers.score_terms import TermBias
 
@@ -107,3 +110,99 @@ def test_calls_that_flex_attention_does_not_support_are_refused(
     run, _ = compiled()
     with pytest.raises(Exception, match=problem):  # Dynamo's, which quotes ours
         run(given if options else given.learning(), mw.causal(), **options)
+
+
+# ── the default ───────────────────────────────────────────────────────────────────────────────────
+
+FEW = (mw.window(back=40) | mw.keys(range(2))) & mw.causal()
+MANY = mw.causal() - mw.keys(range(0, 40, 5))
+
+
+def default(given: Any, mask: Any, **options: Any) -> Any:
+    return mw.attention(*given, mask, enable_gqa=True, **options)
+
+
+def called_operators(counter: Any) -> list[set[str]]:
+    """Which of FlexAttention and the operator each graph calls."""
+    names = {"flex_attention": "flex", "maskwright.attend.default": "operator"}
+    return [
+        {names[str(node.target)] for node in graph.graph.nodes if str(node.target) in names}
+        for graph in counter.graphs
+    ]
+
+
+@pytest.fixture
+def default_on_cpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """A compiled call without `impl`, where FlexAttention is the default in graphs on the CPU too."""
+    monkeypatch.setattr(dispatch, "FLEX_GRAPH_DEVICES", ("cuda", "cpu"))
+    counter = EagerAndRecordGraphs()
+    return torch.compile(default, backend=counter, fullgraph=True, dynamic=True), counter
+
+
+@pytest.mark.parametrize(("mask", "operator"), [(None, "flex"), (FEW, "flex"), (MANY, "operator")])
+def test_number_of_intervals_decides_the_default(
+    mask: Any, operator: str, default_on_cpu: tuple[Any, Any]
+) -> None:
+    run, counter = default_on_cpu
+    given = tensors(heads=2, kv_heads=1, q_len=150, dim=16, dtype=FLOAT)
+    right = mw.attention(*given, mask, enable_gqa=True, impl="reference")
+    assert error(run(given, mask), right) <= 1e-5
+    assert called_operators(counter) == [{operator}]
+
+
+def test_masks_with_many_intervals_make_another_graph(default_on_cpu: tuple[Any, Any]) -> None:
+    run, counter = default_on_cpu
+    given = tensors(q_len=150, dim=16, dtype=FLOAT)
+    for first in (2, 3, 40, 45, 4):
+        mask = mw.causal() - mw.keys(range(0, first, 5))
+        assert error(run(given, mask), mw.attention(*given, mask, impl="reference")) <= 1e-5
+    assert sorted(map(str, called_operators(counter))) == ["{'flex'}", "{'operator'}"]
+
+
+@pytest.mark.parametrize("options", [{"dropout_p": 0.5}, {"return_lse": True}, {}])
+def test_default_is_the_operator_where_flex_attention_does_not_support_the_call(
+    options: dict[str, Any], default_on_cpu: tuple[Any, Any]
+) -> None:
+    run, counter = default_on_cpu
+    given = tensors(q_len=150, dim=16, dtype=FLOAT)
+    run(given if options else given.learning(), FEW, **options)
+    assert called_operators(counter) == [{"operator"}]
+
+
+@pytest.mark.parametrize(
+    ("mask", "dim", "dtype", "stored", "operator"),
+    [
+        (FEW, 16, torch.float16, False, "flex"),
+        (MANY, 16, torch.float16, False, "operator"),
+        (FEW, 8, torch.float16, False, "operator"),
+        (FEW, 16, torch.float64, False, "operator"),
+        (FEW, 16, torch.float16, True, "operator"),
+    ],
+)
+def test_default_on_cuda(
+    mask: Any,
+    dim: int,
+    dtype: torch.dtype,
+    stored: bool,
+    operator: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On fake tensors, with a stand-in for FlexAttention, whose fake implementation needs a GPU."""
+
+    def flex_attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        assert options["block_mask"].kv_indices.device.type == "cuda"
+        return q * v.shape[-1]
+
+    monkeypatch.setattr(flex_graph, "flex_attention", flex_attention)
+    monkeypatch.setattr(flex_graph, "stored_choice", lambda: "triton" if stored else None)
+    counter = EagerAndRecordGraphs()
+    run = torch.compile(default, backend=counter, fullgraph=True, dynamic=True)
+    with FakeTensorMode(), torch.no_grad():
+        q = torch.empty(2, 4, 150, dim, device="cuda", dtype=dtype)
+        assert run((q, q, q), mask).shape == q.shape
+    names = {str(node.target) for node in counter.graphs[0].graph.nodes}
+    tables = "maskwright.block_mask_tables.default" in names
+    assert (tables, "maskwright.attend.default" in names) == (
+        operator == "flex",
+        operator != "flex",
+    )

@@ -220,6 +220,11 @@ class Keys(_Indexed):
     _rank = 8
     where: IndexSet
 
+    def __post_init__(self) -> None:
+        runs, flags = self.where.runs, self.where.flags
+        count = len(runs.data) if runs is not None else 0
+        self.__dict__["_max_intervals"] = count if flags is None else max_runs(flags.data)
+
     def _spans(self, view: View) -> Spans:
         return self.where.key_spans(view)
 
@@ -255,6 +260,7 @@ class Queries(_Indexed):
 
     name = "queries"
     _rank = 9
+    _max_intervals = 1
     where: IndexSet
 
     def _spans(self, view: View) -> Spans:

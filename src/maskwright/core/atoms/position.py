@@ -29,6 +29,7 @@ class Everything(Atom):
 
     name = "everything"
     _rank = 0
+    _max_intervals = 1
 
     def _spans(self, view: View) -> Spans:
         return view.everything()
@@ -52,6 +53,7 @@ class Nothing(Atom):
 
     name = "nothing"
     _rank = 1
+    _max_intervals = 1
 
     def _spans(self, view: View) -> Spans:
         return view.nothing()
@@ -78,6 +80,7 @@ class Window(Atom):
 
     name = "window"
     _rank = 2
+    _max_intervals = 1
     back: int | None
     ahead: int | None = 0
 
@@ -143,6 +146,7 @@ class Prefix(KeyOnly):
 
     name = "prefix"
     _rank = 5
+    _max_intervals = 1
     lengths: FrozenArray  # (batch,)
 
     def _spans(self, view: View) -> Spans:
@@ -181,6 +185,7 @@ class Chunks(Atom):
     name = "chunks"
     positional = ("size",)
     _rank = 3
+    _max_intervals = 1
     size: int
 
     def _spans(self, view: View) -> Spans:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from maskwright.core import regions
-from maskwright.core.atoms.index import IndexSet
+from maskwright.core.atoms.index import IndexSet, max_runs
 from maskwright.core.atoms.position import (
     length_of,
     merge_lengths,
@@ -46,6 +46,10 @@ class Padding(KeyOnly):
     _rank = 6
     lengths: FrozenArray | None = None  # (batch,)
     keep: FrozenArray | None = None  # (batch, tokens)
+
+    def __post_init__(self) -> None:
+        count = 1 if self.keep is None else max_runs(self.keep.data)
+        self.__dict__["_max_intervals"] = count
 
     def _spans(self, view: View) -> Spans:
         if self.lengths is not None:
@@ -150,6 +154,10 @@ class Documents(Atom):
     _rank = 7
     lengths: tuple[tuple[int, ...], ...] | None = None
     ids: FrozenArray | None = None  # (batch, tokens), -1 is padding
+
+    def __post_init__(self) -> None:
+        if self.ids is None or _is_ascending(self.ids.data):
+            self.__dict__["_max_intervals"] = 1
 
     @property
     def _batch(self) -> int:
@@ -454,6 +462,13 @@ def _read_tokens(ids: Any, pad_id: Any) -> Any:
     return _token_rows(read_ints(ids, "padding: ids"), "padding: ids") != parse_int(
         pad_id, "padding: pad_id"
     )
+
+
+def _is_ascending(ids: IntArray) -> bool:
+    """Whether each document of each sequence follows those with smaller ids, so that it is one run."""
+    before = np.maximum.accumulate(ids, axis=1)[:, :-1]
+    begins = (ids[:, 1:] != ids[:, :-1]) & (ids[:, 1:] >= 0)
+    return not bool((begins & (ids[:, 1:] <= before)).any())
 
 
 def _document_name(document: int) -> Reason:

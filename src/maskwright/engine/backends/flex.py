@@ -1,14 +1,14 @@
 """Compiled FlexAttention with a BlockMask made from the spans.
 
 Soft cap and bias are a `score_mod`. Sinks scale the output by the logsumexp, which FlexAttention
-returns on GPUs only.
+returns on CUDA and ROCm only.
 """
 
 from __future__ import annotations
 
 import warnings
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.engine.scores import NO_SCORE_TENSORS, sink_factor, term_coordinates
 
@@ -21,9 +21,16 @@ if TYPE_CHECKING:
     from maskwright.engine.params import AttentionParams, ScoreTensors, TermIndex
 
 
+DEVICES: Final = ("cpu", "cuda", "xpu", "hpu", "mps")
+INFERENCE_ONLY: Final = {"cpu": "the CPU", "mps": "MPS"}  # without backward pass and logsumexp
+MIN_HEAD_DIM: Final = 16  # on GPUs
+
+
 def unsupported(params: AttentionParams) -> str | None:
     """The reason why FlexAttention cannot compute this call, or None."""
-    return problem_of(
+    return problem_of_tensors(
+        params.device, params.dtype, (params.shape.head_dim, params.shape.v_head_dim)
+    ) or problem_of(
         params.device,
         params.dropout_p,
         requires_grad=params.requires_grad,
@@ -32,18 +39,37 @@ def unsupported(params: AttentionParams) -> str | None:
     )
 
 
+def problem_of_tensors(device: str, dtype: str, dims: tuple[int, int]) -> str | None:
+    """What FlexAttention does not support of tensors on a device, or None."""
+    if device not in DEVICES:
+        return f"does not run on {device}"
+    if device in INFERENCE_ONLY:
+        return None
+    if min(dims) < MIN_HEAD_DIM:
+        return (
+            f"needs a head_dim of at least {MIN_HEAD_DIM} on {device}, and q and v have "
+            f"{dims[0]} and {dims[1]}"
+        )
+    if dtype == "float64":
+        return f"accumulates in float32 on {device}, and the tensors are float64"
+    return None
+
+
 def problem_of(
     device: str, dropout_p: float, *, requires_grad: bool, return_lse: bool, has_sinks: bool
 ) -> str | None:
-    """What FlexAttention does not support of a call on a device, or None."""
+    """What FlexAttention does not support of the options of a call on a device, or None."""
     if dropout_p:
         return f"has no dropout, and dropout_p is {dropout_p}"
-    if device == "cpu" and requires_grad:
-        return "has no backward pass on the CPU, and q, k or v requires a gradient"
-    if device == "cpu" and return_lse:
-        return "has no logsumexp on the CPU, and return_lse is True"
-    if device == "cpu" and has_sinks:
-        return "has no logsumexp on the CPU, which sinks need"
+    place = INFERENCE_ONLY.get(device)
+    if place is None:
+        return None
+    if requires_grad:
+        return f"has no backward pass on {place}, and q, k or v requires a gradient"
+    if return_lse:
+        return f"has no logsumexp on {place}, and return_lse is True"
+    if has_sinks:
+        return f"has no logsumexp on {place}, which sinks need"
     return None
 
 

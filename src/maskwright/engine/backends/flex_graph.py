@@ -14,7 +14,8 @@ import torch
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from maskwright.core import mask_registry
-from maskwright.engine.backends.flex import block_mask, problem_of, results_of
+from maskwright.engine.backends.flex import block_mask, problem_of, problem_of_tensors, results_of
+from maskwright.engine.gpu_choice import stored_choice
 from maskwright.engine.validate import bind, default_scale
 from maskwright.errors import Unsupported
 from maskwright.targets._torch import int32_tensor
@@ -34,6 +35,44 @@ LISTS: Final = tuple(
 )
 
 
+@torch.compiler.assume_constant_result
+def _uses_triton() -> bool:
+    """Whether the Triton kernels are stored as the choice for this GPU; read when a graph is traced."""
+    return stored_choice() == "triton"
+
+
+def is_default(tensors: Any, max_intervals: int, options: AttentionOptions) -> bool:
+    """Whether FlexAttention is called in a graph without an explicit `impl`; else it is an operator.
+
+    Args:
+        tensors: q, k and v, on a device of `FLEX_GRAPH_DEVICES`.
+        max_intervals: Upper bound on the intervals per row of the mask. It is compared when the graph
+            is traced, so a mask with more of them makes another graph.
+        options: The options of the call.
+
+    Returns:
+        Whether FlexAttention supports the call, the mask has few enough intervals for the tables, and
+        `maskwright doctor --verify` did not choose the Triton kernels.
+    """
+    if options.dropout_p or max_intervals > NUM_SLOTS or _uses_triton():
+        return False
+    return _problem(tensors, options, ()) is None
+
+
+def _problem(tensors: Any, options: AttentionOptions, others: Any) -> str | None:
+    """What FlexAttention does not support of a call, or None."""
+    q, _, v = tensors
+    device, dtype = q.device.type, "float64" if q.dtype == torch.float64 else "float32"
+    grad = torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *others))
+    return problem_of_tensors(device, dtype, (q.shape[-1], v.shape[-1])) or problem_of(
+        device,
+        options.dropout_p,
+        requires_grad=grad,
+        return_lse=options.return_lse,
+        has_sinks=options.sinks is not None,
+    )
+
+
 def attend_in_graph(
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     handle: int,
@@ -51,14 +90,8 @@ def attend_in_graph(
         scores: The values of the bias terms, and the sinks.
     """
     q, k, v = tensors
-    held = [*tensors, *scores.values, *(() if scores.sinks is None else (scores.sinks,))]
-    problem = problem_of(
-        q.device.type,
-        options.dropout_p,
-        requires_grad=torch.is_grad_enabled() and any(x.requires_grad for x in held),
-        return_lse=options.return_lse,
-        has_sinks=scores.sinks is not None,
-    )
+    others = (*scores.values, *(() if scores.sinks is None else (scores.sinks,)))
+    problem = _problem(tensors, options, others)
     if problem is not None:
         raise Unsupported(
             f'attention: impl="flex" {problem}. Leave impl out, or pass impl="blocks".',
