@@ -1,13 +1,14 @@
 """What can be known about the Triton kernels without a GPU: compilation and a roofline estimate.
 
 `python -m benchmarks gpu` compiles the default configurations for four targets and writes
-results/gpu_compile.json, in about 15 minutes. docs/gpu.md shows it beside the roofline, which is computed
+results/gpu_compile.json, in about 30 minutes. docs/gpu.md shows it beside the roofline, which is computed
 from the masks. An interrupted run is continued: what was compiled from the same sources in the same
 configuration by the same Triton version is not compiled again.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import sys
@@ -22,7 +23,9 @@ KERNEL_SOURCES = Path(__file__).parents[1] / "src/maskwright/engine/backends/tri
 SOURCES = (
     *("tile", "softmax", "forward_kernels", "backward_kernels", "decode_kernels", "bias_kernels"),
 )
+HEAD_DIMS = (16, 32, 64, 128, 256)
 LARGE_DIMS = (64, 128, 256)  # one for each row of the table
+UNEQUAL_DIMS = ((64, 128), (192, 128))  # of q and k, and of v
 LENGTH = "4096"
 HEAD_DIM = 128
 FLEX_BLOCK = 128
@@ -56,48 +59,74 @@ class Estimate(NamedTuple):
 
 
 def source_hash() -> str:
-    """A hash of the kernels' sources; the configurations are stored with the figures."""
-    text = b"".join((KERNEL_SOURCES / f"{name}.py").read_bytes() for name in SOURCES)
-    return hashlib.sha256(text).hexdigest()[:16]
+    """A hash of the kernels' code, without comments; the configurations are stored with the figures."""
+    trees = [ast.parse((KERNEL_SOURCES / f"{name}.py").read_text()) for name in SOURCES]
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, (ast.Module, ast.FunctionDef)) and ast.get_docstring(node):
+            del node.body[0]
+    text = "".join(map(ast.dump, trees))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def combinations() -> list[tuple[str, str, Any]]:
     """What is compiled: kernel, target and variant.
 
-    "Plain" is without terms of the scores and dropout, "heavy" with all of them and several intervals
-    per row. Every configuration is compiled heavy, and plain where that differs.
+    "Plain" is without terms of the scores and dropout and with one interval per row, "heavy" with all
+    of them and several intervals per row.
     """
     from maskwright.engine.backends.triton.compile_report import TARGETS
 
-    made = [*_tiled(), *_decode(), *_bias(), *_rows()]
+    made = dict.fromkeys([*_tiled(), *_decode(), *_bias(), *_rows()])
     return [(name, target, variant) for name, variant in made for target in TARGETS]
 
 
-def _heavy(dtype: str, dim: int, **options: Any) -> Any:
+def _heavy(dtype: str, dim: int, v_dim: int = 0, **options: Any) -> Any:
     from maskwright.engine.backends.triton.compile_report import Variant
 
-    extra = {"one_interval": False, "terms": True, "dropout": True, "v_head_dim": dim, **options}
-    return Variant(dtype, dim, **extra)
+    return Variant(
+        dtype, dim, v_dim or dim, one_interval=False, terms=True, dropout=True, **options
+    )
+
+
+def _both(dtype: str, dim: int, **options: Any) -> list[Any]:
+    """The plain and the heavy variant."""
+    from maskwright.engine.backends.triton.compile_report import Variant
+
+    return [Variant(dtype, dim, dim, **options), _heavy(dtype, dim, **options)]
 
 
 def _tiled() -> list[tuple[str, Any]]:
-    """Variants of the kernels over work lists."""
-    from maskwright.engine.backends.triton.compile_report import Variant
+    """Variants of the kernels over work lists.
 
-    dtypes = ("float16", "float32")
-    variants = [_heavy(dtype, dim) for dim in (16, 32, *LARGE_DIMS) for dtype in dtypes]
-    variants += [Variant("float16", dim, dim) for dim in LARGE_DIMS]
-    variants += [_heavy("bfloat16", 128)]
+    Any strides and addresses of the bias make another kernel, and so does a head_dim that is no power
+    of two or differs for the values.
+    """
+    variants = []
+    for dtype in ("float16", "float32"):
+        for dim in HEAD_DIMS:
+            variants += _both(dtype, dim)
+        variants += [_heavy(dtype, dim, strided=True) for dim in LARGE_DIMS]
+        variants += [_both(dtype, 128)[0]._replace(one_interval=False), _heavy(dtype, 80)]
+        variants += [_heavy(dtype, *dims) for dims in UNEQUAL_DIMS]
+    for dim in (64, 128):
+        variants += _both("bfloat16", dim)
     return [(name, variant) for variant in variants for name in ("forward", "dq", "dkdv")]
 
 
 def _decode() -> list[tuple[str, Any]]:
-    """Variants of the decode kernel, of one tile of query rows and of the largest number."""
-    from maskwright.engine.backends.triton.compile_report import Variant
+    """Variants of the decode kernel, for each of its tiles of query rows."""
+    from maskwright.engine.backends.triton.compile_report import ITEM_SIZES
+    from maskwright.engine.backends.triton.config import max_decode_rows
 
-    variants = [Variant("float16", 64, 64)]
-    variants += [_heavy("float16", 128), _heavy("float16", 256, rows=64)]
-    variants += [_heavy("float32", 128), _heavy("float32", 256)]
+    variants = []
+    for dtype in ("float16", "float32"):
+        for dim in LARGE_DIMS:
+            variants += _both(dtype, dim)
+            largest = max_decode_rows(ITEM_SIZES[dtype])
+            variants += [_heavy(dtype, dim, rows=rows) for rows in (32, 64) if rows <= largest]
+        variants += [_heavy(dtype, 128, strided=True), _heavy(dtype, 16), _heavy(dtype, 80)]
+        variants += [_heavy(dtype, *dims) for dims in UNEQUAL_DIMS]
+    variants += [_heavy("bfloat16", dim) for dim in (64, 128)]
     return [("decode", variant) for variant in variants]
 
 
@@ -105,8 +134,12 @@ def _bias() -> list[tuple[str, Any]]:
     """Variants of the kernel of bias gradients, which has terms always, in each of its modes."""
     from maskwright.engine.backends.triton.bias_kernels import CELLS, KEYS, ROWS
 
-    variants = [_heavy(dtype, dim) for dtype in ("float16", "float32") for dim in (128, 256)]
-    variants += [_heavy("float16", 128, mode=mode) for mode in (CELLS, KEYS, ROWS)]
+    variants = []
+    for dtype in ("float16", "float32"):
+        variants += [_heavy(dtype, dim) for dim in HEAD_DIMS]
+        variants += [_heavy(dtype, 128, mode=mode) for mode in (CELLS, KEYS, ROWS)]
+        variants += [_heavy(dtype, 128, strided=True), _heavy(dtype, *UNEQUAL_DIMS[-1])]
+    variants += [_heavy("bfloat16", 128)]
     return [("bias", variant) for variant in variants]
 
 

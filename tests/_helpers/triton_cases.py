@@ -165,7 +165,7 @@ def _terms(
 
 
 class Exact(NamedTuple):
-    """Output, logsumexp and gradients of q, k, v (and sinks, or None) in float64."""
+    """Output, logsumexp and gradients of q, k, v (and sinks, or None)."""
 
     out: torch.Tensor
     lse: torch.Tensor
@@ -173,10 +173,10 @@ class Exact(NamedTuple):
     dsinks: torch.Tensor | None
 
 
-def exact(call: Call) -> Exact:
-    """Attention with all terms, step by step and dense, differentiated by autograd."""
+def exact(call: Call, dtype: torch.dtype = torch.float64) -> Exact:
+    """Attention with all terms, step by step and dense, in a dtype, differentiated by autograd."""
     params, terms = call.params, call.terms
-    leaves = [x.detach().double().requires_grad_() for x in call.tensors]
+    leaves = [x.detach().to(dtype).requires_grad_() for x in call.tensors]
     q, k, v = leaves
     group = params.shape.heads // params.shape.kv_heads
     keys, v_all = (x.repeat_interleave(group, 1) for x in (k, v))
@@ -184,21 +184,21 @@ def exact(call: Call) -> Exact:
     scores = params.scale * (q @ keys.mT)
     if terms.softcap is not None:
         scores = terms.softcap * (scores / terms.softcap).tanh()
-    scores = scores + dense_bias(call)
+    scores = scores + dense_bias(call).to(dtype)
     weights, lse = masked_softmax(scores, visible)
     sinks = None
     if terms.sinks is not None:
-        sinks = terms.sinks.double().requires_grad_()
+        sinks = terms.sinks.to(dtype).requires_grad_()
         total = torch.logaddexp(lse, sinks[:, None])
         share = (lse - total).exp()
         weights = weights * share.masked_fill(lse == -math.inf, 0.0)[..., None]
     if params.dropout_p:
         rows, cols = np.arange(q.shape[2]), np.arange(k.shape[2])
         keep = dropout_keep(params.seed, params.dropout_p, *q.shape[:2], rows, cols)
-        weights = weights * torch.from_numpy(keep) / (1 - params.dropout_p)
+        weights = weights * torch.from_numpy(keep).to(dtype) / (1 - params.dropout_p)
     out = weights @ v_all
     finite = lse.masked_fill(lse == -math.inf, 0.0)
-    total = (out * call.grad_out.double()).sum() + (finite * call.grad_lse.double()).sum()
+    total = (out * call.grad_out.to(dtype)).sum() + (finite * call.grad_lse.to(dtype)).sum()
     wanted = leaves if sinks is None else [*leaves, sinks]
     grads = torch.autograd.grad(total, wanted, materialize_grads=True)
     return Exact(out.detach(), lse.detach(), grads[:3], None if sinks is None else grads[3])
@@ -242,15 +242,31 @@ def sdpa_results(call: Call) -> tuple[torch.Tensor, ...]:
     return (out.detach(), *grads)
 
 
-def sdpa_errors(call: Call) -> tuple[float, ...]:
-    """SDPA's errors of output, dq, dk and dv for the same inputs, relative to the largest entry."""
+def peer_errors(call: Call) -> tuple[float, ...]:
+    """Errors of output, dq, dk and dv that PyTorch has for the same inputs, relative to the largest entry.
+
+    SDPA's, and where it does not compute the function, with soft cap, sinks or dropout, those of dense
+    attention in float32 if they are larger.
+    """
     plain = call._replace(
         params=replace(call.params, dropout_p=0.0),
         terms=call.terms._replace(softcap=None, sinks=None),
         grad_lse=torch.zeros_like(call.grad_lse),
     )
-    truth = exact(plain)
-    found = sdpa_results(call)
+    errors = _relative_errors(sdpa_results(call), exact(plain))
+    if (
+        call.params.dropout_p
+        or call.terms.softcap is not None
+        or call.terms.sinks is not None
+        or call.grad_lse.any()
+    ):
+        dense = exact(call, torch.float32)
+        others = _relative_errors((dense.out, *dense.grads), exact(call))
+        errors = tuple(map(max, errors, others))
+    return errors
+
+
+def _relative_errors(found: tuple[torch.Tensor, ...], truth: Exact) -> tuple[float, ...]:
     return tuple(
         float((a.double() - b).abs().nan_to_num(0.0).max()) / (float(b.abs().max()) or 1.0)
         for a, b in zip(found, (truth.out, *truth.grads), strict=True)

@@ -19,13 +19,13 @@ from maskwright.engine.backends.triton.tile import (
     first_interval,
     head_at,
     load_rows,
+    partial_cells,
+    product_pair,
     read_item,
     read_runs,
     round_to,
-    row_products,
     split_finite,
     store_rows,
-    visible_cells,
 )
 
 
@@ -34,7 +34,7 @@ def delta_kernel(
     Out, Grad, Delta, o_sb, o_sh, o_sm, o_sd, g_sb, g_sh, g_sm, g_sd, heads, q_len, num_blocks,
     V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """The sum of out * dO of each row, in float32."""
+    """The sum of out * dO of each row; in float32 tensors summed in float64, since dP - delta cancels."""
     top = tl.program_id(0) % num_blocks * BLOCK_M
     plane = (tl.program_id(0) // num_blocks).to(tl.int64)
     batch, head = plane // heads, plane % heads
@@ -43,7 +43,10 @@ def delta_kernel(
     out = load_rows(out_at, top, q_len, (o_sm, o_sd), BLOCK_M, V_DIM, BLOCK_DV, True)
     grad = load_rows(grad_at, top, q_len, (g_sm, g_sd), BLOCK_M, V_DIM, BLOCK_DV, True)
     rows = top + tl.arange(0, BLOCK_M)
-    total = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
+    if Out.dtype.element_ty == tl.float32:
+        total = tl.sum(out.to(tl.float64) * grad.to(tl.float64), 1).to(tl.float32)
+    else:
+        total = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
     tl.store(Delta + plane * q_len + rows, total, mask=rows < q_len)
 
 
@@ -60,8 +63,9 @@ def _dq_runs(
     q, q_rows, grad, g_rows, norm, delta, rows, batch, head = query
     K, k_strides, V, v_strides = keys
     run_first, run_last, Run_starts, Run_stops = runs
+    interval = spans  # not used unless tiles are partial, and rows have one interval
     if PARTIAL and ONE_INTERVAL:
-        low, high = first_interval(spans)
+        interval = first_interval(spans)
     for run in range(run_first, run_last):
         for tile in range(tl.load(Run_starts + run), tl.load(Run_stops + run)):
             left = tile * BLOCK_N
@@ -73,21 +77,17 @@ def _dq_runs(
             spoiled = rows  # used in partial tiles only
             if PARTIAL:  # a row that attends to NaN or infinity becomes NaN, and no other one
                 k, spoiled = split_finite(k)
-            products = row_products(
-                q, q_rows, k, (K, left, kv_len, k_strides), BLOCK_M, BLOCK_N, HEAD_DIM, PIECE,
-                True, PARTIAL, INTERPRET,
-            )  # fmt: skip
-            grads = row_products(
-                grad, g_rows, v, (V, left, kv_len, v_strides), BLOCK_M, BLOCK_N, V_DIM, PIECE,
-                True, PARTIAL, INTERPRET,
+            products, grads = product_pair(
+                (q, q_rows, k, (K, left, kv_len, k_strides)),
+                (grad, g_rows, v, (V, left, kv_len, v_strides)),
+                BLOCK_M, BLOCK_N, HEAD_DIM, V_DIM, PIECE, PARTIAL, INTERPRET,
             )  # fmt: skip
             visible = products  # not used unless the tile is partial
-            if PARTIAL and ONE_INTERVAL:
-                visible = (cols[None, :] >= low[:, None]) & (cols[None, :] < high[:, None])
-            elif PARTIAL:
-                visible, cursor = visible_cells(
-                    cols[None, :], left + BLOCK_N, cursor, spans, BLOCK_M, BLOCK_N
-                )
+            if PARTIAL:
+                visible, cursor = partial_cells(
+                    cols[None, :], left + BLOCK_N, cursor, spans, interval, BLOCK_M, BLOCK_N,
+                    ONE_INTERVAL,
+                )  # fmt: skip
             _, _, ds = softmax_gradients(
                 products, grads, visible, norm[:, None], delta[:, None], rows[:, None],
                 cols[None, :], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, BASE2,
@@ -177,8 +177,9 @@ def _dkdv_runs(
     k, k_rows, v, v_rows, cols, batch, head = key
     Q, q_strides, Grad, g_strides, Norm, Delta = queries
     run_first, run_last, Run_starts, Run_stops = runs
+    interval = spans  # not used unless tiles are partial, and rows have one interval
     if PARTIAL and ONE_INTERVAL:
-        low, high = first_interval(spans)
+        interval = first_interval(spans)
     for run in range(run_first, run_last):
         for tile in range(tl.load(Run_starts + run), tl.load(Run_stops + run)):
             top = tile * BLOCK_M
@@ -192,21 +193,17 @@ def _dkdv_runs(
                 q, spoiled = split_finite(q)
                 grad, also = split_finite(grad)
                 spoiled = spoiled | also
-            products = row_products(
-                k, k_rows, q, (Q, top, q_len, q_strides), BLOCK_N, BLOCK_M, HEAD_DIM, PIECE,
-                True, PARTIAL, INTERPRET,
-            )  # fmt: skip
-            grads = row_products(
-                v, v_rows, grad, (Grad, top, q_len, g_strides), BLOCK_N, BLOCK_M, V_DIM, PIECE,
-                True, PARTIAL, INTERPRET,
+            products, grads = product_pair(
+                (k, k_rows, q, (Q, top, q_len, q_strides)),
+                (v, v_rows, grad, (Grad, top, q_len, g_strides)),
+                BLOCK_N, BLOCK_M, HEAD_DIM, V_DIM, PIECE, PARTIAL, INTERPRET,
             )  # fmt: skip
             visible = products  # not used unless the tile is partial
-            if PARTIAL and ONE_INTERVAL:
-                visible = (rows[None, :] >= low[:, None]) & (rows[None, :] < high[:, None])
-            elif PARTIAL:
-                visible, cursor = visible_cells(
-                    rows[None, :], top + BLOCK_M, cursor, spans, BLOCK_N, BLOCK_M
-                )
+            if PARTIAL:
+                visible, cursor = partial_cells(
+                    rows[None, :], top + BLOCK_M, cursor, spans, interval, BLOCK_N, BLOCK_M,
+                    ONE_INTERVAL,
+                )  # fmt: skip
             p, _, ds = softmax_gradients(
                 products, grads, visible, norm[None, :], delta[None, :], rows[None, :],
                 cols[:, None], batch, head, scoring, dropout, PARTIAL, DROPOUT, SOFTCAP, BASE2,

@@ -62,7 +62,8 @@ class Variant(NamedTuple):
         one_interval: Whether no row of the mask has more than one interval.
         terms: Whether with soft cap, a table of distances, a grid, a bias tensor and sinks.
         dropout: Whether with dropout.
-        strided: Whether the last dimension of the tensors has any stride and no address is aligned.
+        strided: Whether biases have any strides, and no address of biases and sinks is aligned. Those
+            of q, k, v and their gradients are: `aligned_rows` copies them where they are not.
         rows: Query rows of a decode step, of all heads of a GQA group.
         mode: How the kernel of bias gradients sums a tile at the end.
     """
@@ -153,7 +154,8 @@ def _source(name: str, variant: Variant, config: Config) -> ASTSource:
     signature: dict[str, Any] = {}
     values: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
-    aligned = [] if variant.strided else [["tt.divisibility", 16]]
+    aligned = [["tt.divisibility", 16]]
+    of_terms = [] if variant.strided else aligned
     for index, parameter in enumerate(kernel.params):
         argument = parameter.name
         if argument == "Biases":
@@ -163,19 +165,19 @@ def _source(name: str, variant: Variant, config: Config) -> ASTSource:
                 signature[argument] = ((f"*{TYPES[variant.dtype]}", "i32", "i32", "i32", last),)
                 if not variant.strided:
                     values[(index, 0, 4)] = 1
-                attributes |= {(index, 0, n): aligned for n in range(4)}
+                attributes |= {(index, 0, n): of_terms for n in range(4)}
         elif parameter.is_constexpr:
             signature[argument] = "constexpr"
             values[(index,)] = constants[argument]
         elif argument in TERMS and not variant.terms:
             signature[argument] = "constexpr"
             values[(index,)] = None
-        elif argument.endswith("_sd") and not variant.strided:
+        elif argument.endswith("_sd"):
             signature[argument] = "constexpr"  # rows of q, k, v and their gradients are contiguous
             values[(index,)] = 1
         elif argument[0].isupper():
             signature[argument] = f"*{_element_type(name, argument, variant)}"
-            attributes[(index,)] = aligned
+            attributes[(index,)] = of_terms if argument in TERMS else aligned
         elif argument in FLOATS:
             signature[argument] = "fp32"
         else:

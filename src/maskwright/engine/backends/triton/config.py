@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+# How ptxas allocates registers: it may use all 255, and does not spill at fewer for the sake of
+# occupancy. With ALL_FEWER it optimizes at level 2, which needs fewer registers in most kernels.
+ALL_FEWER: Final = 1
+ALL: Final = 2
+
 
 class Config(NamedTuple):
     """The tile of one kernel and the resources of one program."""
@@ -13,7 +18,7 @@ class Config(NamedTuple):
     num_warps: int
     num_stages: int
     piece: int = 0  # columns of a piece of the head_dim, see `row_products`; 0: all at once
-    all_registers: bool = False  # for NVIDIA, see `compiler_options`
+    registers: int = 0  # 0: as many as ptxas selects; ALL or ALL_FEWER on NVIDIA
 
 
 class Configs(NamedTuple):
@@ -24,7 +29,7 @@ class Configs(NamedTuple):
     dkdv: Config
     dq: Config
     bias: Config  # of the gradients of biases; a square tile
-    decode_rows: Config  # of up to `max_decode_rows` query rows of a KV head
+    decode_rows: Config  # of up to `max_decode_rows` query rows; as `decode` in float32
     merge: Config = Config(1, 1, 1, 1)  # of the splits of a decode step; one row
     delta: Config = Config(16, 1, 8, 1)
 
@@ -44,41 +49,42 @@ INTERPRETED = Configs(
 # of them. A call without soft cap, bias and dropout has larger tiles on NVIDIA.
 CUDA_HALF: Final = {
     64: Configs(
-        *(Config(64, 32, 8, 2), Config(16, 64, 4, 2), Config(32, 16, 4, 1), SQUARE),
+        *(Config(64, 16, 8, 2), Config(16, 64, 4, 2), Config(32, 16, 4, 1), WIDE),
         *(WIDE, Config(64, 32, 8, 1)),
     ),
     128: Configs(
-        *(Config(32, 32, 4, 2), Config(16, 64, 4, 2), Config(16, 32, 8, 1), Config(16, 32, 8, 1)),
+        *(Config(32, 32, 8, 2), Config(16, 64, 8, 2), Config(16, 16, 8, 1), Config(16, 32, 8, 1)),
         *(WIDE, Config(64, 32, 8, 1)),
     ),
     256: Configs(
-        *(Config(16, 32, 4, 1), Config(16, 32, 4, 1), Config(16, 16, 8, 1), Config(16, 32, 8, 1)),
-        *(Config(16, 16, 4, 1), Config(64, 16, 8, 1)),
+        *(Config(16, 32, 8, 1), Config(16, 32, 4, 1), Config(16, 16, 8, 2, 128)),
+        *(Config(16, 32, 8, 1), Config(16, 16, 4, 1), Config(64, 16, 8, 1)),
     ),
 }
 CUDA_HALF_PLAIN: Final = {
-    64: CUDA_HALF[64]._replace(forward=Config(128, 32, 8, 2), dkdv=SQUARE),
+    64: CUDA_HALF[64]._replace(forward=Config(128, 32, 8, 2), dkdv=SQUARE, dq=SQUARE),
     128: CUDA_HALF[128]._replace(forward=Config(64, 32, 8, 2), dkdv=WIDE, dq=WIDE),
-    256: CUDA_HALF[256]._replace(forward=WIDE, dq=WIDE),
+    256: CUDA_HALF[256]._replace(forward=WIDE, dkdv=Config(16, 16, 8, 1), dq=WIDE),
 }
 CUDA_FLOAT: Final = {
     32: Configs(
         *(Config(32, 16, 4, 1, 16), Config(16, 32, 4, 1), Config(16, 16, 8, 1, 16)),
-        *(Config(16, 16, 8, 1, 16), WIDE, Config(64, 32, 8, 1)),
+        *(Config(16, 16, 8, 1, 16), SQUARE, Config(16, 32, 4, 1)),
     ),
     64: Configs(
         *(Config(32, 16, 4, 1, 16), Config(16, 32, 4, 1), Config(32, 32, 8, 1, 16)),
-        *(Config(32, 32, 8, 1, 16), WIDE, Config(64, 32, 8, 1)),
+        *(Config(32, 32, 8, 1, 16), WIDE, Config(16, 32, 4, 1)),
     ),
     128: Configs(
         *(Config(32, 16, 8, 1, 16), Config(16, 16, 4, 1), Config(32, 16, 8, 1, 16)),
-        *(Config(32, 16, 8, 1, 16), WIDE, Config(64, 16, 8, 1)),
+        *(Config(32, 16, 8, 1, 16), WIDE, Config(16, 16, 4, 1)),
     ),
     256: Configs(
         *(Config(32, 16, 8, 1, 16), Config(16, 16, 4, 1), Config(16, 16, 8, 1, 16)),
         *(Config(32, 16, 8, 1, 16), WIDE, Config(16, 16, 4, 1)),
     ),
 }
+UNEVEN: Final = Config(16, 16, 8, 1, 64)  # of a head_dim in float32 that is no power of two
 # AMD: 4 warps of 64 threads, each with up to 512 registers.
 HIP_HALF: Final = {
     64: Configs(
@@ -97,15 +103,15 @@ HIP_HALF: Final = {
 HIP_FLOAT: Final = {
     64: Configs(
         *(SQUARE, Config(16, 32, 4, 1), SQUARE, SQUARE),
-        *(WIDE, Config(64, 32, 4, 1)),
+        *(WIDE, Config(16, 32, 4, 1)),
     ),
     128: Configs(
         *(Config(32, 16, 4, 1), Config(16, 16, 4, 1), Config(32, 16, 4, 1), Config(32, 16, 4, 1)),
-        *(WIDE, Config(64, 16, 4, 1)),
+        *(WIDE, Config(16, 16, 4, 1)),
     ),
     256: Configs(
-        *(Config(32, 16, 4, 1), Config(16, 16, 4, 1), Config(16, 16, 4, 1), Config(16, 16, 4, 1)),
-        *(SQUARE, Config(64, 16, 4, 1)),
+        *(Config(32, 16, 4, 1), Config(16, 16, 4, 1), Config(16, 16, 4, 1, 64)),
+        *(Config(16, 16, 4, 1, 64), SQUARE, Config(16, 16, 4, 1)),
     ),
 }
 
@@ -120,22 +126,23 @@ def is_interpreted() -> bool:
 def compiler_options(config: Config, backend: str) -> dict[str, Any]:
     """The options of a launch: warps, stages, and for NVIDIA those of the register allocation.
 
-    With `all_registers` ptxas does not spill at 128 or 168 registers for the sake of occupancy, and
-    optimizes at level 2, which needs fewer registers than the default, 5. Not all kernels need it.
+    A limit that is higher than the number which ptxas would select keeps it from spilling.
     """
     options: dict[str, Any] = {
         "num_warps": config.num_warps,
         "num_stages": config.num_stages,
         "enable_fp_fusion": True,  # the default; Triton warns where it is left out
     }
-    if backend == "cuda" and config.all_registers:
-        options |= {"maxnreg": 255, "ptx_options": "--register-usage-level=2"}
+    if backend == "cuda" and config.registers:
+        options["maxnreg"] = 255
+    if backend == "cuda" and config.registers == ALL_FEWER:
+        options["ptx_options"] = "--register-usage-level=2"
     return options
 
 
-def max_decode_rows(dims: tuple[int, int], itemsize: int) -> int:
+def max_decode_rows(itemsize: int) -> int:
     """Query rows of a KV head, of all heads of its group, up to which the decode kernel is used."""
-    return 16 if itemsize == 4 and max(dims) > 128 else 64  # more would spill registers
+    return 16 if itemsize == 4 else 64  # more would spill registers
 
 
 def block_dim(dim: int) -> int:
@@ -168,5 +175,15 @@ def select_configs(
     found = table[next(size for size in table if max(dims) <= size)]
     if backend == "hip":
         return found
-    tiled = {name: getattr(found, name)._replace(all_registers=True) for name in TILED}
-    return found._replace(**tiled)
+    registers = dict.fromkeys((*TILED, "decode", "decode_rows"), ALL_FEWER)
+    if itemsize == 4:
+        registers["decode"] = registers["decode_rows"] = ALL if max(dims) <= 128 else 0
+        if max(dims) <= 128 and any(block_dim(dim) != dim for dim in dims):
+            found = found._replace(dkdv=UNEVEN, dq=UNEVEN)
+        elif dims[0] != dims[1] and max(dims) <= 128:
+            registers["dkdv"] = ALL
+        elif dims[0] != dims[1]:
+            found = found._replace(dkdv=Config(32, 16, 8, 1, 16))
+    return found._replace(
+        **{name: getattr(found, name)._replace(registers=n) for name, n in registers.items()}
+    )

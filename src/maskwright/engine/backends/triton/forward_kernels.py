@@ -17,11 +17,11 @@ from maskwright.engine.backends.triton.tile import (
     first_interval,
     head_at,
     load_rows,
+    partial_cells,
     read_item,
     read_runs,
     row_products,
     store_rows,
-    visible_cells,
 )
 
 
@@ -38,8 +38,9 @@ def _visit_runs(
     q, q_rows, rows, batch, head = query
     K, k_strides, V, v_strides = keys
     run_first, run_last, Run_starts, Run_stops = runs
+    interval = spans  # not used unless tiles are partial, and rows have one interval
     if PARTIAL and ONE_INTERVAL:
-        low, high = first_interval(spans)
+        interval = first_interval(spans)
     for run in range(run_first, run_last):
         for tile in range(tl.load(Run_starts + run), tl.load(Run_stops + run)):
             left = tile * BLOCK_N
@@ -55,12 +56,11 @@ def _visit_runs(
                 products, rows[:, None], cols[None, :], batch, head, scoring, SOFTCAP, BASE2
             )
             visible = products  # not used unless the tile is partial
-            if PARTIAL and ONE_INTERVAL:
-                visible = (cols[None, :] >= low[:, None]) & (cols[None, :] < high[:, None])
-            elif PARTIAL:
-                visible, cursor = visible_cells(
-                    cols[None, :], left + BLOCK_N, cursor, spans, BLOCK_M, BLOCK_N
-                )
+            if PARTIAL:
+                visible, cursor = partial_cells(
+                    cols[None, :], left + BLOCK_N, cursor, spans, interval, BLOCK_M, BLOCK_N,
+                    ONE_INTERVAL,
+                )  # fmt: skip
             softmax = add_tile(
                 softmax, scores, visible, (V, left, kv_len, v_strides),
                 (rows[:, None], cols[None, :], batch, head), dropout,

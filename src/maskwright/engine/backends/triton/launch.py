@@ -43,6 +43,32 @@ if TYPE_CHECKING:
     from maskwright.engine.params import AttentionParams, Saved
 
 NO_DROPOUT = (0, 0, 0, 1.0)
+ALIGNMENT = (
+    16  # of strides in elements and of addresses in bytes, for which Triton compiles another kernel
+)
+
+
+def is_aligned(x: torch.Tensor) -> bool:
+    """Whether rows are contiguous, and all of them begin at aligned addresses."""
+    numbers = (x.data_ptr(), *x.stride()[:-1])
+    return x.stride(-1) == 1 and not any(number % ALIGNMENT for number in numbers)
+
+
+def empty_rows(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """An aligned tensor without values, in the dtype and on the device of another one."""
+    *outer, dim = shape
+    return like.new_empty((*outer, triton.cdiv(dim, ALIGNMENT) * ALIGNMENT))[..., :dim]
+
+
+def aligned_rows(x: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or an aligned copy: with other strides the kernels would spill registers."""
+    return x if is_aligned(x) else empty_rows(tuple(x.shape), x).copy_(x)
+
+
+def empty_gradient(x: torch.Tensor) -> torch.Tensor:
+    """An aligned tensor without values, with the strides of x where they can be."""
+    found = torch.empty_like(x)
+    return found if is_aligned(found) else empty_rows(tuple(x.shape), x)
 
 
 def dropout_args(params: AttentionParams) -> tuple[int, int, int, float]:
@@ -69,15 +95,13 @@ def run_forward(
     terms: ScoreTerms = NO_TERMS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in the dtype of q, and the logsumexp in float32, without sinks."""
-    q, k, v = tensors
-    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = params.shape
-    out = torch.empty((batch, q_len, heads, v_head_dim), dtype=q.dtype, device=q.device).transpose(
-        1, 2
-    )
+    q, k, v = (aligned_rows(x) for x in tensors)
+    batch, heads, kv_heads, q_len, kv_len, _, v_head_dim = params.shape
+    out = empty_rows((batch, q_len, heads, v_head_dim), q).transpose(1, 2)
     lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device=q.device)
     if 0 in params.shape:
         return out.zero_(), lse.fill_(-math.inf)
-    max_rows = max_decode_rows((head_dim, v_head_dim), q.element_size())
+    max_rows = max_decode_rows(q.element_size())
     if q_len * heads // kv_heads <= max_rows and q_len <= MAX_DECODE_QUERIES:
         return _run_decode(params, (q, k, v, out, lse), terms)
     config = _configs(params, q, terms).forward
@@ -196,16 +220,16 @@ def run_backward(
     terms: ScoreTerms = NO_TERMS,
 ) -> Gradients:
     """Gradients of q, k, v, sinks and the values of biases, from those of output and logsumexp."""
-    q, k, v = saved.q, saved.k, saved.v
+    q, k, v, grad_out = (aligned_rows(x) for x in (saved.q, saved.k, saved.v, grad_out))
     batch, heads, kv_heads, *_ = params.shape
-    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    dq, dk, dv = (empty_gradient(x) for x in (q, k, v))
     if 0 in params.shape:
         sinks = None if terms.sinks is None else torch.zeros_like(terms.sinks)
         wanted = zip(params.terms, saved.scores.values, strict=True)
         values = [x.new_zeros(x.shape if index.requires_grad else 0) for index, x in wanted]
         return Gradients(dq.zero_(), dk.zero_(), dv.zero_(), sinks, values)
     configs = _configs(params, q, terms)
-    delta = _delta(params, saved.out, grad_out, configs.delta)
+    delta = _delta(params, aligned_rows(saved.out), grad_out, configs.delta)
     norm, delta, dsinks = _row_terms(params, saved, delta, grad_lse, terms)
     rows, keys = configs.dq, configs.dkdv
     row_list = row_work(params.mask, rows.block_m, rows.block_n, q.device)

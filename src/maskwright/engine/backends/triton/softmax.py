@@ -19,6 +19,8 @@ from maskwright.engine.backends.triton.tile import (
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+LN2_HIGH = tl.constexpr(0.693359375)  # ln(2) = LN2_HIGH + LN2_LOW; products of LN2_HIGH with small
+LN2_LOW = tl.constexpr(-2.12194440e-4)  # integers are exact
 
 
 @triton.jit
@@ -35,26 +37,32 @@ def exponential(x, BASE2: tl.constexpr):
     else:  # x = n ln(2) + r: rounding x log2(e) would cost accuracy in proportion to x
         x = tl.where(x < -200.0, -200.0, x)  # whose exponential is 0
         n = tl.floor(x * LOG2E + 0.5)
-        r = (x - n * 0.693359375) + n * 2.12194440e-4
+        r = (x - n * LN2_HIGH) - n * LN2_LOW
         found = tl.exp2(r * LOG2E) * tl.exp2(n)
     return found
 
 
 @triton.jit
-def logarithm(x, BASE2: tl.constexpr):
-    """The logarithm in the base of the scores."""
-    return tl.log2(x) if BASE2 else tl.log2(x) * LN2
-
-
-@triton.jit
-def tanh(x):
-    """The hyperbolic tangent, with a series where the quotient would cancel."""
-    square = x * x
-    series = square * (62.0 / 2835.0) - 17.0 / 315.0
-    series = square * (square * (square * series + 2.0 / 15.0) - 1.0 / 3.0) + 1.0
-    power = tl.exp2(tl.abs(x) * -2.8853900817779268)  # 2 log2(e)
-    large = (1.0 - power) / (1.0 + power)
-    return tl.where(tl.abs(x) < 0.25, x * series, tl.where(x < 0, -large, large))
+def tanh(x, BASE2: tl.constexpr):
+    """The hyperbolic tangent; for half precision with fewer operations and a larger error."""
+    if BASE2:
+        square = x * x
+        series = square * (62.0 / 2835.0) - 17.0 / 315.0
+        series = square * (square * (square * series + 2.0 / 15.0) - 1.0 / 3.0) + 1.0
+        power = tl.exp2(tl.abs(x) * -2.8853900817779268)  # 2 log2(e)
+        large = (1.0 - power) / (1.0 + power)
+        found = tl.where(tl.abs(x) < 0.25, x * series, tl.where(x < 0, -large, large))
+    else:  # from exp(2|x|) - 1 = 2^n (exp(r) - 1) + 2^n - 1, with |r| <= ln(2) / 2 and a series in r
+        twice = tl.where(tl.abs(x) > 10.0, 20.0, 2.0 * tl.abs(x))
+        n = tl.floor(twice * LOG2E + 0.5)
+        r = (twice - n * LN2_HIGH) - n * LN2_LOW
+        series = r * (r * (r * (r * (1.0 / 5040.0) + 1.0 / 720.0) + 1.0 / 120.0) + 1.0 / 24.0)
+        series = r * (series + 1.0 / 6.0) + 0.5
+        power = tl.exp2(n)
+        rise = power * (r + r * r * series) + (power - 1.0)
+        found = rise / (rise + 2.0)
+        found = tl.where(x < 0, -found, found)
+    return found
 
 
 @triton.jit
@@ -69,16 +77,19 @@ def score_tile(
     (biases, q_len, kv_len) = scoring[6:9]
     (grid, grid_sh, grid_height, grid_width, grid_shift) = scoring[9:]
     if SOFTCAP:
-        curve = tanh(products * factor)
+        curve = tanh(products * factor, BASE2)
         scores = curve * cap
     else:
         curve = products
         scores = products * factor
+    # In float32 the biases are added to each other first, which rounds less than adding each to the
+    # scores.
+    bias = scores if BASE2 else tl.zeros_like(scores)
     if distance is not None:
         index = cols - rows + distance_zero
         inside = (index >= 0) & (index < num_distances)
         values = tl.load(distance + head * distance_sh + index, mask=inside, other=0.0)
-        scores += in_base(values, BASE2)
+        bias += in_base(values, BASE2)
     if grid is not None:
         queries = rows + grid_shift
         down = cols // grid_width - queries // grid_width + grid_height - 1
@@ -87,13 +98,17 @@ def score_tile(
         inside = (rows < q_len) & (cols < kv_len) & (index >= 0)
         inside = inside & (index < (2 * grid_height - 1) * (2 * grid_width - 1))
         values = tl.load(grid + head * grid_sh + index, mask=inside, other=0.0)
-        scores += in_base(values, BASE2)
+        bias += in_base(values, BASE2)
     for n in tl.static_range(len(biases)):
-        bias, bias_sb, bias_sh, bias_sm, bias_sn = biases[n]
-        at = bias + batch.to(tl.int64) * bias_sb + head.to(tl.int64) * bias_sh
+        tensor, bias_sb, bias_sh, bias_sm, bias_sn = biases[n]
+        at = tensor + batch.to(tl.int64) * bias_sb + head.to(tl.int64) * bias_sh
         at = at + rows.to(tl.int64) * bias_sm + cols.to(tl.int64) * bias_sn
         values = tl.load(at, mask=(rows < q_len) & (cols < kv_len), other=0.0)
-        scores += in_base(values, BASE2)
+        bias += in_base(values, BASE2)
+    if BASE2:
+        scores = bias
+    elif distance is not None or grid is not None or len(biases) > 0:
+        scores += bias
     return scores, curve
 
 
@@ -136,7 +151,17 @@ def add_tile(
 @triton.jit
 def log_sum(total, maximum, BASE2: tl.constexpr):
     """The logsumexp in the base of the scores, from the sum and the maximum of the scores."""
-    lse = maximum + logarithm(tl.where(total == 0, 1.0, total), BASE2)
+    total = tl.where(total == 0, 1.0, total)
+    if BASE2:
+        lse = maximum + tl.log2(total)
+    else:  # total = 2^n x with x near 1, whose logarithm is small: it is added last, and rounded once
+        bits = total.to(tl.int32, bitcast=True)
+        n = ((bits >> 23) - 127).to(tl.float32)
+        x = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
+        n = tl.where(x > 1.41421356, n + 1.0, n)
+        x = tl.where(x > 1.41421356, x * 0.5, x)
+        small = n * LN2_LOW + tl.log2(x) * LN2 + (total - total)  # NaN stays NaN
+        lse = (maximum + n * LN2_HIGH) + small
     return tl.where(maximum == float("inf"), float("inf"), lse)
 
 

@@ -146,6 +146,21 @@ def row_products(
 
 
 @triton.jit
+def product_pair(
+    scored, weighted, ROWS: tl.constexpr, COLS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    V_DIM: tl.constexpr, PIECE: tl.constexpr, B_CHECK: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """Products q · k and dO · v of a tile, each from the first four arguments of `row_products`."""
+    a, a_rows, b, b_rows = scored
+    products = row_products(
+        a, a_rows, b, b_rows, ROWS, COLS, HEAD_DIM, PIECE, True, B_CHECK, INTERPRET
+    )
+    a, a_rows, b, b_rows = weighted
+    grads = row_products(a, a_rows, b, b_rows, ROWS, COLS, V_DIM, PIECE, True, B_CHECK, INTERPRET)
+    return products, grads
+
+
+@triton.jit
 def first_interval(spans):
     """Start and stop of the first interval of each row, both 0 where there is none."""
     first, last, Starts, Stops = spans
@@ -173,6 +188,20 @@ def visible_cells(cols, stop, cursor, spans, ROWS: tl.constexpr, COLS: tl.conste
         more = ended & (cursor < last)
         start = tl.load(Starts + cursor, mask=more, other=NEVER)
         end = tl.load(Stops + cursor, mask=more, other=NEVER)
+    return visible, cursor
+
+
+@triton.jit
+def partial_cells(
+    cols, stop, cursor, spans, interval, ROWS: tl.constexpr, COLS: tl.constexpr,
+    ONE_INTERVAL: tl.constexpr,
+):  # fmt: skip
+    """As `visible_cells`; with `ONE_INTERVAL` from the result of `first_interval`."""
+    if ONE_INTERVAL:
+        low, high = interval
+        visible = (cols >= low[:, None]) & (cols < high[:, None])
+    else:
+        visible, cursor = visible_cells(cols, stop, cursor, spans, ROWS, COLS)
     return visible, cursor
 
 
