@@ -538,6 +538,11 @@ class Atom(Mask):
         return f"{name}({', '.join(shown)})"
 
 
+def set_max_intervals(atom: Atom, count: int) -> None:
+    """Stores the bound `_max_intervals` of an atom for which it depends on the data."""
+    atom.__dict__["_max_intervals"] = count
+
+
 class KeyOnly(Atom):
     """Base class of atoms that depend on the key alone: all queries attend to the same keys."""
 

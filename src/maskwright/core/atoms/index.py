@@ -12,7 +12,15 @@ import numpy as np
 from maskwright.core import regions
 from maskwright.core.atoms.position import Nothing
 from maskwright.core.evaluate import View
-from maskwright.core.expr import MAX_CHEAP, Atom, FormulaWriter, Mask, Row, Sizes
+from maskwright.core.expr import (
+    MAX_CHEAP,
+    Atom,
+    FormulaWriter,
+    Mask,
+    Row,
+    Sizes,
+    set_max_intervals,
+)
 from maskwright.core.frame import BroadcastDims, Frame
 from maskwright.core.interval_ops import CSR, sweep
 from maskwright.core.spans import Spans
@@ -223,7 +231,7 @@ class Keys(_Indexed):
     def __post_init__(self) -> None:
         runs, flags = self.where.runs, self.where.flags
         count = len(runs.data) if runs is not None else 0
-        self.__dict__["_max_intervals"] = count if flags is None else max_runs(flags.data)
+        set_max_intervals(self, count if flags is None else max_runs(flags.data))
 
     def _spans(self, view: View) -> Spans:
         return self.where.key_spans(view)

@@ -16,7 +16,16 @@ from maskwright.core.atoms.position import (
     read_lengths,
 )
 from maskwright.core.cache import mask_property
-from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask, Row, Sizes
+from maskwright.core.expr import (
+    Atom,
+    Cell,
+    FormulaWriter,
+    KeyOnly,
+    Mask,
+    Row,
+    Sizes,
+    set_max_intervals,
+)
 from maskwright.core.frame import BroadcastDims
 from maskwright.core.spans import Spans
 from maskwright.core.validate import (
@@ -48,8 +57,7 @@ class Padding(KeyOnly):
     keep: FrozenArray | None = None  # (batch, tokens)
 
     def __post_init__(self) -> None:
-        count = 1 if self.keep is None else max_runs(self.keep.data)
-        self.__dict__["_max_intervals"] = count
+        set_max_intervals(self, 1 if self.keep is None else max_runs(self.keep.data))
 
     def _spans(self, view: View) -> Spans:
         if self.lengths is not None:
@@ -157,7 +165,7 @@ class Documents(Atom):
 
     def __post_init__(self) -> None:
         if self.ids is None or _is_ascending(self.ids.data):
-            self.__dict__["_max_intervals"] = 1
+            set_max_intervals(self, 1)
 
     @property
     def _batch(self) -> int:
