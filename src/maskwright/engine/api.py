@@ -58,6 +58,7 @@ class Observer(Protocol):
 
 _override: ContextVar[Override | None] = ContextVar("attention_override", default=None)
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("attention_observers", default=())
+_fast: Any = None  # the module fast_path, once it is imported
 _hooks_lock = Lock()
 _hooks = 0  # overrides and observers of all threads; torch.compile cannot read context variables
 
@@ -184,7 +185,8 @@ def attention(
         and impl in ("auto", "native")
         and not (_hooks or isinstance(q, np.ndarray))
     ):
-        result = _fast_path().attend((q, k, v), mask, scale, enable_gqa, q_start, return_lse)
+        path = _fast or _fast_path()
+        result = path.attend((q, k, v), mask, scale, enable_gqa, q_start, return_lse)
         if result is not None:
             return result
     options = AttentionOptions(
@@ -221,10 +223,12 @@ def _autograd() -> Any:
 
 def _fast_path() -> Any:
     """The module for plain CPU tensors, imported on first use."""
+    global _fast
     try:
         from maskwright.engine import fast_path
     except ModuleNotFoundError as error:
         raise (missing("attention", error) or error) from error
+    _fast = fast_path
     return fast_path
 
 

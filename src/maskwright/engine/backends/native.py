@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 SEED_BITS = 2**64 - 1
 MAX_LISTED = 16  # intervals that are checked one by one
+PACKED_SPANS = "native.packed"  # key of `BoundMask.cached`
 _SPANS = Struct("=7q")  # PackedSpans in native/src/module.c
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
@@ -376,7 +377,7 @@ def packed_spans(bound: BoundMask) -> bytes | None:
     >>> len(packed_spans(mw.causal().on(8))), packed_spans(mw.stride(2).on(8))
     (56, None)
     """
-    return bound.cached("native.packed", lambda: _pack_spans(bound))
+    return bound.cached(PACKED_SPANS, lambda: _pack_spans(bound))
 
 
 def _pack_spans(bound: BoundMask) -> bytes | None:
