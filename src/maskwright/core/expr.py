@@ -20,6 +20,7 @@ from typing import (
     Protocol,
     TypeVar,
 )
+from weakref import ref
 
 import numpy as np
 
@@ -86,7 +87,8 @@ class Row(NamedTuple):
 
     def cut(self, start: int, stop: int) -> list[tuple[int, int]]:
         """The interval `start` … `stop - 1`, cut to the keys of the row; none if it is empty."""
-        start, stop = max(start, self.first), min(stop, self.stop)
+        first, last = self[1], self[2]
+        start, stop = first if start < first else start, last if stop > last else stop
         return [(start, stop)] if start < stop else []
 
 
@@ -182,7 +184,7 @@ class Mask(ABC):
         """Enters the new mask into the registry."""
         mask = object.__new__(cls)
         mask.__dict__["_handle"] = handle = next(HANDLES)
-        MASKS[handle] = mask
+        MASKS[handle] = ref(mask, partial(MASKS.pop, handle))
         return mask
 
     def __getstate__(self) -> dict[str, Any]:

@@ -50,6 +50,7 @@ SEED_BITS = 2**64 - 1
 MAX_LISTED = 16  # intervals that are checked one by one
 PACKED_SPANS = "native.packed"  # key of `BoundMask.cached`
 _SPANS = Struct("=7q")  # PackedSpans in native/src/module.c
+_ONE_INTERVAL = Struct("=11q")  # the same and the arrays of a step: offsets 0 and 1, start, stop
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
 
@@ -385,10 +386,9 @@ def _pack_spans(bound: BoundMask) -> bytes | None:
     if row is not None:
         offsets, starts, stops = row
         if not starts or starts[0] + 1 != stops[0]:  # else it may be dilated
-            batch, heads, q_len, kv_len = bound.shape
-            count = 7 + len(offsets) + 2 * len(starts)
-            sizes = (q_len, kv_len, batch, heads, 0, 0, 0)
-            return pack(f"={count}q", *sizes, *offsets, *starts, *stops)
+            (batch, heads), kv_len = bound._planes, bound.frame.kv_len
+            ints = (1, kv_len, batch, heads, 0, 0, 0, *offsets, *starts, *stops)
+            return _ONE_INTERVAL.pack(*ints) if len(ints) == 11 else pack(f"={len(ints)}q", *ints)
     first, *rest = submasks(bound)
     if rest or first.step > 1:
         return None
