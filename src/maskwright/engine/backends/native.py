@@ -458,7 +458,9 @@ def _decompose(spans: Spans) -> list[DilatedSubmask]:
     whole = [DilatedSubmask(span_buffers(spans))]
     offsets, starts, stops = spans.flat
     batch, heads, rows = spans.shape
-    if batch * heads != 1 or not starts.size or starts[0] + 1 != stops[0]:
+    if batch * heads != 1 or not starts.size:
+        return whole
+    if starts[0] + 1 != stops[0] or starts[-1] + 1 != stops[-1]:  # a dilated interval has one key
         return whole
     step = _dilation(offsets, starts, stops)
     if step == 1:
