@@ -243,7 +243,7 @@ def new_mask() -> Iterator[Case]:
 
 
 def _documents(tokens: int, seed: int) -> list[int]:
-    """Lengths of documents that fill a row."""
+    """Lengths of documents that fill one row."""
     rng = np.random.default_rng(seed)
     cuts = np.sort(rng.choice(np.arange(1, tokens), rng.integers(DOCUMENTS, 2 * DOCUMENTS), False))
     return np.diff(cuts, prepend=0, append=tokens).tolist()

@@ -14,7 +14,7 @@ import numpy as np
 
 from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
-from maskwright.core.expr import Cell, Mask, torch_function
+from maskwright.core.expr import Cell, Mask
 from maskwright.core.frame import MAX_BYTES, MAX_SIZE, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
@@ -487,8 +487,8 @@ class BoundMask:
             )
         return self.dense() if dtype is None else self.dense().astype(dtype)
 
-    # Called by torch in place of a function of its own that received a bound mask
-    __torch_function__: ClassVar[Any] = classmethod(torch_function)
+    # Called by torch in place of a function of its own that received a mask; set by the package
+    __torch_function__: ClassVar[Any]
 
     def __repr__(self) -> str:
         home, part = self._home, self._part

@@ -5,7 +5,6 @@ An expression has no size. `Mask.on()` binds it to one.
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import partial
@@ -124,24 +123,6 @@ class FormulaWriter(Protocol):
         """Number of positions of the frame."""
 
 
-# Filled by the torch integration when it is first needed.
-TORCH: dict[str, Callable[..., Any]] = {}
-
-
-def torch_function(
-    cls: type,  # noqa: ARG001 - the signature of __torch_function__
-    func: Callable[..., Any],
-    types: object,  # noqa: ARG001
-    args: tuple[Any, ...] = (),
-    kwargs: dict[str, Any] | None = None,
-) -> Any:
-    """The result of a torch function that received a mask: attention is computed, the rest refused."""
-    if not TORCH:
-        # Imported by name: core depends on no framework, and torch is loaded by now.
-        importlib.import_module("maskwright.integrations")
-    return TORCH["call"](func, args, kwargs or {})
-
-
 class Mask(ABC):
     """The set of (batch, head, query, key) cells in which the query attends to the key.
 
@@ -231,8 +212,8 @@ class Mask(ABC):
             "Bind it first: mask.on(q_len).dense()."
         )
 
-    # Called by torch in place of a function of its own that received a mask
-    __torch_function__: ClassVar[Any] = classmethod(torch_function)
+    # Called by torch in place of a function of its own that received a mask; set by the package
+    __torch_function__: ClassVar[Any]
 
     @property
     def T(self) -> Mask:  # noqa: N802 - numpy's name for it

@@ -228,7 +228,8 @@ def _fast_path() -> Any:
         from maskwright.engine import fast_path
     except ModuleNotFoundError as error:
         raise (missing("attention", error) or error) from error
-    _fast = fast_path
+    if not fast_path.torch.compiler.is_compiling():  # a graph must not change a global
+        _fast = fast_path
     return fast_path
 
 

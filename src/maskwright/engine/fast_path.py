@@ -1,11 +1,11 @@
 """The fast path of `attention`: plain CPU tensors, outside any transform, in one call of C.
 
-`attend` computes a call, or returns None, and then the general path computes it or raises the error
-that explains why it cannot. It takes only calls that `select_backend` gives to the C kernel, and its
+`attend` returns the result, or None: then the general path computes the call, or raises the error that
+explains why it cannot. It takes only calls that `select_backend` gives to the C kernel, and its
 results are equal to those of the general path, bit for bit.
 
-Nothing is cached here. C compares shapes and strides in every call, in less time than a lookup of
-them would take. The spans of the mask are cached with the bound mask.
+Nothing is cached here. C compares shapes and strides per call, in less time than a lookup of them
+would take. The spans of the mask are cached with the bound mask.
 """
 
 from __future__ import annotations
