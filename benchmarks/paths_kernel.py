@@ -31,7 +31,7 @@ TOKENS, HEADS, HEAD_DIM, MATRIX = 4_096, 8, 64, 2_048
 SIDE = 64  # of the image
 TOLERANCES = {"float32": 1e-3, "bfloat16": 2e-2}  # of the largest number
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
-PACE = Pace(least=7, seconds=1.0, behind=100.0, call=0.1)
+PACE = Pace(least=7, seconds=0.7, behind=100.0, call=0.1)
 ATTENTION, MATMUL = "attention", "matmul"
 
 

@@ -228,9 +228,10 @@ def _fast_path() -> Any:
         from maskwright.engine import fast_path
     except ModuleNotFoundError as error:
         raise (missing("attention", error) or error) from error
-    if not fast_path.torch.compiler.is_compiling():  # a graph must not change a global
-        _fast = fast_path
-    return fast_path
+    path: Any = fast_path
+    if not path.torch.compiler.is_compiling():  # a graph must not change a global
+        _fast = path
+    return path
 
 
 def _observed(tensors: Any, shape: AttentionShape, mask: Any, options: AttentionOptions) -> Any:
