@@ -58,7 +58,6 @@ class Observer(Protocol):
 
 _override: ContextVar[Override | None] = ContextVar("attention_override", default=None)
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("attention_observers", default=())
-_fast: Any = None  # the module fast_path, once it is imported
 _hooks_lock = Lock()
 _hooks = 0  # overrides and observers of all threads; torch.compile cannot read context variables
 
@@ -185,8 +184,7 @@ def attention(
         and impl in ("auto", "native")
         and not (_hooks or isinstance(q, np.ndarray))
     ):
-        path = _fast or _fast_path()
-        result = path.attend((q, k, v), mask, scale, enable_gqa, q_start, return_lse)
+        result = _fast_path().attend((q, k, v), mask, scale, enable_gqa, q_start, return_lse)
         if result is not None:
             return result
     options = AttentionOptions(
@@ -223,15 +221,11 @@ def _autograd() -> Any:
 
 def _fast_path() -> Any:
     """The module for plain CPU tensors, imported on first use."""
-    global _fast
     try:
         from maskwright.engine import fast_path
     except ModuleNotFoundError as error:
         raise (missing("attention", error) or error) from error
-    path: Any = fast_path
-    if not path.torch.compiler.is_compiling():  # a graph must not change a global
-        _fast = path
-    return path
+    return fast_path
 
 
 def _observed(tensors: Any, shape: AttentionShape, mask: Any, options: AttentionOptions) -> Any:
