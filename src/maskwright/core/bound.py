@@ -430,10 +430,10 @@ class BoundMask:
         [(1, 4)]
         """
         home, part, frame = self._home, self._part, self._frame
-        row, keys = part.row_stop, part.key_stop + (part.key_stop <= frame.q_stop)
-        if row < home.q_len and keys <= home.kv_len:
-            return BoundMask(self.mask, home, View(home, row, row + 1, 0, keys), self._planes)
         mask, position = self.mask, frame.q_start + frame.q_len
+        row, keys = part.row_stop, part.key_stop + (part.key_stop <= position)
+        if row < home.q_len and keys <= home.kv_len:
+            return BoundMask(mask, home, View(home, row, row + 1, 0, keys), self._planes)
         try:
             if keys > MAX_SIZE or position > MAX_SIZE or not mask._dims_known:
                 return mask.on(1, keys, home.batch, home.heads, position)

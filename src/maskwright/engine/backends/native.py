@@ -378,17 +378,27 @@ def packed_spans(bound: BoundMask) -> bytes | None:
     >>> len(packed_spans(mw.causal().on(8))), packed_spans(mw.stride(2).on(8))
     (56, None)
     """
+    if bound._frame.q_len == 1:
+        step = _pack_step(bound)
+        if step is not None:  # two threads may compute it twice, in less time than a lock takes
+            return bound._values.setdefault(PACKED_SPANS, step)  # type: ignore[no-any-return]
     return bound.cached(PACKED_SPANS, lambda: _pack_spans(bound))
 
 
-def _pack_spans(bound: BoundMask) -> bytes | None:
+def _pack_step(bound: BoundMask) -> bytes | None:
+    """The structure and the intervals of a decode step; None if the mask does not have them."""
     row = bound._row_intervals()
-    if row is not None:
-        offsets, starts, stops = row
-        if not starts or starts[0] + 1 != stops[0]:  # else it may be dilated
-            (batch, heads), kv_len = bound._planes, bound.frame.kv_len
-            ints = (1, kv_len, batch, heads, 0, 0, 0, *offsets, *starts, *stops)
-            return _ONE_INTERVAL.pack(*ints) if len(ints) == 11 else pack(f"={len(ints)}q", *ints)
+    if row is None:
+        return None
+    offsets, starts, stops = row
+    if starts and starts[0] + 1 == stops[0]:  # it may be dilated
+        return None
+    (batch, heads), kv_len = bound._planes, bound._frame.kv_len
+    ints = (1, kv_len, batch, heads, 0, 0, 0, *offsets, *starts, *stops)
+    return _ONE_INTERVAL.pack(*ints) if len(ints) == 11 else pack(f"={len(ints)}q", *ints)
+
+
+def _pack_spans(bound: BoundMask) -> bytes | None:
     first, *rest = submasks(bound)
     if rest or first.step > 1:
         return None
