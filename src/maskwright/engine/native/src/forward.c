@@ -73,7 +73,7 @@ static PanelRange panels_of_rows(const Forward *f, const GqaGroup *group, int64_
     return (PanelRange){first / f->isa->panel_keys, ceil_div(last, f->isa->panel_keys)};
 }
 
-/* Pack what `wanted` has and `packed`, which is extended, has not. */
+/* Pack the panels of `wanted` that are not in `packed`, and extend `packed` by them. */
 static void extend_packed(const Forward *f, const uint64_t *visible, int64_t unit, PackedKV *kv,
                           PanelRange wanted, PanelRange *packed) {
     const KernelArgs *args = f->args;
