@@ -1,4 +1,4 @@
-"""`python -m benchmarks attention --device cuda`: the Triton kernels beside SDPA and FlexAttention.
+"""`python -m benchmarks attention --device cuda`: the Triton kernels compared with SDPA and FlexAttention.
 
 All compute the same from the same tensors, which is checked. Times are of CUDA events, best of n.
 """

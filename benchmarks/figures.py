@@ -277,6 +277,19 @@ def variants_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
     return ["mask", "mode", "threads", *names, f"{names[0]} relative to sdpa"], rows
 
 
+def models_rows(found: Result) -> list[list[str]]:
+    """The rows of the table: path, seconds of both, and their ratio; after `generate`, its steps."""
+    cells = []
+    for path, cell in found["paths"].items():
+        cells.append((path, cell))
+        if "step" in cell:
+            cells.append((f"{path}: one decode step", cell["step"]))
+    return [
+        [path, *(clock(cell["seconds"][name]) for name in (OURS, "sdpa")), times(cell["ratio"])]
+        for path, cell in cells
+    ]
+
+
 def paths_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
     """One group of `paths`: the time of each runner, with its ratio to that of maskwright."""
     names = list(dict.fromkeys(name for cell in cells for name in cell["seconds"] if name != OURS))

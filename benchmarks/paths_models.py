@@ -1,5 +1,8 @@
 """Whole models by other paths than an eager prefill: generate, and compiled prefill and training step.
 
+The time of `generate` is also divided: a decode step is the mean time between two new tokens of the
+same call, without the prefill, in the best call.
+
 A Llama (full causal attention) and a Mistral (window of 256) with the same weights and tokens go through
 `sdpa` and `maskwright` of transformers, in turns; their outputs are compared first.
 `python -m benchmarks paths_models` writes results/paths_models.json. The first call compiles the model
@@ -9,13 +12,14 @@ and is not timed.
 from __future__ import annotations
 
 import argparse
+import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks.attention import Pace, Runner, difference, race
-from benchmarks.figures import OURS, clock, times
+from benchmarks.figures import OURS, models_rows
 from benchmarks.measure import machine, save, table
 
 if TYPE_CHECKING:
@@ -55,16 +59,36 @@ def build(kind: str, attention: str, tokens: int) -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings)).eval()
 
 
-def generate(model: Any, tokens: int, batch: int, options: dict[str, Any]) -> Run:
+class StepClock:
+    """A stopping criterion that never stops: it records when each token of a call is complete."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[float]] = []
+
+    def __call__(self, ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Record the time; False for each sequence."""
+        self.calls[-1].append(time.perf_counter())
+        return torch.zeros(ids.shape[0], dtype=torch.bool)
+
+    def step(self) -> float:
+        """Seconds of one decode step, in the best call but the first, which may compile."""
+        return min((times[-1] - times[0]) / (len(times) - 1) for times in self.calls[1:])
+
+
+def generate(model: Any, tokens: int, batch: int, options: dict[str, Any], steps: StepClock) -> Run:
     """Greedy generation after a prompt; the rows of a batch are padded on the left."""
+    import transformers
+
     ids = _ids(batch, tokens)
     keep = torch.ones_like(ids)
     for row in range(batch):
         keep[row, : row * tokens // (2 * batch)] = 0
     given = {"input_ids": ids, "attention_mask": keep, "do_sample": False, "pad_token_id": 0}
     given |= {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, **options}
+    given["stopping_criteria"] = transformers.StoppingCriteriaList([steps])
 
     def run() -> tuple[torch.Tensor, ...]:
+        steps.calls.append([])
         return (model.generate(**given)[:, tokens:],)
 
     return run
@@ -94,12 +118,12 @@ def compiled_training_step(model: Any, tokens: int) -> Run:
     return run
 
 
-def make(path: str, kind: str, attention: str, tokens: int) -> Run:
-    """What one attention runs on one path."""
+def make(path: str, kind: str, attention: str, tokens: int, steps: StepClock) -> Run:
+    """What one attention runs on one path; `steps` records the decode steps of `generate`."""
     model = build(kind, attention, tokens)
     if path in GENERATE:
         batch, options = GENERATE[path]
-        return generate(model, tokens, batch, options)
+        return generate(model, tokens, batch, options, steps)
     step = compiled_prefill if path == "compiled prefill" else compiled_training_step
     return step(model, tokens)
 
@@ -115,9 +139,10 @@ def measure(
     for path in paths or (*GENERATE, *COMPILED):
         for kind in ("Llama", "Mistral"):
             torch.compiler.reset()
+            clocks = {name: StepClock() for name in (OURS, "sdpa")}
             runners = [
-                Runner(name, make(path, kind, name, tokens), prepares=True)
-                for name in (OURS, "sdpa")
+                Runner(name, make(path, kind, name, tokens, steps), prepares=True)
+                for name, steps in clocks.items()
             ]
             outputs, failed = race(runners, pace or Pace(most=8, seconds_more=1.0))
             if failed:
@@ -132,6 +157,12 @@ def measure(
                 "gap": gap,
                 "ratio": seconds["sdpa"] / seconds[OURS],
             }
+            if path in GENERATE:
+                step = {name: clock.step() for name, clock in clocks.items()}
+                found[f"{path}, {kind}"]["step"] = {
+                    "seconds": step,
+                    "ratio": step["sdpa"] / step[OURS],
+                }
     return {
         "tokens": tokens,
         "new_tokens": NEW_TOKENS,
@@ -141,14 +172,6 @@ def measure(
         "threads": torch.get_num_threads(),
         "paths": found,
     }
-
-
-def rows(found: dict[str, Any]) -> list[list[str]]:
-    """The rows of the table: path, seconds of both, and their ratio."""
-    return [
-        [path, *(clock(cell["seconds"][name]) for name in (OURS, "sdpa")), times(cell["ratio"])]
-        for path, cell in found["paths"].items()
-    ]
 
 
 def run(given: Sequence[str] = ()) -> int:
@@ -162,7 +185,7 @@ def run(given: Sequence[str] = ()) -> int:
     found = measure(options.tokens, paths=options.path or ())
     print(f"\n{machine()}\n")
     head = [f"{found['tokens']:,} tokens", OURS, "sdpa", "sdpa over maskwright"]
-    print(table(head, rows(found)))
+    print(table(head, models_rows(found)))
     whole = options.tokens == TOKENS and not options.path
     print(f"\nwritten to {save('paths_models' if whole else 'paths_models-part', found)}")
     return 0

@@ -23,6 +23,7 @@ from benchmarks.figures import (
     groups_table,
     is_long,
     load,
+    models_rows,
     paths_rows,
     peer,
     percent,
@@ -396,19 +397,17 @@ def _compare(found: Result) -> str:
 def _paths_models(found: Result) -> str:
     """`generate`, and compiled prefill and training step of models of transformers."""
     config = found["config"]
+    divided = any("step" in row for row in found["paths"].values())
+    steps = "; a decode step is the mean time between two of them" if divided else ""
     note = (
         f"Models of transformers {found['transformers']} with random weights, {found['tokens']:,} tokens: "
         f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
         f"{config['num_attention_heads']} heads, {config['num_key_value_heads']} KV heads, float32, "
         f"{found['threads']} threads. Mistral has a window of {found['window']}. `generate` is the prefill "
-        f"and {found['new_tokens']} new tokens. The compiled rows run under `torch.compile`; their "
+        f"and {found['new_tokens']} new tokens{steps}. The compiled rows run under `torch.compile`; their "
         f"first call is not timed.{_version(found, unreleased=True)}"
     )
-    rows = [
-        [path, clock(row["seconds"][OURS]), clock(row["seconds"]["sdpa"]), times(row["ratio"])]
-        for path, row in found["paths"].items()
-    ]
-    return f"{note}\n\n{table(['path', OURS, 'sdpa', 'ratio'], rows)}"
+    return f"{note}\n\n{table(['path', OURS, 'sdpa', 'ratio'], models_rows(found))}"
 
 
 def _bias(found: Result) -> str:
@@ -453,18 +452,16 @@ def _paths_kernel(found: Result) -> str:
     """The share of the matmul peak under narrow and scattered masks."""
     cells = found["cells"]
     note = (
-        f"Arithmetic of the visible cells per second, relative to a matmul of the same run; "
-        f"{cells[0]['tokens']:,} tokens, head_dim 64, float32, {cells[0]['threads']} threads. "
+        f"Arithmetic of the visible cells per second, relative to a float32 matmul of the same run, also "
+        f"for bfloat16; {cells[0]['tokens']:,} tokens, head_dim 64, {cells[0]['threads']} threads. "
         f"`maskwright bench --profile` shows in which phases of the kernel the time is spent."
         f"{_version(found, unreleased=True)}"
     )
     masks = dict.fromkeys(cell["mask"] for cell in cells)
-    shares = {(cell["mask"], cell["mode"]): cell["share"] for cell in cells}
-    rows = [
-        [mask, percent(shares.get((mask, FORWARD))), percent(shares.get((mask, BOTH)))]
-        for mask in masks
-    ]
-    return f"{note}\n\n{table(['mask', FORWARD, BOTH], rows)}"
+    columns = dict.fromkeys((cell.get("dtype", "float32"), cell["mode"]) for cell in cells)
+    shares = {(c["mask"], c.get("dtype", "float32"), c["mode"]): c["share"] for c in cells}
+    rows = [[mask, *(percent(shares.get((mask, *key))) for key in columns)] for mask in masks]
+    return f"{note}\n\n{table(['mask', *(f'{mode}, {dtype}' for dtype, mode in columns)], rows)}"
 
 
 _SECTIONS = {

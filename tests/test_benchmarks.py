@@ -24,6 +24,8 @@ from benchmarks import (  # noqa: E402
     figures,
     measure,
     paths,
+    paths_kernel,
+    paths_models,
     prefill,
     report,
     training,
@@ -33,6 +35,7 @@ from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.figures import BOTH, FORWARD, OURS  # noqa: E402
 from benchmarks.patterns import DECODE, PATTERNS, SMALL, make, patterns_of  # noqa: E402
 from maskwright.engine.native import loaded, use_isa  # noqa: E402
+from tests._helpers.native_kernel import needs_kernel  # noqa: E402
 from tests._helpers.sampling import subset_of_cases  # noqa: E402
 
 if TYPE_CHECKING:
@@ -469,3 +472,30 @@ def test_paths_report_failing_peers_and_refuse_failing_attention() -> None:
     assert set(found["seconds"]) == {OURS}
     with pytest.raises(ValueError, match="no"):
         paths.measure(paths.Case(paths.SMALL, "one", FORWARD, {OURS: broken}), 0.0)
+
+
+@needs_kernel
+@pytest.mark.parametrize("mode", [FORWARD, BOTH])
+@pytest.mark.parametrize("dtype", paths_kernel.TOLERANCES)
+def test_kernel_shares_of_both_dtypes(
+    dtype: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths_kernel, "TOKENS", 128)
+    monkeypatch.setitem(paths_kernel.MASKS, "narrow", (mw.window(back=9), 0.5))
+    found = paths_kernel.measure("narrow", mode, dtype, ONCE)
+    assert (found["dtype"], found["mode"]) == (dtype, mode)
+    assert 0 < found["share"] < 10
+    assert found["goal"] == ((0.5 if mode == FORWARD else 0.4) if dtype == "float32" else None)
+    text = report.page(a_result(cell()), paths_kernel={"cells": [found]})
+    assert f"{mode}, {dtype}" in text
+
+
+def test_decode_steps_of_generate_are_measured() -> None:
+    found = paths_models.measure(tokens=48, pace=ONCE, paths=["generate"])
+    for row in found["paths"].values():
+        steps = row["step"]["seconds"]
+        assert row["step"]["ratio"] == steps["sdpa"] / steps[OURS]
+        assert all(0 < steps[name] < row["seconds"][name] for name in steps)
+    assert sum("decode step" in row[0] for row in figures.models_rows(found)) == 2
+    text = report.page(a_result(cell()), paths_models=found)
+    assert "generate, Llama: one decode step" in text

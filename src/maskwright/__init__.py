@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from maskwright import bias, recipes
+from maskwright import _torch_dispatch, bias, recipes
 from maskwright.core.atoms import (
     blocks,
     causal,
@@ -174,6 +174,9 @@ __all__ = [
     "where",
     "window",
 ]
+
+
+_torch_dispatch.install(Mask, BoundMask)
 
 
 def __getattr__(name: str) -> object:

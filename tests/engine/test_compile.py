@@ -17,7 +17,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import maskwright as mw
-import maskwright.integrations
 from maskwright.bias.terms import DistanceTerm
 from maskwright.core import mask_registry
 from tests._helpers.attention_inputs import MASKS, T, Tensors, gradients, sizes_of, tensors
@@ -192,6 +191,33 @@ def test_checkpointed_function_that_takes_a_mask() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         grads = [torch.autograd.grad(total, x)[0] for total in (found, expected)]
         torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)
+
+
+CHECKPOINT_ALONE = """
+import sys
+import maskwright as mw
+assert "torch" not in sys.modules
+import torch
+from torch.utils.checkpoint import checkpoint
+
+def layer(x, mask):
+    return mw.attention(x, x, x, mask)
+
+def model(x, mask):
+    return checkpoint(layer, x, mask, use_reentrant=False).square().sum()
+
+x = torch.randn(1, 2, 9, 4, requires_grad=True)
+loss = torch.compile(model, fullgraph=True, backend="aot_eager")(x, mw.causal())
+assert torch.allclose(loss, layer(x, mw.causal()).square().sum())
+expected, = torch.autograd.grad(layer(x, mw.causal()).square().sum(), x)
+assert torch.allclose(torch.autograd.grad(loss, x)[0], expected, atol=1e-6)
+"""
+
+
+def test_checkpointing_needs_no_other_import() -> None:
+    """In a new process, where nothing has imported the integrations or the backends."""
+    done = run_python(CHECKPOINT_ALONE)
+    assert done.returncode == 0, done.stderr
 
 
 def test_autocast() -> None:

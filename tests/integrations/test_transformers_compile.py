@@ -157,7 +157,7 @@ def test_decode_steps_with_a_cache(name: str, kind: str) -> None:
             counts.append(counter.frame_count)
         found.append(torch.cat(logits, 1))
     assert (found[0] - found[1])[keep.bool()].abs().max() < CLOSE
-    # Prefill, a step, and what becomes dynamic; then none of the other steps.
+    # Prefill, one step, and what becomes dynamic; then none of the other steps.
     assert counts[-1] == counts[-2 * WINDOW]
 
 
@@ -183,7 +183,7 @@ def test_generate_compiles_steps_of_a_static_cache(tiny: Tiny) -> None:
     expected = tiny.build().generate(**given)
     found = tiny.build(NAME).generate(**given, compile_config=settings)
     assert torch.equal(expected, found)
-    assert len(graphs) in (1, 2)  # a step, and one with dynamic sizes; none of the other steps
+    assert len(graphs) in (1, 2)  # one step, and one with dynamic sizes; none of the others
     assert set(operators(graphs[-1])) == {"maskwright.attend.default"}
 
 

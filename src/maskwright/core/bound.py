@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import math
+from functools import partial
 from itertools import chain
 from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from weakref import ref
 
 import numpy as np
 
 from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
-from maskwright.core.expr import Cell, Mask, torch_function
+from maskwright.core.expr import Cell, Mask
 from maskwright.core.frame import MAX_BYTES, MAX_SIZE, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS
 from maskwright.core.spans import Spans
@@ -79,7 +81,7 @@ class BoundMask:
         state["mask"], state["_home"], state["_part"], state["_frame"] = mask, frame, part, own
         state["_known_planes"], state["_handle"] = planes, handle
         state["_values"], state["_lock"] = {}, RLock()
-        MASKS[handle] = self
+        MASKS[handle] = ref(self, partial(MASKS.pop, handle))
 
     def __getstate__(self) -> tuple[Mask, Frame, View]:
         return self.mask, self._home, self._part  # without the cache
@@ -428,10 +430,10 @@ class BoundMask:
         [(1, 4)]
         """
         home, part, frame = self._home, self._part, self._frame
-        row, keys = part.row_stop, part.key_stop + (part.key_stop <= frame.q_stop)
-        if row < home.q_len and keys <= home.kv_len:
-            return BoundMask(self.mask, home, View(home, row, row + 1, 0, keys), self._planes)
         mask, position = self.mask, frame.q_start + frame.q_len
+        row, keys = part.row_stop, part.key_stop + (part.key_stop <= position)
+        if row < home.q_len and keys <= home.kv_len:
+            return BoundMask(mask, home, View(home, row, row + 1, 0, keys), self._planes)
         try:
             if keys > MAX_SIZE or position > MAX_SIZE or not mask._dims_known:
                 return mask.on(1, keys, home.batch, home.heads, position)
@@ -485,8 +487,8 @@ class BoundMask:
             )
         return self.dense() if dtype is None else self.dense().astype(dtype)
 
-    # Called by torch in place of a function of its own that received a bound mask
-    __torch_function__: ClassVar[Any] = classmethod(torch_function)
+    # Called by torch in place of a function of its own that received a mask; set by the package
+    __torch_function__: ClassVar[Any]
 
     def __repr__(self) -> str:
         home, part = self._home, self._part

@@ -67,9 +67,9 @@ class mask_property(Generic[ValueT]):  # noqa: N801 - a decorator, as functools.
 
     >>> import maskwright as mw
     >>> mask = mw.documents(ids=[[0, 1, 0]])
-    >>> mask._max_runs
+    >>> mask._runs.most
     2
-    >>> "_max_runs" in mask._cache
+    >>> "_runs" in mask._cache
     True
     """
 

@@ -152,12 +152,21 @@ def row_intervals(
     batch, heads = planes
     if row_stop - row != 1 or frame.k_start or not 0 < batch * heads <= MAX_ROW_PLANES:
         return None
+    query = frame.q_start + row
+    if batch == heads == 1:
+        found = mask._row(Row(query, 0, key_stop, 0, 0))
+        if found is None:
+            return None
+        if len(found) == 1:  # as in most steps
+            start, stop = found[0]
+            return [0, 1], [start], [stop]
+        return [0, len(found)], [start for start, _ in found], [stop for _, stop in found]
     offsets: list[int] = [0]
     starts: list[int] = []
     stops: list[int] = []
     for b in range(batch):
         for h in range(heads):
-            found = mask._row(Row(frame.q_start + row, 0, key_stop, b, h))
+            found = mask._row(Row(query, 0, key_stop, b, h))
             if found is None:
                 return None
             for start, stop in found:

@@ -5,7 +5,6 @@ An expression has no size. `Mask.on()` binds it to one.
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import partial
@@ -20,6 +19,7 @@ from typing import (
     Protocol,
     TypeVar,
 )
+from weakref import ref
 
 import numpy as np
 
@@ -87,7 +87,8 @@ class Row(NamedTuple):
 
     def cut(self, start: int, stop: int) -> list[tuple[int, int]]:
         """The interval `start` … `stop - 1`, cut to the keys of the row; none if it is empty."""
-        start, stop = max(start, self.first), min(stop, self.stop)
+        first, last = self[1], self[2]
+        start, stop = first if start < first else start, last if stop > last else stop
         return [(start, stop)] if start < stop else []
 
 
@@ -121,24 +122,6 @@ class FormulaWriter(Protocol):
     @property
     def tokens(self) -> int:
         """Number of positions of the frame."""
-
-
-# Filled by the torch integration when it is first needed.
-TORCH: dict[str, Callable[..., Any]] = {}
-
-
-def torch_function(
-    cls: type,  # noqa: ARG001 - the signature of __torch_function__
-    func: Callable[..., Any],
-    types: object,  # noqa: ARG001
-    args: tuple[Any, ...] = (),
-    kwargs: dict[str, Any] | None = None,
-) -> Any:
-    """The result of a torch function that received a mask: attention is computed, the rest refused."""
-    if not TORCH:
-        # Imported by name: core depends on no framework, and torch is loaded by now.
-        importlib.import_module("maskwright.integrations")
-    return TORCH["call"](func, args, kwargs or {})
 
 
 class Mask(ABC):
@@ -185,7 +168,7 @@ class Mask(ABC):
         """Enters the new mask into the registry."""
         mask = object.__new__(cls)
         mask.__dict__["_handle"] = handle = next(HANDLES)
-        MASKS[handle] = mask
+        MASKS[handle] = ref(mask, partial(MASKS.pop, handle))
         return mask
 
     def __getstate__(self) -> dict[str, Any]:
@@ -232,8 +215,8 @@ class Mask(ABC):
             "Bind it first: mask.on(q_len).dense()."
         )
 
-    # Called by torch in place of a function of its own that received a mask
-    __torch_function__: ClassVar[Any] = classmethod(torch_function)
+    # Called by torch in place of a function of its own that received a mask; set by the package
+    __torch_function__: ClassVar[Any]
 
     @property
     def T(self) -> Mask:  # noqa: N802 - numpy's name for it

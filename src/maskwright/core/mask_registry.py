@@ -10,13 +10,13 @@ from __future__ import annotations
 import secrets
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Final, NamedTuple
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from weakref import ref
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 MIN_PRUNE: Final = 64  # held masks below which no owner is checked
 
 # The constructors of masks write to these two directly: a function call per node would be
-# a large part of the time that it takes to build an expression.
+# a large part of the time that it takes to build an expression. A reference removes its own entry,
+# by the callback `partial(MASKS.pop, handle)`; a WeakValueDictionary takes twice as long.
 # The first handle is random, so that a graph that was saved by another process finds no mask here
 # instead of another one.
 HANDLES: Final = count(secrets.randbits(40) << 20)
-MASKS: Final[WeakValueDictionary[int, Mask | BoundMask]] = WeakValueDictionary()
+MASKS: Final[dict[int, ref[Any]]] = {}
 
 
 class _Held(NamedTuple):
@@ -57,7 +58,8 @@ def lookup(handle: int) -> Mask | BoundMask:
     >>> lookup(mask._handle) is mask
     True
     """
-    mask = MASKS.get(handle)
+    found = MASKS.get(handle)
+    mask: Mask | BoundMask | None = None if found is None else found()
     if mask is None:
         raise ArgumentError(
             f"No mask has handle {handle}: it has been garbage-collected. "

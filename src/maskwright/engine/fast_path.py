@@ -1,11 +1,11 @@
 """The fast path of `attention`: plain CPU tensors, outside any transform, in one call of C.
 
-`attend` computes a call, or returns None, and then the general path computes it or raises the error
-that explains why it cannot. It takes only calls that `select_backend` gives to the C kernel, and its
+`attend` returns the result, or None: then the general path computes the call, or raises the error that
+explains why it cannot. It takes only calls that `select_backend` gives to the C kernel, and its
 results are equal to those of the general path, bit for bit.
 
-Nothing is cached here. C compares shapes and strides in every call, in less time than a lookup of
-them would take. The spans of the mask are cached with the bound mask.
+Nothing is cached here. C compares shapes and strides per call, in less time than a lookup of them
+would take. The spans of the mask are cached with the bound mask.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_num_threads, is_autocast_enabled, is_grad_enabled
+from torch._C import (
+    _are_functorch_transforms_active,
+    _get_tracing_state,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
 from torch.autograd import forward_ad
 
 from maskwright.core.bound import BoundMask
@@ -61,39 +67,36 @@ def attend(
     kernel = _kernel()
     if kernel is None:
         return None
-    q, k, v = autocast(*tensors) if torch.is_autocast_enabled("cpu") else tensors
+    q, k, v = autocast(*tensors) if is_autocast_enabled("cpu") else tensors
     found = kernel.plain(q, k, v)
     if found is None:
         return None
-    shape, dim, args = found
+    shape, args = found
     if type(mask) is not BoundMask or q_start is not None:
         try:
             mask = bind(mask, shape, q_start)
         except (ArgumentError, FrameError):
             return None
-    spans = native.packed_spans(mask)
+    spans = mask._values.get(native.PACKED_SPANS) or native.packed_spans(mask)
     if spans is None:
         return None
-    requires_grad = torch.is_grad_enabled() and (
-        q.requires_grad or k.requires_grad or v.requires_grad
-    )
-    batch, heads, q_len, _ = shape
-    # (batch, heads, q_len, v_head_dim), in memory (batch, q_len, heads, v_head_dim)
-    width = heads * dim
-    out = q.new_empty_strided((batch, heads, q_len, dim), (q_len * width, dim, width, 1))
-    lse: Any = None
-    if return_lse or (requires_grad and batch * heads * q_len > MAX_LSE_ROWS):
-        lse = q.new_empty((batch, heads, q_len), dtype=torch.float32)
-    elif requires_grad:
-        lse = bytearray(4 * batch * heads * q_len)
-    settings = (torch.get_num_threads(), scale, enable_gqa)
-    code = kernel.forward(args, spans, settings, lse, out)
-    if code:
-        if code in (ERR_NO_MEMORY, ERR_INTERRUPTED):
-            raise_error("forward", code)
+    requires_grad = is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    lse = data = None  # the logsumexp as a tensor, or as bytes
+    if return_lse or requires_grad:
+        batch, heads, q_len, _ = shape
+        rows = batch * heads * q_len
+        if return_lse or rows > MAX_LSE_ROWS:
+            lse = q.new_empty((batch, heads, q_len), dtype=torch.float32)
+        else:
+            data = bytearray(4 * rows)
+    settings = (get_num_threads(), scale, enable_gqa)
+    out = kernel.forward(args, spans, settings, data if lse is None else lse, q)
+    if type(out) is int:
+        if out in (ERR_NO_MEMORY, ERR_INTERRUPTED):
+            raise_error("forward", out)
         return None
     if requires_grad:
-        return _apply(q, k, v, (out, lse), (mask, args, spans, settings), return_lse)
+        return _apply(q, k, v, (out, lse, return_lse, (mask, spans, settings, data)))
     return (out, lse) if return_lse else out
 
 
@@ -104,7 +107,7 @@ def _kernel() -> Any:
     kernel = loaded().extension
     if kernel is not None:
         dlpack = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # not in older versions
-        kernel.set_types(Tensor, torch.strided, DTYPES, dlpack)
+        kernel.set_types(Tensor, torch.strided, torch.empty_like, DTYPES, dlpack)
     return kernel
 
 
@@ -116,64 +119,47 @@ class PlainAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, results: Any, call: Any, return_lse: bool
-    ) -> Any:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, results: tuple[Any, ...]) -> Any:
         """Return the results, which are in a tuple so that autograd does not take them as inputs."""
-        out, lse = results
-        ctx.set_materialize_grads(False)
-        if type(lse) is bytearray:
-            ctx.call = (*call, lse)
-            ctx.save_for_backward(q, k, v, out)
-            return out
-        ctx.call = (*call, None)
-        ctx.save_for_backward(q, k, v, out, lse)
-        return results if return_lse else out
+        out, lse, return_lse, ctx.call = results
+        # What set_materialize_grads(False) and save_for_backward(...) set, without two calls.
+        ctx.materialize_grads = False
+        ctx.to_save = (q, k, v, out) if lse is None else (q, k, v, out, lse)
+        return (out, lse) if return_lse else out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Any, grad_lse: Any = None) -> tuple[Any, ...]:
         """Gradients of q, k and v."""
         saved = ctx.saved_tensors  # read once: checkpointing recomputes it
-        if grad_out is None and grad_lse is None:
-            return (None,) * 6
         if grad_out is None:
+            if grad_lse is None:
+                return None, None, None, None
             grad_out = torch.zeros_like(saved[3])
-        grads = None
-        if not torch.is_grad_enabled() and not is_transformed():
-            grads = _backward(ctx.call, saved, grad_out, grad_lse)
-        if grads is None:
-            grads = _general_backward(ctx.call, saved, grad_out, grad_lse)
-        return (*grads, None, None, None)
+        if not (is_grad_enabled() or is_transformed()):
+            _, spans, settings, data = ctx.call
+            lse = saved[4] if data is None else data
+            found = _kernel().backward(spans, settings, lse, saved, grad_out, grad_lse)
+            if type(found) is tuple:
+                return found
+            if found in (ERR_NO_MEMORY, ERR_INTERRUPTED):
+                raise_error("backward", found)
+        return *_general_backward(ctx.call, saved, grad_out, grad_lse), None
 
 
 # `Function.apply` without what it does for `setup_context` and for transforms. Neither is here.
 _apply = super(torch.autograd.Function, PlainAttention).apply
 
 
-def _backward(
-    call: tuple[Any, ...], saved: tuple[Tensor, ...], grad_out: Any, grad_lse: Any
-) -> tuple[Tensor, ...] | None:
-    """The gradients by one call of C, or None."""
-    _, args, spans, settings, lse = call
-    q, k, v, out, *rest = saved
-    grads = (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
-    tensors = (q, k, v, out, grad_out, *grads, grad_lse)
-    code = _kernel().backward(args, spans, settings, rest[0] if rest else lse, *tensors)
-    if code in (ERR_NO_MEMORY, ERR_INTERRUPTED):
-        raise_error("backward", code)
-    return None if code else grads
-
-
 def _general_backward(
     call: tuple[Any, ...], saved: tuple[Tensor, ...], grad_out: Any, grad_lse: Any
 ) -> tuple[Tensor, ...]:
     """The gradients with the parameters with which the general path computes the same call."""
-    mask, _, _, (_, scale, _), lse_data = call
+    mask, _, (_, scale, _), data = call
     q, k, v, out = (x.to(grad_out.dtype) for x in saved[:4])  # hooks may have changed it
     if len(saved) > 4:
         lse = saved[4].to(torch.float32)
     else:
-        lse = torch.frombuffer(lse_data, dtype=torch.float32).view(q.shape[:3])
+        lse = torch.frombuffer(data, dtype=torch.float32).view(q.shape[:3])
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, v_head_dim) = q.shape, v.shape
     shape = AttentionShape(batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
     scale = default_scale(head_dim) if scale is None else float(scale)
@@ -185,9 +171,9 @@ def _general_backward(
 def is_transformed() -> bool:
     """Whether a mode, a transform, forward-mode AD or a tracer has to see the call."""
     return bool(
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch._C._are_functorch_transforms_active()
+        _len_torch_dispatch_stack()
+        or _len_torch_function_stack()
+        or _are_functorch_transforms_active()
         or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
+        or _get_tracing_state() is not None
     )

@@ -9,7 +9,6 @@ import numpy as np
 
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
-from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type, read_choice
 from maskwright.engine.params import IMPLS, AttentionShape
 from maskwright.errors import ArgumentError, FrameError, Unsupported
@@ -229,14 +228,15 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
     if isinstance(mask, BoundMask):
         _check_bound(mask, shape, q_start)
         return mask
-    if not isinstance(mask, Mask):
+    bound_to = getattr(mask, "bound_to", None)
+    if bound_to is None:
         raise ArgumentError(
             f"attention: the mask is {describe_type(mask)}. Pass a maskwright mask; "
             "wrap an array in mw.dense(...)."
         )
     batch, heads, q_len, kv_len = shape
     try:
-        return mask.bound_to(q_len, kv_len, batch, heads, q_start)
+        return bound_to(q_len, kv_len, batch, heads, q_start)  # type: ignore[no-any-return]
     except FrameError as error:
         problem, _, _ = str(error).partition(". ")
         raise FrameError(

@@ -7,8 +7,6 @@
 
 An unbound mask is aligned at the last key; `mask.on(q_len, kv_len, q_start=0)` has the upper-left
 alignment of `is_causal=True`. Other torch functions refuse a mask with an error.
-
-torch.compile(fullgraph=True) cannot import modules while it traces: import this package first.
 """
 
 from maskwright._optional_deps import require

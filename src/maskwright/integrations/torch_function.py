@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch.utils.checkpoint import checkpoint
 
 from maskwright.core.bound import BoundMask
-from maskwright.core.expr import TORCH, Mask
+from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type
 from maskwright.engine.api import attention
 from maskwright.errors import ArgumentError
@@ -49,9 +49,6 @@ mw.lower(mask, "torch.bool", q_len=...), or call mw.attention(q, k, v, mask).
         f"{_name(func)}: got a mask, expected a tensor. Pass mw.lower(mask, "
         '"torch.bool", q_len=...), or call mw.attention(q, k, v, mask).'
     )
-
-
-TORCH["call"] = call_with_mask
 
 
 def _checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -74,6 +74,24 @@ def test_lengths(q_len: int, kv_len: int, mask: mw.Mask) -> None:
     check(mask, inputs(q_len=q_len, kv_len=kv_len, dim=8))
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [
+        mw.window(back=9),
+        mw.keys([0, 4_500]),
+        mw.keys([2_047, 2_048]) & mw.causal(),
+        mw.causal() & ~mw.window(back=2_600),
+        mw.nothing(),
+        mw.queries([6_999]) & mw.window(back=4_200),
+        mw.by_head([mw.nothing(), mw.window(back=9), mw.keys([0]), mw.everything()]),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(("q_len", "kv_heads"), [(1, 4), (2, 1)])
+def test_decode_splits_without_visible_keys(mask: mw.Mask, q_len: int, kv_heads: int) -> None:
+    check(mask, inputs(heads=4, kv_heads=kv_heads, q_len=q_len, kv_len=7_000, dim=8))
+
+
 @pytest.mark.parametrize("phase", [0, 2])
 @pytest.mark.parametrize("q_len", [5, T])
 def test_dilated_masks(phase: int, q_len: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -152,6 +153,7 @@ class Runs(NamedTuple):
     stop: IntArray
     document: IntArray  # a number per (sequence, document); -1 is padding
     offsets: IntArray  # (batch + 1,): where the runs of each sequence begin
+    most: int  # maximum number of runs of one document
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,49 +178,43 @@ class Documents(Atom):
         if self.ids is None:
             assert self.lengths is not None
             counts = [len(row) for row in self.lengths]
-            size = np.fromiter((n for row in self.lengths for n in row), np.int64, sum(counts))
-            offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-            ends = np.cumsum(size)
-            base = np.concatenate(([0], ends))[offsets[:-1]]  # tokens before each sequence
-            stop = ends - np.repeat(base, counts)
-            return Runs(stop - size, stop, np.arange(size.size), offsets)
+            size = np.array([n for row in self.lengths for n in row], np.int64)
+            offsets = np.array([0, *accumulate(counts)])
+            stop = np.cumsum(size)
+            if len(counts) > 1:  # less the tokens before each sequence
+                stop -= np.repeat(np.concatenate(([0], stop))[offsets[:-1]], counts)
+            return Runs(stop - size, stop, np.arange(size.size), offsets, min(size.size, 1))
         ids = self.ids.data
         batch, tokens = ids.shape
         begins = np.ones(ids.shape, np.bool_)
         begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
-        row, start = np.nonzero(begins)
-        stop = np.append(start[1:], tokens)[: start.size]
-        stop[stop == 0] = tokens
+        row, start = begins.nonzero()
+        stop = np.empty_like(start)
+        stop[:-1], stop[-1:] = start[1:], tokens
+        if batch > 1:
+            stop[stop == 0] = tokens
         value = ids[row, start]
+        offsets = np.searchsorted(row, np.arange(batch + 1))
+        real = value >= 0
+        own, name = row[real], value[real]
+        if ((name[1:] > name[:-1]) | (own[1:] != own[:-1])).all():  # as most data is: one run each
+            document = np.where(real, np.arange(value.size), -1)
+            return Runs(start, stop, document, offsets, min(name.size, 1))
         names, number = np.unique(value, return_inverse=True)
         pairs = np.unique(row * names.size + number, return_inverse=True)[1]
-        document = np.where(value < 0, -1, pairs)
-        return Runs(start, stop, document, np.searchsorted(row, np.arange(batch + 1)))
+        document = np.where(real, pairs, -1)
+        return Runs(start, stop, document, offsets, int(np.bincount(document[real]).max(initial=0)))
 
     @mask_property
     def _runs_by_document(self) -> IntArray:
         """Indices of the runs, sorted by document and then by position."""
         return np.argsort(self._runs.document, kind="stable")
 
-    @mask_property
-    def _max_runs(self) -> int:
-        """Maximum number of runs of one document."""
-        document = self._runs.document
-        return int(np.bincount(document[document >= 0]).max(initial=0))
-
     def _spans(self, view: View) -> Spans:
         runs = self._runs
-        first = view.frame.q_start + view.row
-        rows = [self._run_of(b, first, first + view.rows) for b in range(self._batch)]
-        run = np.array(rows, np.int64).reshape(self._batch, 1, view.rows)  # -1 in no run
-        if self._max_runs <= 1:
-            # A run is cut to the view before its rows copy it; rows of padding are fully masked.
-            real = np.append(runs.document >= 0, False)
-            low, high = (
-                view.columns(np.where(real, np.append(ends, 0), 0))
-                for ends in (runs.start, runs.stop)
-            )
-            return Spans.from_band(low[run], high[run], view.frame.kv_len, view.rows)
+        if runs.most <= 1:
+            return self._band(view)
+        (run,) = self._per_row(view, -1, np.arange(runs.start.size))  # -1 in no run
         document = np.append(runs.document, -1)[run]
         names, row_name = np.unique(document, return_inverse=True)
         # The runs of each document that are in view: their starts and stops are both sorted.
@@ -234,20 +230,41 @@ class Documents(Atom):
         spans = view.ordered(counts, runs.start[member], runs.stop[member])
         return spans.reshape((self._batch, 1, view.rows))
 
-    def _run_of(self, batch: int, first: int, stop: int) -> IntArray:
-        """Index of the run of each position first … stop - 1 of one sequence, -1 for none."""
+    def _band(self, view: View) -> Spans:
+        """The spans if no document has two runs: those of the row's run."""
         runs = self._runs
-        begin, end = int(runs.offsets[batch]), int(runs.offsets[batch + 1])
-        starts, stops = runs.start[begin:end], runs.stop[begin:end]
-        low = np.clip(starts, first, stop)
-        held = np.clip(stops, first, stop) - low
-        known = np.repeat(np.arange(begin, end), held)
-        # There is no gap between runs, so only positions at the ends can be in none.
-        before = (int(low[0]) if low.size else stop) - first
-        after = stop - first - before - known.size
-        if not before and not after:
-            return known
-        return np.concatenate([np.full(before, -1), known, np.full(after, -1)])
+        # A run is cut to the view before its rows copy it; rows of padding are fully masked.
+        low, high = view.columns(runs.start), view.columns(runs.stop)
+        if self.ids is not None:
+            high = np.where(runs.document >= 0, high, low)
+        low, high = self._per_row(view, view.key, low, high)
+        return Spans.from_band(low, high, view.frame.kv_len, view.rows)
+
+    def _per_row(self, view: View, missing: int, *of_run: IntArray) -> list[IntArray]:
+        """What each array has for the run of a row's query, as (batch, 1, rows).
+
+        `missing` is the number of queries in no run.
+        """
+        runs, first = self._runs, view.frame.q_start + view.row
+        stop, rows = first + view.rows, []
+        offsets = runs.offsets.tolist()
+        low = np.minimum(np.maximum(runs.start, first), stop)
+        held = np.minimum(np.maximum(runs.stop, first), stop) - low
+        for begin, end in pairwise(offsets):
+            known = [np.repeat(array[begin:end], held[begin:end]) for array in of_run]
+            # There is no gap between runs, so only queries at the ends can be in none.
+            before = (int(low[begin]) if begin < end else stop) - first
+            after = view.rows - before - known[0].size
+            if before or after:
+                ends = np.full(before, missing), np.full(after, missing)
+                known = [np.concatenate([ends[0], array, ends[1]]) for array in known]
+            rows.append(known)
+        shape = (len(rows), 1, view.rows)
+        if len(rows) == 1:
+            return [array.reshape(shape) for array in rows[0]]
+        return [
+            np.array([row[n] for row in rows], np.int64).reshape(shape) for n in range(len(of_run))
+        ]
 
     def _fit(self, frame: Frame) -> None:
         if self.ids is not None:
@@ -268,12 +285,11 @@ class Documents(Atom):
         return (BroadcastDims("documents", self._batch, 1),)
 
     def _width(self, keys: int) -> int:
-        return min(keys // 2 + 1, self._max_runs) if self._max_runs > 1 else 1
+        return min(keys // 2 + 1, max(self._runs.most, 1))
 
     def _extent(self) -> int | None:
-        if self._max_runs > 1:
-            return None
-        return int((self._runs.stop - self._runs.start).max(initial=0))
+        runs = self._runs
+        return None if runs.most > 1 else int((runs.stop - runs.start).max(initial=0))
 
     def _transposed(self) -> Mask:
         return self
@@ -306,9 +322,9 @@ class Documents(Atom):
         return ids
 
     def _regions(self, batch: int, head: int) -> SignedRegions | None:  # noqa: ARG002
-        if self._max_runs > 1:
-            return None
         runs = self._runs
+        if runs.most > 1:
+            return None
         index = batch if self._batch > 1 else 0
         part = slice(int(runs.offsets[index]), int(runs.offsets[index + 1]))
         real = runs.document[part] >= 0

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 
 SEED_BITS = 2**64 - 1
 MAX_LISTED = 16  # intervals that are checked one by one
+PACKED_SPANS = "native.packed"  # key of `BoundMask.cached`
 _SPANS = Struct("=7q")  # PackedSpans in native/src/module.c
+_ONE_INTERVAL = Struct("=11q")  # the same and the arrays of a step: offsets 0 and 1, start, stop
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
 
@@ -376,18 +378,27 @@ def packed_spans(bound: BoundMask) -> bytes | None:
     >>> len(packed_spans(mw.causal().on(8))), packed_spans(mw.stride(2).on(8))
     (56, None)
     """
-    return bound.cached("native.packed", lambda: _pack_spans(bound))
+    if bound._frame.q_len == 1:
+        step = _pack_step(bound)
+        if step is not None:  # two threads may compute it twice, in less time than a lock takes
+            return bound._values.setdefault(PACKED_SPANS, step)  # type: ignore[no-any-return]
+    return bound.cached(PACKED_SPANS, lambda: _pack_spans(bound))
+
+
+def _pack_step(bound: BoundMask) -> bytes | None:
+    """The structure and the intervals of a decode step; None if the mask does not have them."""
+    row = bound._row_intervals()
+    if row is None:
+        return None
+    offsets, starts, stops = row
+    if starts and starts[0] + 1 == stops[0]:  # it may be dilated
+        return None
+    (batch, heads), kv_len = bound._planes, bound._frame.kv_len
+    ints = (1, kv_len, batch, heads, 0, 0, 0, *offsets, *starts, *stops)
+    return _ONE_INTERVAL.pack(*ints) if len(ints) == 11 else pack(f"={len(ints)}q", *ints)
 
 
 def _pack_spans(bound: BoundMask) -> bytes | None:
-    row = bound._row_intervals()
-    if row is not None:
-        offsets, starts, stops = row
-        if not starts or starts[0] + 1 != stops[0]:  # else it may be dilated
-            batch, heads, q_len, kv_len = bound.shape
-            count = 7 + len(offsets) + 2 * len(starts)
-            sizes = (q_len, kv_len, batch, heads, 0, 0, 0)
-            return pack(f"={count}q", *sizes, *offsets, *starts, *stops)
     first, *rest = submasks(bound)
     if rest or first.step > 1:
         return None
@@ -457,7 +468,9 @@ def _decompose(spans: Spans) -> list[DilatedSubmask]:
     whole = [DilatedSubmask(span_buffers(spans))]
     offsets, starts, stops = spans.flat
     batch, heads, rows = spans.shape
-    if batch * heads != 1 or not starts.size or starts[0] + 1 != stops[0]:
+    if batch * heads != 1 or not starts.size:
+        return whole
+    if starts[0] + 1 != stops[0] or starts[-1] + 1 != stops[-1]:  # a dilated interval has one key
         return whole
     step = _dilation(offsets, starts, stops)
     if step == 1:

@@ -34,6 +34,8 @@ typedef struct {
     float *acc, *m, *l;
 } DecodeRow;
 
+#define SKIPPED (-1.0f) /* l of a split without a visible key */
+
 INLINE int decode_v_in_place(const KernelArgs *args) {
     return args->dtype == FLOAT32 && args->v_head_dim % W == 0;
 }
@@ -195,20 +197,39 @@ static void decode_step(const KernelArgs *args, const GqaGroup *group, int64_t r
     gemm_row(s->p, v, alpha, row->acc, width);
 }
 
-/* All rows of a GQA group over the keys first_key ... last_key - 1. */
+/* Set each row's cursor to its first interval that ends after first_key. Is a key before last_key in
+ * one of them? */
+static int find_cursors(const KernelArgs *args, const GqaGroup *group, int64_t first_key,
+                        int64_t last_key, DecodeScratch *s) {
+    int found = 0;
+    for (int64_t n = 0; n < args->q_len * group->heads; n++) {
+        const int64_t row = n / group->heads, stop = group->offsets[row + 1];
+        int64_t i = group->offsets[row];
+        while (i < stop && args->spans.stops[i] <= first_key) i++;
+        s->cursor[n] = i;
+        found |= i < stop && args->spans.starts[i] < last_key;
+    }
+    return found;
+}
+
+/* All rows of a GQA group over the keys first_key ... last_key - 1. If no row attends to one of them,
+ * l is SKIPPED and nothing else is written. */
 static void decode_split(const KernelArgs *args, const GqaGroup *group, int64_t first_key,
                          int64_t last_key, float *partial, void *scratch) {
     DecodeScratch *s = scratch;
     const int64_t width = v_width(args), rows = args->q_len * group->heads;
     const float factor = score_factor(args);
     const DropoutState dropout = dropout_state(args, group->batch);
-    memset(partial, 0, sizeof(float) * (size_t)(MAX_DECODE_ROWS * width));
+    if (!find_cursors(args, group, first_key, last_key, s)) {
+        for (int64_t n = 0; n < rows; n++) *decode_row(partial, width, n).l = SKIPPED;
+        return;
+    }
+    memset(partial, 0, sizeof(float) * (size_t)(rows * width));
     for (int64_t n = 0; n < rows; n++) {
         int64_t row = n / group->heads, head = group->first_head + n % group->heads;
         DecodeRow result = decode_row(partial, width, n);
         *result.m = -INFINITY;
         *result.l = 0.0f;
-        s->cursor[n] = group->offsets[row];
         for (int i = 0; args->scores && i < args->scores->num_terms; i++)
             s->bias[n][i] = term_row(&args->scores->terms[i], group->batch, head, row);
         if (group->offsets[row] == group->offsets[row + 1]) continue;
@@ -242,14 +263,23 @@ INLINE float merged_max(float m, float l, float other_m, float other_l) {
     return larger;
 }
 
-/* Merge the splits' partial results into the first, and write the output. */
+/* Merge the splits' partial results into the first that has one, and write the output. */
 static void decode_merge(const KernelArgs *args, const GqaGroup *group, float *partials,
                          int64_t splits) {
     const int64_t width = v_width(args), stride = decode_partial_floats(args);
     for (int64_t n = 0; n < args->q_len * group->heads; n++) {
-        DecodeRow own = decode_row(partials, width, n);
-        for (int64_t split = 1; split < splits; split++) {
+        int64_t split = 0;
+        while (split < splits - 1 && *decode_row(partials + split * stride, width, n).l == SKIPPED)
+            split++;
+        DecodeRow own = decode_row(partials + split * stride, width, n);
+        if (*own.l == SKIPPED) { /* the row is fully masked */
+            memset(own.acc, 0, sizeof(float) * (size_t)width);
+            *own.m = -INFINITY;
+            *own.l = 0.0f;
+        }
+        while (++split < splits) {
             DecodeRow other = decode_row(partials + split * stride, width, n);
+            if (*other.l == SKIPPED) continue;
             float m = merged_max(*own.m, *own.l, *other.m, *other.l), shift = softmax_shift(m);
             float scale_own = exp2f(*own.m - shift), scale_other = exp2f(*other.m - shift);
             for (int64_t d = 0; d < width; d++)

@@ -73,7 +73,7 @@ static PanelRange panels_of_rows(const Forward *f, const GqaGroup *group, int64_
     return (PanelRange){first / f->isa->panel_keys, ceil_div(last, f->isa->panel_keys)};
 }
 
-/* Pack what `wanted` has and `packed`, which is extended, has not. */
+/* Pack the panels of `wanted` that are not in `packed`, and extend `packed` by them. */
 static void extend_packed(const Forward *f, const uint64_t *visible, int64_t unit, PackedKV *kv,
                           PanelRange wanted, PanelRange *packed) {
     const KernelArgs *args = f->args;
@@ -90,6 +90,17 @@ static void extend_packed(const Forward *f, const uint64_t *visible, int64_t uni
     }
 }
 
+/* Units with the same planes of the mask have the same number. */
+static int64_t planes_of_unit(const KernelArgs *args, int64_t unit) {
+    if (args->spans.heads > 1) return unit;
+    return args->spans.batch > 1 ? unit / args->kv_heads : 0;
+}
+
+/* The planes of which a thread has the visible keys; after its packed keys. */
+static int64_t *known_planes(const Forward *f, void *scratch) {
+    return (int64_t *)((char *)scratch + f->scratch_size + f->packed_size);
+}
+
 /* Keys are packed when the first block of rows needs them: then they are in the cache. */
 static void whole_unit_item(void *context, int64_t unit, void *scratch) {
     const Forward *f = context;
@@ -97,7 +108,8 @@ static void whole_unit_item(void *context, int64_t unit, void *scratch) {
     uint64_t *visible;
     PackedKV kv = packed_kv(f, unit, (char *)scratch + f->scratch_size, &visible);
     PanelRange packed = {0, 0};
-    find_visible(args, unit, visible);
+    if (*known_planes(f, scratch) != planes_of_unit(args, unit)) find_visible(args, unit, visible);
+    *known_planes(f, scratch) = planes_of_unit(args, unit);
     for (int64_t n = 0; n < f->groups; n++) {
         GqaGroup group = gqa_group(args, unit, n);
         const int64_t rows = args->q_len * group.heads, step = f->isa->block_m;
@@ -213,10 +225,11 @@ int64_t forward_pass(const KernelArgs *args, const Isa *isa) {
         return decode_pass(args, isa, threads);
     Forward f = plan_forward(args, isa);
     if (!takes_whole_units(args, threads, UNITS_PER_THREAD, f.packed_size)) return forward_waves(&f, threads);
-    size_t each = f.scratch_size + f.packed_size;
+    size_t each = f.scratch_size + f.packed_size + 64;
     threads = min_i64(threads, num_units(args));
     char *memory = scratch_alloc(each * (size_t)threads);
     if (!memory) return ERR_NO_MEMORY;
+    for (int64_t i = 0; i < threads; i++) *known_planes(&f, memory + each * (size_t)i) = -1;
     int64_t status = parallel_for(threads, num_units(args), whole_unit_item, &f, memory, each);
     scratch_free(memory);
     return status;

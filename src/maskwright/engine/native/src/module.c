@@ -56,26 +56,29 @@ typedef struct {
 
 static const DLPackApi *dlpack; /* NULL if this version of PyTorch has none */
 
-/* Given once by `set_types`: torch.Tensor, torch.strided, and the dtypes by their codes. */
-static PyObject *tensor_type, *strided, *dtypes[FLOAT16 + 1];
+/* Given once by `set_types`: torch.Tensor, torch.strided, torch.empty_like, and the dtypes by their
+ * codes. */
+static PyObject *tensor_type, *strided, *empty_like, *dtypes[FLOAT16 + 1];
 
-enum { IS_CPU, LAYOUT, DTYPE, SHAPE, IS_NEG, DATA_PTR, STRIDE, NUM_NAMES };
+enum { IS_CPU, LAYOUT, DTYPE, SHAPE, IS_NEG, DATA_PTR, STRIDE, NEW_EMPTY_STRIDED, NUM_NAMES };
 static PyObject *names[NUM_NAMES];
 
 /* Below, an address may be the offset in a storage that was freed. */
 #define MIN_ADDRESS ((uintptr_t)1 << 40)
 
-/* set_types(torch.Tensor, torch.strided, (float32, bfloat16, float16), capsule of DLPack or None) */
+/* set_types(torch.Tensor, torch.strided, torch.empty_like, (float32, bfloat16, float16), capsule of
+ * DLPack or None) */
 static PyObject *set_types(PyObject *module, PyObject *args) {
-    static const char *const texts[] = {"is_cpu", "layout",   "dtype", "shape",
-                                        "is_neg", "data_ptr", "stride"};
+    static const char *const texts[] = {"is_cpu", "layout",   "dtype",  "shape",
+                                        "is_neg", "data_ptr", "stride", "new_empty_strided"};
     PyObject *capsule;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OO(OOO)O", &tensor_type, &strided, &dtypes[FLOAT32],
+    if (!PyArg_ParseTuple(args, "OOO(OOO)O", &tensor_type, &strided, &empty_like, &dtypes[FLOAT32],
                           &dtypes[BFLOAT16], &dtypes[FLOAT16], &capsule))
         return NULL;
     Py_INCREF(tensor_type); /* for as long as the process runs, as the module itself */
     Py_INCREF(strided);
+    Py_INCREF(empty_like);
     for (int i = 0; i <= FLOAT16; i++) Py_INCREF(dtypes[i]);
     for (int i = 0; i < NUM_NAMES; i++)
         if (!names[i] && !(names[i] = PyUnicode_InternFromString(texts[i]))) return NULL;
@@ -145,10 +148,11 @@ static int read_memory(PyObject *x, int64_t dtype, int64_t dims, int64_t *shape,
     return (uintptr_t)*data >= MIN_ADDRESS || !is_freed(x);
 }
 
-/* The same, if it is no subclass and has no lazy negation. */
+/* The same, if it is no subclass and has no lazy negation. DLPack reads strided tensors only. */
 static int read_plain(PyObject *x, int64_t dtype, int64_t dims, int64_t *shape, void **data,
                       int64_t *strides) {
-    if ((PyObject *)Py_TYPE(x) != tensor_type || !attribute_is(x, LAYOUT, strided)) return 0;
+    if ((PyObject *)Py_TYPE(x) != tensor_type) return 0;
+    if (!dlpack && !attribute_is(x, LAYOUT, strided)) return 0;
     PyObject *negative = call(x, IS_NEG);
     Py_XDECREF(negative);
     return negative == Py_False && read_memory(x, dtype, dims, shape, data, strides);
@@ -256,10 +260,34 @@ static int read_rows(PyObject *x, const KernelArgs *args, RowTensor *t) {
            shape[0] == args->batch && shape[1] == args->heads && shape[2] == args->q_len;
 }
 
-/* A gradient that was allocated for this call. */
-static int read_grad(PyObject *x, int64_t dtype, Tensor *t) {
+/* A tensor like x without values; NULL if it cannot be made. */
+static PyObject *new_like(PyObject *x, int64_t dtype, Tensor *t) {
     int64_t shape[4];
-    return read_memory(x, dtype, 4, shape, &t->data, &t->batch_stride);
+    PyObject *made = PyObject_CallFunctionObjArgs(empty_like, x, NULL);
+    if (made && read_memory(made, dtype, 4, shape, &t->data, &t->batch_stride)) return made;
+    Py_XDECREF(made);
+    return NULL;
+}
+
+/* The output, (batch, heads, q_len, v_head_dim), in memory (batch, q_len, heads, v_head_dim); NULL
+ * if it cannot be made. */
+static PyObject *new_out(PyObject *q, const KernelArgs *args, Tensor *t) {
+    int64_t shape[4];
+    const int64_t dim = args->v_head_dim, width = args->heads * dim;
+    const Tensor *x = &args->q;
+    if (dim == args->head_dim && x->batch_stride == args->q_len * width &&
+        x->head_stride == dim && x->row_stride == width && x->dim_stride == 1)
+        return new_like(q, args->dtype, t);
+    PyObject *sizes = Py_BuildValue("(LLLL)", args->batch, args->heads, args->q_len, dim);
+    PyObject *strides = Py_BuildValue("(LLLL)", args->q_len * width, dim, width, (int64_t)1);
+    PyObject *made = NULL;
+    if (sizes && strides)
+        made = PyObject_CallMethodObjArgs(q, names[NEW_EMPTY_STRIDED], sizes, strides, NULL);
+    Py_XDECREF(sizes);
+    Py_XDECREF(strides);
+    if (made && read_memory(made, args->dtype, 4, shape, &t->data, &t->batch_stride)) return made;
+    Py_XDECREF(made);
+    return NULL;
 }
 
 static void set_dense_lse(KernelArgs *args, void *data) {
@@ -282,8 +310,8 @@ static PyObject *declined(void) {
     return PyLong_FromLong(-1);
 }
 
-/* plain(q, k, v) -> (sizes of the scores, v_head_dim, arguments), or None if the tensors are not
- * plain. The arguments are for `forward` and `backward`. */
+/* plain(q, k, v) -> (sizes of the scores, arguments of `forward`), or None if the tensors are not
+ * plain. */
 static PyObject *plain(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     KernelArgs args = {0};
     (void)module;
@@ -292,53 +320,65 @@ static PyObject *plain(PyObject *module, PyObject *const *given, Py_ssize_t coun
         Py_INCREF(Py_None);
         return Py_None;
     }
-    return Py_BuildValue("(LLLL)Ly#", args.batch, args.heads, args.q_len, args.kv_len,
-                         args.v_head_dim, (const char *)&args, (Py_ssize_t)sizeof args);
+    return Py_BuildValue("(LLLL)y#", args.batch, args.heads, args.q_len, args.kv_len,
+                         (const char *)&args, (Py_ssize_t)sizeof args);
 }
 
-/* forward(arguments, spans, settings, lse or None, out) -> code. The caller keeps q, k and v. */
+/* forward(arguments, spans, settings, lse or None, q) -> output, or code. The caller keeps q, k and
+ * v. */
 static PyObject *forward(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     KernelArgs args;
     float *scratch = NULL;
+    PyObject *out;
     int64_t code;
     (void)module;
     if (count != 5 || !read_bytes(given[0], &args, sizeof args) || !read_spans(given[1], &args) ||
-        !read_settings(given[2], &args) || !read_out(given[4], &args, &args.out))
+        !read_settings(given[2], &args) || (given[3] != Py_None && !read_lse(given[3], &args)) ||
+        !(out = new_out(given[4], &args, &args.out)))
         return declined();
-    if (given[3] != Py_None) {
-        if (!read_lse(given[3], &args)) return declined();
-    } else if (args.batch > 0 && args.heads > 0 && args.q_len > 0) {
+    if (given[3] == Py_None && args.batch > 0 && args.heads > 0 && args.q_len > 0) {
         scratch = malloc((size_t)(args.batch * args.heads * args.q_len) * sizeof *scratch);
-        if (!scratch) return PyLong_FromLong(ERR_NO_MEMORY);
+        if (!scratch) {
+            Py_DECREF(out);
+            return PyLong_FromLong(ERR_NO_MEMORY);
+        }
         set_dense_lse(&args, scratch);
     }
     Py_BEGIN_ALLOW_THREADS
     code = maskwright_forward(&args);
     free(scratch);
     Py_END_ALLOW_THREADS
+    if (code == OK) return out;
+    Py_DECREF(out);
     return PyLong_FromLongLong(code);
 }
 
-/* backward(arguments, spans, settings, lse, q, k, v, out, dout, dq, dk, dv, dlse or None) -> code.
- * The saved tensors may be others than those of `plain`, of the same shapes and dtype. */
+/* backward(spans, settings, lse, (q, k, v, out, ...), dout, dlse or None) -> (dq, dk, dv, None), or
+ * code. The saved tensors may be others than those of `forward`. */
 static PyObject *backward(PyObject *module, PyObject *const *given, Py_ssize_t count) {
-    KernelArgs before, args = {0};
-    int64_t code;
+    KernelArgs args = {0};
+    PyObject *saved[4], *grads[3] = {0}, *result;
+    Tensor *const to[3] = {&args.dq, &args.dk, &args.dv};
+    int64_t code = -1;
     (void)module;
-    if (count != 13 || !read_bytes(given[0], &before, sizeof before) ||
-        !read_qkv(given + 4, &args) || memcmp(&before, &args, offsetof(KernelArgs, threads)) ||
-        !read_spans(given[1], &args) || !read_settings(given[2], &args) ||
-        !read_lse(given[3], &args) || !read_out(given[7], &args, &args.out) ||
-        !read_out(given[8], &args, &args.dout) ||
-        !read_grad(given[9], args.dtype, &args.dq) ||
-        !read_grad(given[10], args.dtype, &args.dk) ||
-        !read_grad(given[11], args.dtype, &args.dv) ||
-        (given[12] != Py_None && !read_rows(given[12], &args, &args.dlse)))
-        return declined();
-    Py_BEGIN_ALLOW_THREADS
-    code = maskwright_backward(&args);
-    Py_END_ALLOW_THREADS
-    return PyLong_FromLongLong(code);
+    if (count != 6 || !PyTuple_Check(given[3]) || PyTuple_Size(given[3]) < 4) return declined();
+    for (int i = 0; i < 4; i++) saved[i] = PyTuple_GetItem(given[3], i);
+    int valid = read_qkv(saved, &args) && read_spans(given[0], &args) &&
+                read_settings(given[1], &args) && read_lse(given[2], &args) &&
+                read_out(saved[3], &args, &args.out) && read_out(given[4], &args, &args.dout) &&
+                (given[5] == Py_None || read_rows(given[5], &args, &args.dlse));
+    for (int i = 0; valid && i < 3; i++)
+        valid = (grads[i] = new_like(saved[i], args.dtype, to[i])) != NULL;
+    if (valid) {
+        Py_BEGIN_ALLOW_THREADS
+        code = maskwright_backward(&args);
+        Py_END_ALLOW_THREADS
+    }
+    PyErr_Clear();
+    result = code == OK ? PyTuple_Pack(4, grads[0], grads[1], grads[2], Py_None)
+                        : PyLong_FromLongLong(code);
+    for (int i = 0; i < 3; i++) Py_XDECREF(grads[i]);
+    return result;
 }
 
 static PyMethodDef methods[] = {

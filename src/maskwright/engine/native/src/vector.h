@@ -83,21 +83,44 @@ INLINE vec max_vec(vec x, vec y) {
 /* The largest lane that is not NaN; -inf if there is none. */
 INLINE float reduce_max(vec x) {
     x = max_vec(x, broadcast(-INFINITY)); /* a lane of NaN becomes -inf */
+#if defined(USE_AVX512)
+    return _mm512_reduce_max_ps((__m512)x);
+#else
 #pragma GCC unroll 4
     for (int n = 1; n < W; n *= 2)
         x = max_vec(INTERLEAVE(x, x, INTERLEAVE_LOW), INTERLEAVE(x, x, INTERLEAVE_HIGH));
     return x[0];
+#endif
 }
 
 INLINE float reduce_sum(vec x) {
+#if defined(USE_AVX512)
+    return _mm512_reduce_add_ps((__m512)x);
+#else
 #pragma GCC unroll 4
     for (int n = 1; n < W; n *= 2)
         x = INTERLEAVE(x, x, INTERLEAVE_LOW) + INTERLEAVE(x, x, INTERLEAVE_HIGH);
     return x[0];
+#endif
 }
 
 /* Lane i of the result is the sum of the lanes of x[i]. */
 INLINE vec reduce_each(vec x[W]) {
+#if defined(USE_AVX512)
+    __m512 four[4]; /* in each quarter, the sums of that quarter of four vectors */
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const __m512 *y = (const __m512 *)x + 4 * i;
+        const __m512d ab = (__m512d)(_mm512_unpacklo_ps(y[0], y[1]) + _mm512_unpackhi_ps(y[0], y[1]));
+        const __m512d cd = (__m512d)(_mm512_unpacklo_ps(y[2], y[3]) + _mm512_unpackhi_ps(y[2], y[3]));
+        four[i] = (__m512)_mm512_unpacklo_pd(ab, cd) + (__m512)_mm512_unpackhi_pd(ab, cd);
+    }
+    const __m512 low = _mm512_shuffle_f32x4(four[0], four[1], 0x44) +
+                       _mm512_shuffle_f32x4(four[0], four[1], 0xee);
+    const __m512 high = _mm512_shuffle_f32x4(four[2], four[3], 0x44) +
+                        _mm512_shuffle_f32x4(four[2], four[3], 0xee);
+    return (vec)_mm512_shuffle_f32x4(low, high, 0x88) + (vec)_mm512_shuffle_f32x4(low, high, 0xdd);
+#else
 #pragma GCC unroll 4
     for (int half = W / 2; half; half /= 2)
 #pragma GCC unroll 8
@@ -105,6 +128,7 @@ INLINE vec reduce_each(vec x[W]) {
             x[i] = INTERLEAVE(x[i], x[i + half], INTERLEAVE_LOW) +
                    INTERLEAVE(x[i], x[i + half], INTERLEAVE_HIGH);
     return x[0];
+#endif
 }
 
 /* Lane i is all ones if bit n * W + i is set. */
