@@ -107,7 +107,10 @@ class KVCache:
 
     def __copy__(self) -> KVCache:
         copied = type(self)()
-        copied.k, copied.v = self.k, self.v  # not the buffers: two caches must not write to the same memory
+        copied.k, copied.v = (
+            self.k,
+            self.v,
+        )  # not the buffers: two caches must not write to the same memory
         return copied
 
     def __len__(self) -> int:

@@ -4,7 +4,7 @@
 #include <string.h>
 
 int64_t num_threads(const KernelArgs *args) {
-    const double small = 1 << 20; /* multiply-adds that are done before another thread has started */
+    const double small = 1 << 17; /* multiply-adds that are done before another thread has started */
     double cells = (double)args->batch * (double)args->heads * (double)args->q_len *
                    (double)args->kv_len;
     return cells * (double)(args->head_dim + args->v_head_dim) < small ? 1 : args->threads;
@@ -16,8 +16,9 @@ int takes_whole_units(const KernelArgs *args, int64_t threads, int64_t units_per
                   (double)args->kv_len * (double)(args->head_dim + args->v_head_dim);
     if (threads == 1) return 1;
     const int64_t units = num_units(args);
+    const int small = work * (double)units < (1 << 22); /* a wave would have too little per item */
     const int balanced = units >= units_per_thread * threads ||
-                         (units % threads == 0 && units >= 4 * threads);
+                         (units % threads == 0 && (small || units >= 4 * threads));
     return balanced && work <= MAX_UNIT_WORK &&
            unit_size * (size_t)threads <= WAVE_BYTES;
 }
