@@ -166,8 +166,7 @@ class Documents(Atom):
     ids: FrozenArray | None = None  # (batch, tokens), -1 is padding
 
     def __post_init__(self) -> None:
-        if self.ids is None or _is_ascending(self.ids.data):
-            set_max_intervals(self, 1)
+        set_max_intervals(self, 1 if self.ids is None else self._runs.most)
 
     @property
     def _batch(self) -> int:
@@ -486,13 +485,6 @@ def _read_tokens(ids: Any, pad_id: Any) -> Any:
     return _token_rows(read_ints(ids, "padding: ids"), "padding: ids") != parse_int(
         pad_id, "padding: pad_id"
     )
-
-
-def _is_ascending(ids: IntArray) -> bool:
-    """Whether each document of each sequence follows those with smaller ids, so that it is one run."""
-    before = np.maximum.accumulate(ids, axis=1)[:, :-1]
-    begins = (ids[:, 1:] != ids[:, :-1]) & (ids[:, 1:] >= 0)
-    return not bool((begins & (ids[:, 1:] <= before)).any())
 
 
 def _document_name(document: int) -> Reason:
