@@ -66,7 +66,7 @@ def select_backend(params: AttentionParams) -> Backend:
     blocks of rows where the kernel is missing or does not support the call. On other devices it is
     SDPA where that needs no mask tensor, else FlexAttention, and blocks where neither applies. On a
     GPU for which `maskwright doctor --verify` stored the Triton kernels, it is those. In a graph of
-    torch.compile `flex_graph.is_default` decides first whether the call becomes this one's operator.
+    torch.compile, `flex_graph.is_default` decides before whether the call is FlexAttention instead.
 
     Args:
         params: The parameters of the call.

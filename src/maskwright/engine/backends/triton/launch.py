@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from maskwright.engine.params import AttentionParams, Saved
 
 NO_DROPOUT = (0, 0, 0, 1.0)
-ALIGNMENT = (
-    16  # of strides in elements and of addresses in bytes, for which Triton compiles another kernel
-)
+# Of strides in elements and of addresses in bytes. Triton compiles another kernel for aligned ones.
+ALIGNMENT = 16
 
 
 def is_aligned(x: torch.Tensor) -> bool:
