@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import math
-from functools import partial
 from itertools import chain
 from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
-from weakref import ref
 
 import numpy as np
 
@@ -81,7 +79,7 @@ class BoundMask:
         state["mask"], state["_home"], state["_part"], state["_frame"] = mask, frame, part, own
         state["_known_planes"], state["_handle"] = planes, handle
         state["_values"], state["_lock"] = {}, RLock()
-        MASKS[handle] = ref(self, partial(MASKS.pop, handle))
+        MASKS[handle] = self
 
     def __getstate__(self) -> tuple[Mask, Frame, View]:
         return self.mask, self._home, self._part  # without the cache

@@ -19,7 +19,6 @@ from typing import (
     Protocol,
     TypeVar,
 )
-from weakref import ref
 
 import numpy as np
 
@@ -168,7 +167,7 @@ class Mask(ABC):
         """Enters the new mask into the registry."""
         mask = object.__new__(cls)
         mask.__dict__["_handle"] = handle = next(HANDLES)
-        MASKS[handle] = ref(mask, partial(MASKS.pop, handle))
+        MASKS[handle] = mask
         return mask
 
     def __getstate__(self) -> dict[str, Any]:

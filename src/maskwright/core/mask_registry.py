@@ -10,13 +10,13 @@ from __future__ import annotations
 import secrets
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from weakref import ref
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 MIN_PRUNE: Final = 64  # held masks below which no owner is checked
 
 # The constructors of masks write to these two directly: a function call per node would be
-# a large part of the time that it takes to build an expression. A reference removes its own entry,
-# by the callback `partial(MASKS.pop, handle)`; a WeakValueDictionary takes twice as long.
+# a large part of the time that it takes to build an expression.
+# torch.compile does not trace a WeakValueDictionary: a mask that is constructed in a compiled function
+# is a graph break, and not part of the graph by a handle that is out of date in the next call.
 # The first handle is random, so that a graph that was saved by another process finds no mask here
 # instead of another one.
 HANDLES: Final = count(secrets.randbits(40) << 20)
-MASKS: Final[dict[int, ref[Any]]] = {}
+MASKS: Final[WeakValueDictionary[int, Mask | BoundMask]] = WeakValueDictionary()
 
 
 class _Held(NamedTuple):
@@ -58,8 +59,7 @@ def lookup(handle: int) -> Mask | BoundMask:
     >>> lookup(mask._handle) is mask
     True
     """
-    found = MASKS.get(handle)
-    mask: Mask | BoundMask | None = None if found is None else found()
+    mask = MASKS.get(handle)
     if mask is None:
         raise ArgumentError(
             f"No mask has handle {handle}: it has been garbage-collected. "
