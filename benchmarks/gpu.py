@@ -186,10 +186,12 @@ def run() -> int:
 
 
 def _write(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Write the figures, one kernel per line."""
+    """Write the figures, one kernel per line, to a temporary file that is renamed."""
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     head = json.dumps(data)[:-1]
-    COMPILED.write_text(f'{head}, "kernels": [\n{lines}\n]}}\n')
+    fresh = COMPILED.with_suffix(".json.new")
+    fresh.write_text(f'{head}, "kernels": [\n{lines}\n]}}\n')
+    fresh.replace(COMPILED)
 
 
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:

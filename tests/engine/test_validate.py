@@ -109,6 +109,16 @@ def test_masks_that_do_not_fit(name: str) -> None:
         run()
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [object(), 3, "causal()", mw.causal, mw.Mask],
+    ids=["object", "int", "str", "function", "class"],
+)
+def test_values_that_are_no_mask(mask: Any) -> None:
+    with pytest.raises(mw.ArgumentError, match="Pass a maskwright mask"):
+        mw.attention(*tensors(), mask)
+
+
 @pytest.mark.parametrize("layout", ["bound to one", "to all", "unbound", "twice"])
 def test_masks_that_fit(layout: str) -> None:
     mask = mw.causal()

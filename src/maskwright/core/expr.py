@@ -46,7 +46,7 @@ MAX_NODES: Final = 10_000
 MAX_CHEAP: Final = 8  # intervals per row up to which a term of an & is evaluated first
 MAX_VIEW_ROWS: Final = 1024  # rows evaluated at a time where a term has more intervals than that
 MAX_BOUND: Final = 16  # bound masks that a mask keeps
-ANY_NUMBER: Final = 2**31  # of intervals per row: as many as there are keys
+ANY_NUMBER: Final = 2**31  # of intervals per row: there is no upper bound
 MAX_TRANSPOSED: Final = 2**18  # keys of a view that are transposed at a time
 
 ValueT = TypeVar("ValueT")
@@ -86,7 +86,7 @@ class Row(NamedTuple):
 
     def cut(self, start: int, stop: int) -> list[tuple[int, int]]:
         """The interval `start` … `stop - 1`, cut to the keys of the row; none if it is empty."""
-        first, last = self[1], self[2]
+        first, last = self.first, self.stop
         start, stop = first if start < first else start, last if stop > last else stop
         return [(start, stop)] if start < stop else []
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
+from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type, read_choice
 from maskwright.engine.params import IMPLS, AttentionShape
 from maskwright.errors import ArgumentError, FrameError, Unsupported
@@ -228,15 +229,14 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
     if isinstance(mask, BoundMask):
         _check_bound(mask, shape, q_start)
         return mask
-    bound_to = getattr(mask, "bound_to", None)
-    if bound_to is None:
+    if not isinstance(mask, Mask):
         raise ArgumentError(
             f"attention: the mask is {describe_type(mask)}. Pass a maskwright mask; "
             "wrap an array in mw.dense(...)."
         )
     batch, heads, q_len, kv_len = shape
     try:
-        return bound_to(q_len, kv_len, batch, heads, q_start)  # type: ignore[no-any-return]
+        return mask.bound_to(q_len, kv_len, batch, heads, q_start)
     except FrameError as error:
         problem, _, _ = str(error).partition(". ")
         raise FrameError(

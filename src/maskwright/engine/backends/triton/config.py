@@ -18,7 +18,7 @@ class Config(NamedTuple):
     num_warps: int
     num_stages: int
     piece: int = 0  # columns of a piece of the head_dim, see `row_products`; 0: all at once
-    registers: int = 0  # 0: as many as ptxas selects; ALL or ALL_FEWER on NVIDIA
+    registers: int = 0  # on NVIDIA: ALL, ALL_FEWER, or 0 for the default of ptxas
 
 
 class Configs(NamedTuple):
