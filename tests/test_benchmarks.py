@@ -441,7 +441,7 @@ def test_extrapolation_trains_and_evaluates_all_positions() -> None:
 def test_the_lesson_shows_the_measured_extrapolation(folder: str) -> None:
     found = figures.load("extrapolation")
     assert found is not None
-    page = (report.DOCS / folder / "14-changing-scores.md").read_text()
+    page = (report.DOCS / folder / "12-changing-scores.md").read_text()
     for losses in found["nats"].values():
         assert " | ".join(f"{loss:.3f}" for loss in losses.values()) in page
 

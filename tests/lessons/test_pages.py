@@ -62,7 +62,7 @@ def test_both_languages_have_the_same_pages() -> None:
 @FOLDERS
 def test_document_map_names_existing_code(folder: Path) -> None:
     """`path::name` is a definition below src/maskwright, or the beginning of a lesson test's name."""
-    text = (folder / "12-document-map.md").read_text(encoding="utf-8")
+    text = (folder / "13-document-map.md").read_text(encoding="utf-8")
     names = re.findall(r"`([\w/]+\.py)::([\w.]+)`", text)
     assert len(names) > 50
     for path, name in names:

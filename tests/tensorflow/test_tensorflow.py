@@ -153,3 +153,9 @@ def test_empty_row_is_rejected_on_request() -> None:
     for wish in ("error", "zero"):
         with pytest.raises(mw.Unsupported, match="tensorflow"):
             mw.lower(mw.nothing(), "tensorflow", q_len=2, empty_rows=wish)
+
+
+def test_sequence_mask_is_the_padding_mask() -> None:
+    """Some texts use the name for the causal mask."""
+    padding = tf.sequence_mask([3, 4], 5).numpy()  # (batch, keys)
+    assert np.array_equal(padding, mw.padding(lengths=[3, 4]).on(1, kv_len=5).dense()[:, 0, 0])
