@@ -15,8 +15,9 @@ HERE = Path(__file__).parent
 PARTS = {
     "masks.md": {"atoms": tables.atoms, "recipes": tables.recipes},
     "targets.md": {"overview": tables.target_overview, "targets": tables.target_sections},
-    "../README.md": {"api": tables.api, "performance": tables.performance},
-    "../README.zh-CN.md": {"api": tables.api_zh, "performance": tables.performance_zh},
+    "../README.md": {"headline": tables.headline, "performance": tables.performance},
+    "../README.zh-CN.md": {"headline": tables.headline_zh, "performance": tables.performance_zh},
+    "reference/functions.md": {"functions": tables.api},
     "lint-codes.md": {"codes": lint_codes.sections},
     "probes.md": {"probes": probes.sections, "causes": probes.causes},
     "audit.md": {"cost": tables.audit_cost},

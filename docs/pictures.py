@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,10 @@ import maskwright as mw
 IMAGES = Path(__file__).parent / "images"
 CHROMIUM = shutil.which("chromium-headless-shell") or "/usr/bin/chromium"
 TOKENS = ["The", "cat", "sat", "on", "the", "mat"]
+
+
+# Two documents of 9 and 7 tokens in one row, a window of 4, and the first token of each as a sink.
+PACKED = (mw.window(back=3) | mw.keys([0, 9]) & mw.causal()) & mw.documents(lengths=[[9, 7]])
 
 
 class Shot(NamedTuple):
@@ -46,7 +52,36 @@ def drawings() -> dict[Path, str]:
         "difference": mw.picture((mw.causal().on(12), mw.window(back=4).on(12))),
         "weights": mw.picture(mw.walkthrough("I like tea", mw.causal(), seed=2)),
     }
+    made["packed"] = with_reason(PACKED.on(16), query=10, key=8)
     return {IMAGES / f"{name}.svg": text + "\n" for name, text in made.items()}
+
+
+def with_reason(bound: mw.BoundMask, query: int, key: int) -> str:
+    """A mask with one cell marked, and the reason for that cell beside it, as SVG."""
+    grid = mw.picture(bound)
+    assert isinstance(grid, str)
+    width, height = (int(x) for x in re.findall(r'(?:width|height)="(\d+)"', grid)[:2])
+    left, top = (int(x) for x in re.findall(r"translate\((\d+) (\d+)\)", grid)[0])
+    side = float(re.findall(r'<rect width="([\d.]+)"[^>]*class="k0"', grid)[0]) / bound.shape[3]
+    x, y = left + key * side, top + query * side
+    reason, _, terms = str(bound.why(query, key)).partition(": ")
+    lines = [*textwrap.wrap(reason + ":", 40), ""]
+    for term in terms.split("; "):
+        lines += [*textwrap.wrap(term, 44), ""]
+    text = "".join(
+        f'<text x="{width + 16}" y="{y + 5 + 21 * n:g}">{escape(line)}</text>'
+        for n, line in enumerate(lines)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 350}" height="{height}" '
+        f'viewBox="0 0 {width + 350} {height}" role="img" aria-label="{escape(str(bound.why(query, key)))}" '
+        'font-family="system-ui,sans-serif" font-size="14" fill="#1b1f24">'
+        "<style>@media (prefers-color-scheme:dark){#page{fill:#0f1419}#reason{fill:#e6edf3}}</style>"
+        f'<rect id="page" width="100%" height="100%" rx="6" fill="#fff"/>{grid}'
+        f'<rect x="{x:g}" y="{y:g}" width="{side:g}" height="{side:g}" fill="none" stroke="#d9480f" '
+        f'stroke-width="3"/><path d="M{x + side:g} {y + side / 2:g}H{width + 8}" stroke="#d9480f" '
+        f'stroke-width="1.5"/><g id="reason">{text}</g></svg>'
+    )
 
 
 def photograph() -> None:

@@ -50,25 +50,30 @@ API_ZH = {
     "to_json": "把掩码写为 JSON。",
     "from_json": "读取 `to_json` 写出的掩码。",
 }
+HEADLINE = """
+- **On CPUs it is fast.** Windows, packed documents and other sparse masks train {sparse} faster than SDPA with a dense mask; a model
+  with a window of {window} prefills {tokens} tokens {prefill} faster. [Measurements](docs/performance.md), with every configuration in
+  which a baseline is faster.
+"""
+HEADLINE_ZH = """
+- **在 CPU 上很快。** 滑动窗口、打包文档等稀疏掩码的训练比使用稠密掩码的 SDPA 快 {sparse}；窗口为 {window} 的模型预填充 {tokens} 个词元快 {prefill}。[测量结果](docs/performance.md)（英文）列出了所有基线更快的配置。
+"""
 PERFORMANCE = """
-Measured with maskwright {version} on {machine}, {threads} threads, for 15 masks, five sizes and two
-dtypes. Each is compared with the fastest of SDPA, compiled FlexAttention and a textbook implementation
-in the same run: forward is {forward} faster (geometric mean of {forward_count} configurations), forward
-+ backward {both} ({both_count} configurations). For sparse masks (at most 15 % visible, 4,096 tokens or
-more) forward + backward is {sparse} faster than SDPA with a dense mask, which is the only baseline
-there: FlexAttention has no backward pass on the CPU. A Mistral-like model with a window of 256 prefills
-4,096 tokens {prefill} faster than with SDPA{prefill_version}. `python -m benchmarks attention` repeats
-the measurement on your machine; [docs/performance.md](docs/performance.md) lists every configuration.
+Relative to the fastest of SDPA, compiled FlexAttention and a textbook implementation in the same run (geometric means):
+
+- forward {forward} ({forward_count} configurations), forward + backward {both} ({both_count});
+- sparse masks (at most 15 % visible, 4,096 tokens or more), forward + backward: {sparse}, against SDPA with a dense mask, since
+  FlexAttention has no backward pass on the CPU.
+
+{where} [docs/performance.md](docs/performance.md) lists all {total} configurations, and names the {behind} in which a baseline is faster.
 """
 PERFORMANCE_ZH = """
-以 maskwright {version} 在 {machine}（{threads} 个线程）上测得，涵盖 15 种掩码、五种规模和两种数据类型，
-每组都与同一次运行中 SDPA、编译后的 FlexAttention 和教科书实现三者中最快的一个比较：
-前向快 {forward}（{forward_count} 组配置的几何平均），前向加反向快 {both}（{both_count} 组）。
-对于稀疏掩码（可见比例不超过 15 %，长度不小于 4,096），前向加反向比使用稠密掩码的 SDPA 快 {sparse}；
-FlexAttention 在 CPU 上没有反向传播，因此 SDPA 是这里唯一的对比对象。
-窗口为 256 的类 Mistral 模型预填充 4,096 个词元比使用 SDPA 快 {prefill}{prefill_version_zh}。
-`python -m benchmarks attention` 可在本机重新测量；
-[docs/performance.md](docs/performance.md) 列出全部配置（英文）。
+与同一次运行中 SDPA、编译后的 FlexAttention、朴素实现中最快者相比（几何平均）：
+
+- 前向 {forward}（{forward_count} 组配置），前向加反向 {both}（{both_count} 组）；
+- 稀疏掩码（可见比例不超过 15 %，长度不小于 4,096）前向加反向 {sparse}，对比使用稠密掩码的 SDPA：FlexAttention 在 CPU 上没有反向传播。
+
+{where_zh}[docs/performance.md](docs/performance.md)（英文）列出全部 {total} 组配置，并标出基线更快的 {behind} 组。
 """
 TARGET_FIELDS = {
     "returns": "Returns",
@@ -93,21 +98,12 @@ def recipes() -> str:
 
 def api() -> str:
     """One row per public function, grouped by task; atoms and recipes have their own page."""
-    rows = ["| task | function | |", "|---|---|---|"]
+    rows = ["| task | function | meaning | 含义 |", "|---|---|---|---|"]
     for task, names in API.items():
+        label = f"{task} · {TASKS_ZH[task]}"
         for name in names:
-            rows.append(f"| {task} | `{name}` | {_summary(getattr(mw, name))} |")
-            task = ""
-    return "\n".join(rows)
-
-
-def api_zh() -> str:
-    """The table of `api` in Chinese."""
-    rows = ["| 任务 | 函数 | |", "|---|---|---|"]
-    for task, names in API.items():
-        for name in names:
-            rows.append(f"| {TASKS_ZH.get(task, '')} | `{name}` | {API_ZH[name]} |")
-            task = ""
+            rows.append(f"| {label} | `{name}` | {_summary(getattr(mw, name))} | {API_ZH[name]} |")
+            label = ""
     return "\n".join(rows)
 
 
@@ -132,14 +128,24 @@ def target_sections() -> str:
     return "\n\n".join(parts)
 
 
+def headline() -> str:
+    """The speed in one sentence, in English."""
+    return HEADLINE.strip().format_map(_figures())
+
+
+def headline_zh() -> str:
+    """The speed in one sentence, in Chinese."""
+    return HEADLINE_ZH.strip().format_map(_figures())
+
+
 def performance() -> str:
     """The measured figures of the README, in English."""
-    return " ".join(PERFORMANCE.split()).format_map(_figures())
+    return PERFORMANCE.strip().format_map(_figures())
 
 
 def performance_zh() -> str:
     """The measured figures of the README, in Chinese."""
-    return "".join(PERFORMANCE_ZH.split("\n")).format_map(_figures())
+    return PERFORMANCE_ZH.strip().format_map(_figures())
 
 
 def training() -> str:
@@ -174,20 +180,20 @@ def _figures() -> dict[str, str]:
         and figures.is_long(cell)
         and cell["density"] <= figures.SPARSE
     ]
-    other = prefill["machine"]["maskwright"]
-    differs = other != machine["maskwright"]
+    where = {**machine, "threads": result["threads"]}
     return {
-        "prefill_version": f" (measured with maskwright {other})" if differs else "",
-        "prefill_version_zh": f"（以 maskwright {other} 测得）" if differs else "",
-        "version": machine["maskwright"],
-        "machine": machine["cpu"],
-        "threads": str(result["threads"]),
+        "where": "Measured with maskwright {maskwright} on {cpu}, {threads} threads.".format_map(where),
+        "where_zh": "以 maskwright {maskwright} 在 {cpu}（{threads} 个线程）上测得。".format_map(where),
         "forward": f"{figures.geomean(modes[figures.FORWARD]):.1f}×",
         "forward_count": str(len(modes[figures.FORWARD])),
         "both": f"{figures.geomean(modes[figures.BOTH]):.1f}×",
         "both_count": str(len(modes[figures.BOTH])),
         "sparse": f"{figures.geomean(sparse):.0f}×",
         "prefill": f"{prefill['ratio']['sdpa']:.1f}×",
+        "window": str(prefill["config"]["sliding_window"]),
+        "tokens": f"{prefill['tokens']:,}",
+        "total": str(len(cells)),
+        "behind": str(sum(r < 1 for ratios in modes.values() for r in ratios)),
     }
 
 
