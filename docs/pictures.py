@@ -64,7 +64,8 @@ def with_reason(bound: mw.BoundMask, query: int, key: int) -> str:
     left, top = (int(x) for x in re.findall(r"translate\((\d+) (\d+)\)", grid)[0])
     side = float(re.findall(r'<rect width="([\d.]+)"[^>]*class="k0"', grid)[0]) / bound.shape[3]
     x, y = left + key * side, top + query * side
-    reason, _, terms = str(bound.why(query, key)).partition(": ")
+    why = str(bound.why(query, key))
+    reason, _, terms = why.partition(": ")
     lines = [*textwrap.wrap(reason + ":", 40), ""]
     for term in terms.split("; "):
         lines += [*textwrap.wrap(term, 44), ""]
@@ -74,7 +75,7 @@ def with_reason(bound: mw.BoundMask, query: int, key: int) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 350}" height="{height}" '
-        f'viewBox="0 0 {width + 350} {height}" role="img" aria-label="{escape(str(bound.why(query, key)))}" '
+        f'viewBox="0 0 {width + 350} {height}" role="img" aria-label="{escape(why)}" '
         'font-family="system-ui,sans-serif" font-size="14" fill="#1b1f24">'
         "<style>@media (prefers-color-scheme:dark){#page{fill:#0f1419}#reason{fill:#e6edf3}}</style>"
         f'<rect id="page" width="100%" height="100%" rx="6" fill="#fff"/>{grid}'
