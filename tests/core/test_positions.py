@@ -69,7 +69,7 @@ def branches(mask: Or, row: int, frame: Frame) -> Sequence | None:
     """Documents or a tree with a prefix in common."""
     first = [term for term in mask.terms if first_keys(term, row) is not None]
     others = [term for term in mask.terms if first_keys(term, row) is None]
-    if len(others) != 1 or (isinstance(others[0], Padding | Not | Blocks)):
+    if len(others) != 1 or isinstance(others[0], Padding | Not | Blocks | PerAxis):
         return None
     one = sequence_of(others[0], row, frame)
     return None if one is None else ("any", frozenset([one, *(first_keys(t, row) for t in first)]))
@@ -161,12 +161,15 @@ def test_positions_of_any_mask(case: tuple[Mask, Frame]) -> None:
     check(*case)
 
 
+PLANES = (1, 1), (2, 2), (2, 3), (3, 1)
+
+
 @st.composite
-def structured(draw: st.DrawFn) -> tuple[Mask, Frame]:
+def structured(draw: st.DrawFn, planes: Any = PLANES) -> tuple[Mask, Frame]:
     """Masks of the terms that determine positions, for decoders with and without a cache."""
     kv_len = draw(st.integers(0, 12))
     q_len = draw(st.one_of(st.just(kv_len), st.integers(0, kv_len)))
-    batch, heads = draw(st.sampled_from([(1, 1), (2, 2), (2, 3), (3, 1)]))
+    batch, heads = draw(st.sampled_from(planes))
     frame = mw.causal().on(q_len, kv_len, batch, heads).frame
 
     def term(depth: int) -> Mask:

@@ -245,6 +245,21 @@ def test_each_sequence_of_mask_equals_sequence_alone(name: str, kind: str) -> No
         assert torch.allclose(out[row, tokens], alone[0], atol=1e-12)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_drafts_after_a_cache_equal_branches_alone(kind: str) -> None:
+    model, mask = double_model_of(kind), FAMILIES["medusa"][0]
+    ids = torch.randint(1, 32, (1, LENGTH), generator=torch.Generator().manual_seed(7))
+    past = model(ids[:, :3], use_cache=True).past_key_values
+    drafts = mask.on(LENGTH).rows(3, LENGTH)
+    given = mw.lower(drafts, "hf", dtype=torch.float64)
+    assert given["position_ids"].tolist() == [[3, 3, 4, 4, 4]]
+    out = model(ids[:, 3:], past_key_values=past, **given).logits
+    for _, tokens in FAMILIES["medusa"][1]:
+        alone = model(ids[:, tokens]).logits[0, 3:]
+        assert torch.allclose(out[0, [token - 3 for token in tokens[3:]]], alone, atol=1e-12)
+
+
 def test_positions_are_of_expression_not_of_cells() -> None:
     documents, chunked = mw.recipes.packed(lengths=[[3, 3]]), mw.recipes.chunked(3)
     assert documents.on(6).equals(chunked)

@@ -952,14 +952,14 @@ class PerAxis(Composite):
         return max(mask._width(keys) for mask in self.masks)
 
     def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
-        sequences = {mask: mask._sequence(frame, operator) for mask in self.masks}
-        known = {sequence for sequence in sequences.values() if sequence is not None}
-        if not known or (None in sequences.values() and (self.axis == "head" or operator != "&")):
+        if operator != "&":
             return None
-        if self.axis == "head":
-            return known.pop() if len(known) == 1 else None
-        # A row that determines none has the sequence of all tokens, as without position_ids.
-        rows = (sequences[mask] for mask in self.masks)
+        sequences = {mask: mask._sequence(frame) for mask in set(self.masks)}  # equal masks once
+        distinct = set(sequences.values())
+        if self.axis == "head" or distinct == {None}:
+            return distinct.pop() if len(distinct) == 1 else None
+        # In a row that determines none, all tokens count, as without position_ids.
+        rows = [sequences[mask] for mask in self.masks]
         return PerAxis("batch", tuple(And(()) if row is None else row for row in rows))
 
     def _bound_intervals(self) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 TARGET = Target(
     name="hf",
-    returns="attention_mask, and position_ids where positions need them",
+    returns="attention_mask, and position_ids where the expression determines them",
     supports="every mask, for models that use a 4-D mask as it is and add no mask of their own",
     polarity="1 keeps (2-D); 0 keeps, the dtype's minimum masks (4-D)",
     shape="(B, S) where the model builds the rest, else (B, H or 1, T, S)",
@@ -61,6 +61,10 @@ def lower(
     A "decoder" adds the causal mask itself, an "encoder" does not. With `packed="positions"`
     packed documents need no mask: models such as Llama, called without a cache, infer them from
     positions that restart. Positions start at `first_position`: 2 for RoBERTa and its variants.
+
+    `position_ids` are returned where the expression determines them, by the rules of
+    `core.positions.token_positions`. Otherwise the model counts all tokens, and other positions
+    must be passed by the caller.
     """
     kind = read_choice(model, "lower: model", ("decoder", "encoder"))
     packed_as = read_choice(packed, "lower: packed", ("mask", "positions"))
