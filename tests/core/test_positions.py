@@ -48,7 +48,9 @@ def sequence_of(mask: Mask, row: int, frame: Frame) -> Sequence | None:
         heads = {sequence_of(member, row, frame) for member in mask.masks}
         return heads.pop() if len(heads) == 1 else None
     if isinstance(mask, Blocks):
-        return ("halves", mask.map.data.shape[2] * mask.q_size // 2) if diffuses(mask, frame) else None
+        return (
+            ("halves", mask.map.data.shape[2] * mask.q_size // 2) if diffuses(mask, frame) else None
+        )
     if isinstance(mask, Padding | Documents):
         return "atom", mask
     if isinstance(mask, Tree):
@@ -98,11 +100,7 @@ def diffuses(mask: Blocks, frame: Frame) -> bool:
     half = tall // 2
     return all(
         bool(plane[q, k])
-        == (
-            (q == k if k < half else k - half < q)
-            if q < half
-            else (k >= half and k <= q)
-        )
+        == ((q == k if k < half else k - half < q) if q < half else (k >= half and k <= q))
         for plane in mask.map.data.reshape(-1, tall, tall)
         for q in range(tall)
         for k in range(tall)
@@ -201,7 +199,9 @@ def structured(draw: st.DrawFn, planes: Any = PLANES) -> tuple[Mask, Frame]:
             return mw.by_batch([term(depth - 1) for _ in range(batch)])
         if kind == "head":
             one = term(depth - 1)
-            return mw.by_head([draw(st.sampled_from([one, one & mw.causal()])) for _ in range(heads)])
+            return mw.by_head(
+                [draw(st.sampled_from([one, one & mw.causal()])) for _ in range(heads)]
+            )
         return mw.causal()
 
     return term(draw(st.integers(0, 3))), frame
