@@ -85,7 +85,7 @@ def first_keys(mask: Mask, row: int) -> Sequence | None:
         size = mask.where.tokens or 90
         for batch in range(mask.where.batch):
             flags = [rule(mask, None)(batch, 0, 0, k) for k in range(size)]  # type: ignore[arg-type]
-            if any(b and not a for a, b in zip(flags, flags[1:], strict=False)):
+            if flags != sorted(flags, reverse=True):
                 return None
         return "atom", mask
     if isinstance(mask, Transpose) and isinstance(mask.term, Queries):
@@ -128,9 +128,8 @@ def positions_of(mask: Mask, frame: Frame) -> list[list[int]] | None:
     positions, usual = [], True
     for row in range(frame.batch):
         sequence = sequence_of(mask, row, frame)
-        counts: Callable[[int, int], bool] = lambda p, t: True  # noqa: ARG005
-        if sequence is not None:
-            counts = belongs(sequence, row, frame)
+        everything: Sequence = ("all", frozenset())
+        counts = belongs(everything if sequence is None else sequence, row, frame)
         line = []
         for p in range(frame.q_start, frame.q_stop):
             tokens = [t for t in range(p + 1) if counts(p, t)]

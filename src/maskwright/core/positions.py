@@ -10,6 +10,8 @@ from maskwright.core.atoms.position import Window
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
+    from maskwright.core.expr import Mask
+    from maskwright.core.spans import Spans
     from maskwright.core.validate import IntArray
 
 
@@ -46,17 +48,20 @@ def token_positions(bound: BoundMask) -> IntArray | None:
 
 def _token_positions(bound: BoundMask) -> IntArray | None:
     home, start, stop = bound._home, bound.frame.q_start, bound.frame.q_stop
-    tokens = home.k_stop
-    if not 0 <= start <= stop <= tokens:
+    if not 0 <= start <= stop <= home.k_stop:
         return None
     sequence = bound.mask._sequence(home)
     if sequence is None:
         return None
-    spans = sequence.on(tokens, batch=home.batch).spans & Window(None, 0).on(tokens).spans
+
+    def spans_of(mask: Mask) -> Spans:
+        return mask.on(stop - start, home.k_stop, home.batch, q_start=start).spans
+
+    spans = spans_of(sequence) & spans_of(Window(None, 0))
     visible = np.concatenate(([0], np.cumsum(spans.stops - spans.starts)))
-    counts: IntArray = np.diff(visible[spans.offsets]).reshape(spans.shape)
-    positions = np.maximum(counts - 1, 0)[:, 0, start:stop]
-    padding = (spans & Window(0, 0).on(tokens).spans).empty_rows()[:, 0, start:stop]
+    counts: IntArray = np.diff(visible[spans.offsets]).reshape(spans.shape)[:, 0]
+    positions: IntArray = np.maximum(counts - 1, 0)
+    padding = (spans & spans_of(Window(0, 0))).empty_rows()[:, 0]
     if bool((padding | (positions == np.arange(start, stop))).all()):
         return None
     return positions
