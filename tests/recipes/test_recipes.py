@@ -107,6 +107,45 @@ def test_medusa_drafts_attend_to_past_and_their_path() -> None:
         assert bound.spans.row(q) == [(0, q + 1)]
 
 
+TYPES = [[0, 1, 1, 0, 0, 1, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0, 0, 0, 0, 1]]
+
+
+def test_image_text_finds_images_in_token_types() -> None:
+    ids = [[-1, 0, 0, -1, -1, 1, -1, 2, 2, 2], [0, 0, -1, -1, -1, -1, -1, -1, -1, 1]]
+    assert recipes.image_text(token_types=TYPES) == recipes.image_text(ids)
+    assert recipes.image_text(token_types=TYPES[1]) == recipes.image_text(ids[1])
+    assert recipes.image_text(token_types=[True, False]) == recipes.image_text([0, -1])
+    assert recipes.image_text(token_types=[0, 0]).on(2).equals(mw.causal())
+    assert recipes.image_text(token_types=[1, 1]).on(2).equals(mw.everything())  # one image
+    for empty in (recipes.image_text([]), recipes.image_text(token_types=[])):
+        assert empty.on(0).count() == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_image_text_is_mask_of_gemma3_and_paligemma(seed: int) -> None:
+    torch = pytest.importorskip("torch")
+    gemma3 = pytest.importorskip("transformers.models.gemma3.modeling_gemma3")
+    masking = pytest.importorskip("transformers.masking_utils")
+    rng = np.random.default_rng(seed)
+    batch, tokens = int(rng.integers(1, 4)), int(rng.integers(1, 12))
+    types = torch.from_numpy(rng.integers(0, 2, (batch, tokens)))
+
+    def or_causal(blocks: torch.Tensor) -> np.ndarray:
+        see = masking.or_masks(masking.causal_mask_function, masking.blockwise_overlay(blocks))
+        b, q, k = torch.arange(batch), torch.arange(tokens), torch.arange(tokens)
+        return see(b[:, None, None], 0, q[:, None], k).numpy()[:, None]
+
+    mask = recipes.image_text(token_types=types)
+    gemma = or_causal(gemma3.get_block_sequence_ids_for_mask(types))
+    assert np.array_equal(mask.on(tokens).dense(), gemma)
+    # In PaliGemma, 0 is the image and the prompt, one bidirectional prefix, and 1 the answer.
+    answer = torch.from_numpy(np.arange(tokens) >= rng.integers(0, tokens + 1, (batch, 1))).long()
+    paligemma = or_causal(torch.where(answer == 0, 0, -1))
+    assert np.array_equal(recipes.image_text(token_types=1 - answer).on(tokens).dense(), paligemma)
+    prefix_lm = recipes.prefix_lm((answer == 0).sum(1))
+    assert np.array_equal(prefix_lm.on(tokens).dense(), paligemma)
+
+
 def test_bigbird_has_neighbouring_global_and_random_blocks() -> None:
     size, count = 4, 16
     bound = recipes.bigbird(size * count, block=size, random_blocks=2, seed=3).on(size * count)
@@ -153,6 +192,34 @@ def test_local_global_has_every_sixth_layer_global() -> None:
         (lambda: recipes.medusa([(0,), (0,)]), "twice"),
         (lambda: recipes.medusa(5), "paths"),
         (lambda: recipes.shared_prefix(1, None), "None"),
+        (lambda: recipes.shared_prefix(-1, [2]), "prompt=-1"),
+        (lambda: recipes.natten(4, 4, 7), "4 × 4"),
+        (lambda: recipes.natten(3, 8, 5), "3 × 8"),
+        (lambda: recipes.natten(8, 3, 5), "8 × 3"),
+        (lambda: recipes.natten(0, 4, 1), "natten: height=0"),
+        (lambda: recipes.natten(4, 0, 1), "natten: width=0"),
+        (lambda: recipes.image_text([0, 1, 1, 0]), "token_types"),
+        (lambda: recipes.image_text([[0, 0], [1, 1]]), "token_types"),
+        (lambda: recipes.image_text([0, 0, 0]), "token_types"),
+        (lambda: recipes.image_text([-1, -2, 0]), "-2"),
+        (lambda: recipes.image_text(), "images"),
+        (lambda: recipes.image_text([-1, 0], token_types=[0, 1]), "images"),
+        (lambda: recipes.image_text(token_types=[0, 2]), "2"),
+        (lambda: recipes.image_text(token_types=[-1, 0]), "-1"),
+        (lambda: recipes.image_text(token_types=[0.0, 1.0]), "float"),
+        (lambda: recipes.image_text(token_types=1), "shape"),
+        (lambda: recipes.longformer(None, [0]), "each_side"),
+        (lambda: recipes.longformer(-1, [0]), "longformer: each_side=-1"),
+        (lambda: recipes.sparse_transformer(4, "fixed", summary=5, length=8), "summary=5"),
+        (lambda: recipes.sparse_transformer(4, "strided", length=8), "length"),
+        (lambda: recipes.medusa([(0.5,)]), "float"),
+        (lambda: recipes.medusa(["0", "1"]), "choices"),
+        (lambda: recipes.medusa([(-1,)]), "-1"),
+        (lambda: recipes.medusa([(0,)], past=0), "past=0"),
+        (lambda: recipes.sinks(4, sinks=-1), "sinks=-1"),
+        (lambda: recipes.local_global(-1), "layers=-1"),
+        (lambda: recipes.local_global(2, every=0), "every=0"),
+        (lambda: recipes.chunked(0), "size=0"),
     ],
 )
 def test_invalid_arguments_raise(call, text: str) -> None:

@@ -154,6 +154,123 @@ def test_positions_may_begin_elsewhere() -> None:
         assert torch.allclose(out[row, keep], alone[0], atol=2e-5)
 
 
+@cache
+def double_model_of(kind: str) -> Any:
+    [tiny] = [tiny for tiny in ALL if tiny.name == kind]
+    return tiny.build("sdpa").double()  # eager computes softmax in float32
+
+
+Branches = list[tuple[int, list[int]]]  # batch rows, and tokens that are one sequence
+LEFT = [[0, 0, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 1, 1]]
+TWO_LEFT: Branches = [(0, [2, 3, 4, 5, 6, 7]), (1, [4, 5, 6, 7])]
+UNEQUAL = mw.recipes.packed(lengths=[[3, 5]]), mw.recipes.packed(lengths=[[2, 6]])
+ONE_ROW: Branches = [(0, list(range(8)))]
+FAMILIES: dict[str, tuple[mw.Mask, Branches]] = {
+    "packed": (UNEQUAL[0], [(0, [0, 1, 2]), (0, [3, 4, 5, 6, 7])]),
+    "interleaved documents": (
+        mw.recipes.packed(ids=[0, 1, 1, 0, 2, -1, 1, 0]),
+        [(0, [0, 3, 7]), (0, [1, 2, 6]), (0, [4])],
+    ),
+    "packed by row": (
+        mw.by_batch(UNEQUAL),
+        [(0, [0, 1, 2]), (0, [3, 4, 5, 6, 7]), (1, [0, 1]), (1, [2, 3, 4, 5, 6, 7])],
+    ),
+    "left padding": (mw.causal() & mw.padding(keep=LEFT), TWO_LEFT),
+    "left padding by row": (
+        mw.by_batch([mw.causal() & mw.padding(keep=keep) for keep in LEFT]),
+        TWO_LEFT,
+    ),
+    "left padding in one row": (
+        mw.by_batch([mw.causal(), mw.causal() & mw.padding(keep=LEFT[0])]),
+        [(0, list(range(8))), (1, [2, 3, 4, 5, 6, 7])],
+    ),
+    "first keys masked by prefix": (mw.causal() & ~mw.prefix([2, 4]), TWO_LEFT),
+    "first keys masked by keys": (mw.causal() - mw.keys([0, 1]), [(0, [2, 3, 4, 5, 6, 7])]),
+    "left padding and documents": (
+        mw.padding(keep=LEFT[0]) & mw.recipes.packed(ids=[0, 0, 0, 0, 0, 1, 1, 1]),
+        [(0, [2, 3, 4]), (0, [5, 6, 7])],
+    ),
+    "shared prefix": (
+        mw.recipes.shared_prefix(4, [2, 2]),
+        [(0, [0, 1, 2, 3, 4, 5]), (0, [0, 1, 2, 3, 6, 7])],
+    ),
+    "shared prefix, left padding": (
+        mw.recipes.shared_prefix(4, [2, 2]) & ~mw.prefix(2),
+        [(0, [2, 3, 4, 5]), (0, [2, 3, 6, 7])],
+    ),
+    "tree": (
+        mw.tree([-1, 0, 1, 2, 3, 4, 3, 6]),
+        [(0, [0, 1, 2, 3, 4, 5]), (0, [0, 1, 2, 3, 6, 7])],
+    ),
+    "medusa": (
+        mw.recipes.medusa([(0,), (1,), (0, 0), (1, 0), (1, 1)], past=3),
+        [(0, [0, 1, 2, 3, 5]), (0, [0, 1, 2, 4, 6]), (0, [0, 1, 2, 4, 7])],
+    ),
+    "block diffusion": (
+        mw.recipes.block_diffusion(4, 2),
+        [(0, [4, 5, 6, 7]), (0, [0, 1]), (0, [4, 5, 2, 3])],
+    ),
+    "block diffusion of one block": (
+        mw.recipes.block_diffusion(4, 4),
+        [(0, [0, 1, 2, 3]), (0, [4, 5, 6, 7])],
+    ),
+    "images": (mw.recipes.image_text([-1, 0, 0, 0, -1, -1, 1, 1]), ONE_ROW),
+    "prefix": (mw.recipes.prefix_lm(3), ONE_ROW),
+    "documents in one head": (
+        mw.by_head([UNEQUAL[0], mw.causal(), mw.causal(), mw.causal()]),
+        ONE_ROW,
+    ),
+    "documents in all heads": (
+        mw.by_head([UNEQUAL[0], UNEQUAL[0] & mw.window(back=1)] * 2),
+        [(0, [0, 1, 2]), (0, [3, 4, 5, 6, 7])],
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_sequence_of_mask_equals_sequence_alone(name: str, kind: str) -> None:
+    """The sequence alone is at the positions 0, 1, 2, …, and has the cells of its tokens."""
+    mask, branches = FAMILIES[name]
+    model, batch = double_model_of(kind), 1 + max(row for row, _ in branches)
+    ids = torch.randint(1, 32, (batch, LENGTH), generator=torch.Generator().manual_seed(6))
+    bound = mask.on(LENGTH, batch=batch)
+    out = model(ids, **mw.lower(bound, "hf", dtype=torch.float64)).logits
+    for row, tokens in branches:
+        cells = np.broadcast_to(bound.dense(), (batch, *bound.shape[1:]))[row]
+        part = mw.dense(cells[None][:, :, tokens][..., tokens]).on(len(tokens))
+        added = mw.lower(part, "torch.additive", dtype=torch.float64, fill="min")
+        alone = model(ids[row : row + 1, tokens], attention_mask=added).logits
+        assert torch.allclose(out[row, tokens], alone[0], atol=1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_drafts_after_a_cache_equal_branches_alone(kind: str) -> None:
+    model, mask = double_model_of(kind), FAMILIES["medusa"][0]
+    ids = torch.randint(1, 32, (1, LENGTH), generator=torch.Generator().manual_seed(7))
+    past = model(ids[:, :3], use_cache=True).past_key_values
+    drafts = mask.on(LENGTH).rows(3, LENGTH)
+    given = mw.lower(drafts, "hf", dtype=torch.float64)
+    assert given["position_ids"].tolist() == [[3, 3, 4, 4, 4]]
+    out = model(ids[:, 3:], past_key_values=past, **given).logits
+    for _, tokens in FAMILIES["medusa"][1]:
+        alone = model(ids[:, tokens]).logits[0, 3:]
+        assert torch.allclose(out[0, [token - 3 for token in tokens[3:]]], alone, atol=1e-12)
+
+
+def test_positions_are_of_expression_not_of_cells() -> None:
+    documents, chunked = mw.recipes.packed(lengths=[[3, 3]]), mw.recipes.chunked(3)
+    assert documents.on(6).equals(chunked)
+    for packed in ("mask", "positions"):
+        given = mw.lower(documents, "hf", q_len=6, packed=packed)
+        assert given["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2]]
+        given = mw.lower(chunked, "hf", q_len=6, packed=packed)
+        assert "position_ids" not in given
+        assert given["attention_mask"] is not None
+
+
 def test_masked_key_that_is_not_padding_does_not_change_positions() -> None:
     given = mw.lower(mw.causal() & ~mw.keys([2]), "hf", q_len=5)
     assert given["attention_mask"].tolist() == [[1, 1, 0, 1, 1]]

@@ -55,6 +55,8 @@ AtomT = TypeVar("AtomT", bound="Mask")
 _DATA: Final = (FrozenArray, tuple)  # arguments that may be long
 _NOT_COPIED: Final = ("_handle", "_cache", "_bounds")
 
+Operator = Literal["&", "|", "~"]
+
 
 class Cell(NamedTuple):
     """One (batch row, head, query position, key position)."""
@@ -417,6 +419,15 @@ class Mask(ABC):
         """The mask as a sum and difference of regions, for counting; None if there is none."""
         return None
 
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:  # noqa: ARG002
+        """The tokens of each token's own sequence, for `core.positions`; None if not determined.
+
+        Those among them that come later do not matter. `operator` is the operator that this mask
+        is a term of; a mask alone is the same as a term of `&`. A mask that masks out the first
+        keys under `~`, and nothing else, answers with its complement.
+        """
+        return None
+
     def implied_sizes(self, *, exact: bool = False) -> Sizes:
         """Number of queries and keys that the mask's data describes.
 
@@ -725,6 +736,16 @@ class And(Chain):
         view = keys if extent is None else min(keys, extent + MAX_VIEW_ROWS)
         return sum(term._width(view) for term in self.terms)
 
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
+        if operator == "~":
+            return None
+        terms: dict[Mask, None] = {}  # without repetition
+        for term in self.terms:
+            sequence = term._sequence(frame)
+            if sequence is not None:
+                terms.update(dict.fromkeys(sequence._terms_of(And)))
+        return And(tuple(terms)) if len(terms) > 1 else next(iter(terms), None)
+
     def _bound_intervals(self) -> int:
         # n intervals have n - 1 gaps between them, and each gap of the intersection is one of a term.
         return 1 + sum(max(term._max_intervals, 1) - 1 for term in self.terms)
@@ -749,6 +770,15 @@ class Or(Chain):
         if not self.terms:
             return view.nothing()
         return span_ops.union([term._spans(view) for term in self.terms])
+
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
+        # Sequences with a prefix in common: every other term is a prefix.
+        if operator == "~":
+            return None
+        prefixes = tuple(term for term in self.terms if term._sequence(frame, "~") is not None)
+        others = [term for term in self.terms if term not in prefixes]
+        sequence = others[0]._sequence(frame, "|") if len(others) == 1 else None
+        return None if sequence is None else Or((sequence, *prefixes))
 
     def _bound_intervals(self) -> int:
         return sum(term._max_intervals for term in self.terms)
@@ -785,6 +815,9 @@ class Not(Composite):
 
     def _width(self, keys: int) -> int:
         return 1 + self.term._width(keys)
+
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
+        return self.term._sequence(frame, "~") if operator == "&" else None
 
     def _bound_intervals(self) -> int:
         return 1 + self.term._max_intervals
@@ -852,6 +885,9 @@ class Transpose(Composite):
     def _extent(self) -> int | None:
         return None if self._closed is None else self._closed._extent()
 
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
+        return None if self._closed is None else self._closed._sequence(frame, operator)
+
     def _parts(self) -> tuple[Mask, ...]:
         return (self.term,)
 
@@ -914,6 +950,17 @@ class PerAxis(Composite):
 
     def _width(self, keys: int) -> int:
         return max(mask._width(keys) for mask in self.masks)
+
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
+        if operator != "&":
+            return None
+        sequences = {mask: mask._sequence(frame) for mask in set(self.masks)}  # equal masks once
+        distinct = set(sequences.values())
+        if self.axis == "head" or distinct == {None}:
+            return distinct.pop() if len(distinct) == 1 else None
+        # In a row that determines none, all tokens count, as without position_ids.
+        rows = [sequences[mask] for mask in self.masks]
+        return PerAxis("batch", tuple(And(()) if row is None else row for row in rows))
 
     def _bound_intervals(self) -> int:
         return max((mask._max_intervals for mask in self.masks), default=0)

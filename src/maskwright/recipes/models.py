@@ -8,7 +8,7 @@ import numpy as np
 
 from maskwright.core.atoms import blocks, causal, documents, image, padding, prefix, tree
 from maskwright.core.atoms.position import read_lengths
-from maskwright.core.validate import parse_int
+from maskwright.core.validate import parse_int, read_bools, read_ints
 from maskwright.errors import ArgumentError, SizeError
 from maskwright.recipes.sparse import MAX_BLOCKS
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maskwright.core.expr import Mask
+    from maskwright.core.validate import IntArray
 
 
 class TranslationMasks(NamedTuple):
@@ -170,7 +171,8 @@ def medusa(choices: Sequence[Sequence[int]], past: int = 1) -> Mask:
         The mask over the accepted tokens and the drafts.
 
     Raises:
-        ArgumentError: If a path has no parent among the choices, or is passed twice.
+        ArgumentError: If a path has no parent among the choices, is passed twice, or contains
+            something other than integers of 0 or more.
         SizeError: If `past` is beyond 2**24.
 
     Cai et al. 2024, "Medusa: Simple LLM Inference Acceleration Framework", arXiv 2401.10774.
@@ -181,8 +183,13 @@ def medusa(choices: Sequence[Sequence[int]], past: int = 1) -> Mask:
     """
     accepted = parse_int(past, "medusa: past", minimum=1)
     try:
-        paths = [tuple(int(step) for step in path) for path in choices]
-    except (TypeError, ValueError):
+        paths = [
+            tuple(
+                parse_int(step, "medusa: a choice of a head in choices", minimum=0) for step in path
+            )
+            for path in choices
+        ]
+    except TypeError:
         raise ArgumentError(
             "medusa: choices are not paths of integers. Pass a list like [(0,), (1,), (0, 0)]."
         ) from None
@@ -237,6 +244,8 @@ def block_diffusion(length: int, block: int) -> Mask:
             f"block_diffusion: {count} blocks, expected at most {MAX_BLOCKS // 2}. "
             "Pass a larger block."
         )
+    if count == 1:  # two documents, the positions of which are known
+        return documents(ids=np.repeat([0, 1], tokens))
     own, earlier = np.eye(count, dtype=bool), np.tri(count, k=-1, dtype=bool)
     noised = np.hstack([own, earlier])
     clean = np.hstack([np.zeros_like(own), own | earlier])
@@ -250,13 +259,13 @@ def natten(height: int, width: int, kernel: int) -> Mask:
     Args:
         height: Height of the image in pixels or patches.
         width: Width of the image.
-        kernel: Odd size of the neighbourhood.
+        kernel: Odd size of the neighbourhood, at most `height` and `width`.
 
     Returns:
         The mask.
 
     Raises:
-        ArgumentError: If `kernel` is even.
+        ArgumentError: If `kernel` is even, or greater than `height` or `width`.
 
     Hassani et al. 2022, "Neighborhood Attention Transformer", arXiv 2204.07143.
 
@@ -267,22 +276,67 @@ def natten(height: int, width: int, kernel: int) -> Mask:
     size = parse_int(kernel, "natten: kernel", minimum=1)
     if size % 2 == 0:
         raise ArgumentError(f"natten: kernel={size} is even. Pass an odd number.")
-    return image(height, width, radius=size // 2, border="shift")
+    tall = parse_int(height, "natten: height", minimum=1)
+    broad = parse_int(width, "natten: width", minimum=1)
+    if size > min(tall, broad):
+        raise ArgumentError(
+            f"natten: kernel={size} is larger than the image of {tall} × {broad}. "
+            f"Pass an odd number of at most {min(tall, broad)}."
+        )
+    return image(tall, broad, radius=size // 2, border="shift")
 
 
-def image_text(images: Any) -> Mask:
+def image_text(images: Any = None, *, token_types: Any = None) -> Mask:
     """Interleaved images and text: causal, with bidirectional attention within each image.
 
     Args:
-        images: The number of each token's image, -1 for text.
+        images: The number of each token's image, -1 for text; (tokens,) or (batch, tokens). At
+            least one token must be text.
+        token_types: Alternatively, 0 for text and 1 for images, as Gemma 3's `token_type_ids`.
+            Each run of ones is one image, so images without text between them are one; a sequence
+            of ones is one image. PaliGemma's `token_type_ids` are different: 0 is a bidirectional
+            prefix, for which `prefix_lm` is the recipe.
 
     Returns:
         The mask.
+
+    Raises:
+        ArgumentError: If not exactly one of the two is passed, `images` has no -1, or
+            `token_types` contains something other than 0 and 1.
 
     Gemma Team 2025, "Gemma 3 Technical Report", arXiv 2503.19786.
 
     >>> import maskwright as mw
     >>> mw.recipes.image_text([-1, 0, 0, -1]).on(4).dense().astype(int)[0, 0].tolist()
     [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    >>> mw.recipes.image_text(token_types=[0, 1, 1, 0, 1])
+    causal() | documents(ids=[[-1, 0, 0, -1, 1]])
     """
-    return causal() | documents(ids=images)
+    if (images is None) == (token_types is None):
+        raise ArgumentError(
+            f"image_text: got {'neither images nor' if images is None else 'images and'} "
+            "token_types. Pass exactly one of the two."
+        )
+    if token_types is not None:
+        return causal() | documents(ids=_images_of_types(token_types))
+    numbers = read_ints(images, "image_text: images")
+    if numbers.size and not bool((numbers == -1).any()):
+        raise ArgumentError(
+            "image_text: images has no -1, so no token is text. Pass token_types=… for types of 0 "
+            "and 1, -1 for text, or causal() | documents(ids=…) if all tokens are of images."
+        )
+    return causal() | documents(ids=numbers)
+
+
+def _images_of_types(token_types: Any) -> IntArray:
+    """The number of each token's image, -1 for text: each run of ones is one image."""
+    what = "image_text: token_types"
+    types = read_bools(token_types, what, instead="Pass 0 for text and 1 for images.")
+    if types.ndim not in (1, 2):
+        raise ArgumentError(
+            f"{what} has shape {types.shape}. Expected (tokens,) or (batch, tokens)."
+        )
+    begins = types.copy()
+    begins[..., 1:] &= ~types[..., :-1]
+    numbers: IntArray = np.where(types, np.cumsum(begins, axis=-1) - 1, -1)
+    return numbers

@@ -45,7 +45,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "medusa": Example({"choices": [(0,), (1,), (0, 0), (0, 1), (1, 0)], "past": 3}, 8),
     "block_diffusion": Example({"length": 4, "block": 2}, 8),
     "natten": Example({"height": 4, "width": 4, "kernel": 3}, 16),
-    "image_text": Example({"images": [-1, -1, 0, 0, 0, -1, -1, -1]}, 8),
+    "image_text": Example({"token_types": [0, 0, 1, 1, 1, 0, 0, 0]}, 8),
 }
 
 RECIPES: Final[Registry[Callable[..., Any]]] = Registry(

@@ -67,13 +67,17 @@ def longformer(each_side: int, global_tokens: Any) -> Mask:
     Returns:
         The mask.
 
+    Raises:
+        ArgumentError: If `each_side` is not an integer of 0 or more.
+
     Beltagy et al. 2020, "Longformer: The Long-Document Transformer", arXiv 2004.05150.
 
     >>> import maskwright as mw
     >>> mw.recipes.longformer(1, [0]).on(4).dense().astype(int)[0, 0].tolist()
     [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 1]]
     """
-    return window(back=each_side, ahead=each_side) | keys(global_tokens) | queries(global_tokens)
+    side = parse_int(each_side, "longformer: each_side", minimum=0)
+    return window(back=side, ahead=side) | keys(global_tokens) | queries(global_tokens)
 
 
 def bigbird(length: int, block: int = 64, random_blocks: int = 3, seed: int = 0) -> Mask:
@@ -82,7 +86,8 @@ def bigbird(length: int, block: int = 64, random_blocks: int = 3, seed: int = 0)
     Args:
         length: Number of tokens.
         block: Block size.
-        random_blocks: Number of random blocks per row of blocks.
+        random_blocks: Number of random blocks per row of blocks; all that are left if there are
+            fewer.
         seed: Random seed.
 
     Returns:
@@ -127,15 +132,15 @@ def sparse_transformer(
         size: Number of nearby tokens, and the stride.
         kind: "strided" attends to the last `size` tokens and every `size`-th token before them;
             "fixed" to the query's chunk of `size` tokens and the last tokens of each chunk.
-        summary: Number of tokens at the end of each chunk, for "fixed".
+        summary: Number of tokens at the end of each chunk, for "fixed"; at most `size`.
         length: Number of tokens, required for "fixed".
 
     Returns:
         The mask.
 
     Raises:
-        ArgumentError: If `length` is missing for "fixed", or `length` or `summary` is passed for
-            "strided".
+        ArgumentError: If `length` is missing for "fixed", `length` or `summary` is passed for
+            "strided", or `summary` is greater than `size`.
 
     Child et al. 2019, "Generating Long Sequences with Sparse Transformers", arXiv 1904.10509.
 
@@ -159,7 +164,13 @@ def sparse_transformer(
         raise SizeError(
             f"sparse_transformer: length={tokens} is beyond 2**31. Pass a smaller length."
         )
-    first_summary = chunk - parse_int(summary, "sparse_transformer: summary", minimum=0)
+    last = parse_int(summary, "sparse_transformer: summary", minimum=0)
+    if last > chunk:
+        raise ArgumentError(
+            f"sparse_transformer: summary={last} is greater than size={chunk}. "
+            "Pass the number of tokens at the end of each chunk."
+        )
+    first_summary = chunk - last
     return causal() & (chunks(chunk) | keys(np.arange(tokens) % chunk >= first_summary))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from maskwright.core.atoms.tokens import Documents, Padding
-from maskwright.core.expr import find
+from maskwright.core.positions import token_positions
 from maskwright.core.spans import Spans
 from maskwright.core.validate import parse_int, read_choice
 from maskwright.targets._torch import additive_mask, check_options, to_tensor
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 TARGET = Target(
     name="hf",
-    returns="attention_mask, and position_ids where positions need them",
+    returns="attention_mask, and position_ids where the expression determines them",
     supports="every mask, for models that use a 4-D mask as it is and add no mask of their own",
     polarity="1 keeps (2-D); 0 keeps, the dtype's minimum masks (4-D)",
     shape="(B, S) where the model builds the rest, else (B, H or 1, T, S)",
@@ -62,28 +61,28 @@ def lower(
     A "decoder" adds the causal mask itself, an "encoder" does not. With `packed="positions"`
     packed documents need no mask: models such as Llama, called without a cache, infer them from
     positions that restart. Positions start at `first_position`: 2 for RoBERTa and its variants.
+
+    `position_ids` are returned where the expression determines them, by the rules of
+    `core.positions.token_positions`. Otherwise the model counts all tokens, and other positions
+    must be passed by the caller.
     """
     kind = read_choice(model, "lower: model", ("decoder", "encoder"))
     packed_as = read_choice(packed, "lower: packed", ("mask", "positions"))
     first = parse_int(first_position, "lower: first_position", minimum=0)
     check_options(device, dtype)
     _check_empty_rows(bound, empty_rows)
-    spans = bound.spans
+    spans, positions = bound.spans, _position_ids(bound, first, device)
     if scores.bias is None and spans.shape[1] == 1 and bound.frame.q_len <= bound.frame.kv_len:
         keys = visible_keys(bound)
         if spans == _model_spans(bound, kind) & _padding_spans(bound, keys):
             padding = _per_sequence(keys, bound).astype(np.int64)
-            positions = _token_positions(bound, first, device)
             return {"attention_mask": to_tensor(padding, device), **positions}
-        starts = _document_starts(bound)
-        if kind == "decoder" and packed_as == "positions" and starts is not None:
-            place = np.arange(bound.frame.q_len) - starts + first
-            positions = to_tensor(_per_sequence(place, bound), device)
-            return {"attention_mask": None, "position_ids": positions, "use_cache": False}
+        if kind == "decoder" and packed_as == "positions" and _positions_suffice(bound):
+            return {"attention_mask": None, **positions, "use_cache": False}
     dense = bound.dense()
     full = np.broadcast_to(dense, (bound.frame.batch, *dense.shape[1:]))
     mask = additive_mask(full, dtype, "min", device, scores.dense_bias(bound))
-    return {"attention_mask": mask, **_token_positions(bound, first, device)}
+    return {"attention_mask": mask, **positions}
 
 
 def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:
@@ -140,6 +139,14 @@ def _padding_spans(bound: BoundMask, keys: BoolArray) -> Spans:
     return one.take(index)
 
 
+def _positions_suffice(bound: BoundMask) -> bool:
+    """Whether the mask is that of causal documents, and the positions restart in each of them."""
+    starts, positions = _document_starts(bound), token_positions(bound)
+    if starts is None or positions is None:
+        return False
+    return bool((positions == np.arange(bound.frame.q_len) - starts).all())
+
+
 def _document_starts(bound: BoundMask) -> IntArray | None:
     """(B or 1, T): the first key of each row, if rows attend to their document causally."""
     spans, (q_len, kv_len) = bound.spans, bound.shape[2:]
@@ -154,46 +161,12 @@ def _document_starts(bound: BoundMask) -> IntArray | None:
     return low if spans == band(bound, low[:, None], row_index(bound) + 1) else None
 
 
-def _token_positions(bound: BoundMask, first: int, device: object) -> dict[str, Any]:
-    """position_ids within documents or among unpadded tokens, if the mask has such a term.
-
-    Empty where positions would count from the first token anyway, or a query has no token.
-    """
-    start, stop = bound.frame.q_start, bound.frame.q_stop
-    for part in find(bound.mask, (Documents, Padding)):
-        if isinstance(part, Documents):
-            place: IntArray | None = _positions_in_documents(part, bound._home.tokens)
-        else:
-            place = _positions_after_padding(cast("Padding", part))
-        if place is not None and 0 <= start <= stop <= place.shape[1]:
-            queries = _per_sequence(place[:, start:stop] + first, bound)
-            return {"position_ids": to_tensor(queries, device)}
-    return {}
-
-
-def _positions_after_padding(part: Padding) -> IntArray | None:
-    """(batch, tokens): the number of unpadded tokens before each; None with padding on the right."""
-    if part.keep is None:
-        return None
-    keep = part.keep.data
-    if not bool((keep[:, 1:] & ~keep[:, :-1]).any()):
-        return None
-    place: IntArray = np.maximum(np.cumsum(keep, axis=1) - 1, 0)
-    return place
-
-
-def _positions_in_documents(part: Documents, tokens: int) -> IntArray:
-    """(batch, tokens): the number of tokens before each token in its document."""
-    runs = part._runs
-    place = np.zeros((part._batch, tokens), np.int64)
-    for b in range(part._batch):
-        counts: dict[int, int] = {}
-        for run in range(int(runs.offsets[b]), int(runs.offsets[b + 1])):
-            size = int(runs.stop[run] - runs.start[run])
-            before = counts.get(int(runs.document[run]), 0)
-            place[b, runs.start[run] : runs.stop[run]] = before + np.arange(size)
-            counts[int(runs.document[run])] = before + size
-    return place
+def _position_ids(bound: BoundMask, first: int, device: object) -> dict[str, Any]:
+    """position_ids, if the expression determines others than the model's own."""
+    positions = token_positions(bound)
+    if positions is None:
+        return {}
+    return {"position_ids": to_tensor(_per_sequence(positions + first, bound), device)}
 
 
 def _per_sequence(array: Any, bound: BoundMask) -> Any:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maskwright.core.atoms.index import max_runs
+from maskwright.core.atoms.position import Chunks
 from maskwright.core.cache import mask_property
 from maskwright.core.evaluate import MAX_CELLS, View
-from maskwright.core.expr import Atom, Mask, Sizes
+from maskwright.core.expr import Atom, Mask, Operator, Sizes
 from maskwright.core.frame import BroadcastDims, Frame
 from maskwright.core.spans import Spans
 from maskwright.core.validate import (
@@ -128,6 +129,18 @@ class Blocks(Atom):
 
     def _transposed(self) -> Mask:
         return Blocks(FrozenArray(self.map.data.swapaxes(2, 3)), self.kv_size, self.q_size)
+
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
+        # Block diffusion: each half has the tokens of the text.
+        blocks = self.map.data
+        count = blocks.shape[3] // 2
+        if operator != "&" or frame.q_start or self.q_size != self.kv_size or count < 2:
+            return None
+        if blocks.shape[2:] != (2 * count, 2 * count):
+            return None
+        same, earlier = np.eye(count, dtype=bool), np.tri(count, k=-1, dtype=bool)
+        halves = np.block([[same, earlier], [np.zeros_like(same), same | earlier]])
+        return Chunks(count * self.q_size) if bool((blocks == halves).all()) else None
 
     def _call(self) -> tuple[str, dict[str, Any]]:
         size = self.q_size if self.q_size == self.kv_size else (self.q_size, self.kv_size)

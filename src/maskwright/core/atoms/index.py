@@ -17,6 +17,8 @@ from maskwright.core.expr import (
     Atom,
     FormulaWriter,
     Mask,
+    Not,
+    Operator,
     Row,
     Sizes,
     set_max_intervals,
@@ -181,6 +183,11 @@ class IndexSet:
         ]
         return f"({' | '.join(tests)})" if len(tests) > 1 else tests[0]
 
+    @cached_property
+    def is_prefix(self) -> bool:
+        """Whether the positions are the first ones of each sequence."""
+        return self.max_intervals <= 1 and not bool(self.intervals.starts.any())
+
     def of_batch(self, batch: int) -> IntArray:
         """The intervals of one sequence, (n, 2)."""
         offsets, starts, stops = self.intervals.flat
@@ -254,6 +261,9 @@ class Keys(_Indexed):
 
     def _transposed(self) -> Mask:
         return Queries(self.where)
+
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:  # noqa: ARG002
+        return Not(self) if operator == "~" and self.where.is_prefix else None
 
     def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:  # noqa: ARG002
         return self.where.formula(writer, "selected_keys", col)

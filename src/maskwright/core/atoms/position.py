@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core import regions
-from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask, Row
+from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask, Not, Operator, Row
 from maskwright.core.frame import BroadcastDims
 from maskwright.core.regions import Region, SignedRegions
 from maskwright.core.spans import Spans
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maskwright.core.evaluate import View
+    from maskwright.core.frame import Frame
     from maskwright.core.validate import IntArray
 
 
@@ -158,6 +159,9 @@ class Prefix(KeyOnly):
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
         return (BroadcastDims("prefix: lengths", self.lengths.data.size, 1),)
+
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:  # noqa: ARG002
+        return Not(self) if operator == "~" else None
 
     def _intersection(self, other: Any) -> Mask | None:
         lengths = merge_lengths(np.minimum, self.lengths, other.lengths)

@@ -9,7 +9,7 @@ import numpy as np
 
 from maskwright.core.atoms.position import Nothing, Window
 from maskwright.core.cache import mask_property
-from maskwright.core.expr import And, Atom, Cell, Mask, Sizes
+from maskwright.core.expr import And, Atom, Cell, Mask, Operator, Sizes
 from maskwright.core.frame import BroadcastDims
 from maskwright.core.validate import FrozenArray, parse_bool, parse_int, read_choice, read_ints
 from maskwright.errors import ArgumentError, FrameError
@@ -84,6 +84,9 @@ class Tree(Atom):
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
         return (BroadcastDims("tree: parents", int(self.parents.data.shape[0]), 1),)
+
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:  # noqa: ARG002
+        return self if operator != "~" and self._downward else None
 
     def _width(self, keys: int) -> int:
         return min(keys // 2 + 1, self._chains)

@@ -23,6 +23,7 @@ from maskwright.core.expr import (
     FormulaWriter,
     KeyOnly,
     Mask,
+    Operator,
     Row,
     Sizes,
     set_max_intervals,
@@ -89,6 +90,9 @@ class Padding(KeyOnly):
         data = self.keep if self.lengths is None else self.lengths
         assert data is not None
         return (BroadcastDims("padding", int(data.data.shape[0]), 1),)
+
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:  # noqa: ARG002
+        return self if operator == "&" else None
 
     def _width(self, keys: int) -> int:
         return 1 if self.keep is None else min(keys // 2 + 1, self._kept.max_intervals)
@@ -285,6 +289,9 @@ class Documents(Atom):
 
     def _width(self, keys: int) -> int:
         return min(keys // 2 + 1, max(self._runs.most, 1))
+
+    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:  # noqa: ARG002
+        return self if operator != "~" else None
 
     def _extent(self) -> int | None:
         runs = self._runs
