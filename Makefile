@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 TEST := MASKWRIGHT_MAX_SKIPPED=$(if $(CI),$(MAX_SKIPPED),1000) OMP_NUM_THREADS=1 $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-fast test-engine test-triton test-gpu test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-faults bench docs pictures format clean
+.PHONY: help setup tour test test-fast test-engine test-triton test-gpu test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-faults bench docs release-check pictures format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,13 +124,16 @@ audit-faults: $(VENV)/.peers ## Audit models with planted faults and their healt
 	$(BIN)/python -m tests.auditing.faults
 	MASKWRIGHT_ALL_CASES=1 $(TEST) tests/auditing/test_huggingface.py tests/auditing/faults
 
-bench: $(VENV)/.peers ## Run the benchmarks against PyTorch; writes benchmarks/results/
+bench: $(VENV)/.peers ## Run all benchmarks (about 45 minutes on a quiet machine); writes benchmarks/results/
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.ready ## Regenerate the generated pages of docs/ and build the site into site/
 	$(BIN)/python -m docs.generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict  # --quiet would hide warnings from --strict too
 	@echo "The documentation is in site/index.html"
+
+release-check: $(VENV)/.ready ## Check that results and pages are current; scripts/release_check.py --help says what
+	$(BIN)/python scripts/release_check.py
 
 notebooks: $(VENV)/.peers ## Run the notebooks and store their outputs
 	$(BIN)/python -m notebooks.run

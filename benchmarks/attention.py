@@ -12,30 +12,34 @@ import math
 import sys
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 import maskwright as mw
-from benchmarks import figures
+from benchmarks import figures, peers
 from benchmarks.figures import BOTH, FORWARD, IN_FLOAT32, OURS
 from benchmarks.measure import in_new_process, save
 from benchmarks.patterns import GROUPS, HEAD_DIM, PATTERNS, Case, make, patterns_of
+from benchmarks.peak import Peak
+from benchmarks.peers import Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from benchmarks.peers import Attention
+
     Tensors = tuple[torch.Tensor, ...]
-    Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2}  # of the largest number in the tensor
 FLOPS = {FORWARD: 4, BOTH: 14}  # for each seen cell and each of the head's dimensions
-# Bytes of float32 scores up to which the textbook's way is run; its bfloat16 takes minutes beyond.
-MOST_SCORES = {"float32": 2e9, "bfloat16": 2e8}
-MOST_CELLS = {FORWARD: 2**27, BOTH: 2**22}  # up to which SDPA's slower twins are run
+# In bfloat16, implementations that are also measured in float32 are several times slower than there.
+MAX_BFLOAT16_CELLS = (None, 2**22)  # forward, and with the backward pass
+MAX_BFLOAT16_TOKENS = (
+    8_192  # longer sequences are measured in float32 only, which takes minutes less
+)
 
 _MEMORY = r"""
 import json, re
@@ -67,8 +71,9 @@ with tempfile.TemporaryDirectory() as cache:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     import torch
     from benchmarks import attention, patterns
+    from benchmarks.peers import flex
     case = patterns.make("window", "{tokens}")
-    run = attention.flex(case)
+    run = flex.flex(case)
     q, k, v, _ = attention.tensors(case, torch.float32)
     with torch.no_grad():
         start = time.perf_counter()
@@ -125,29 +130,6 @@ class Runner:
         took = time.perf_counter() - begin
         self.best = min(self.best, took / self.calls)
         self.rounds, self.spent = self.rounds + 1, self.spent + took
-
-
-@dataclass
-class Peak:
-    """The rate of a 2048³ matmul in float32, asked for again and again."""
-
-    side: int = 2_048
-    best: float = 0.0  # flops a second
-    asked: float = -math.inf
-    _square: torch.Tensor | None = field(default=None, repr=False)
-
-    def ask(self, rounds: int = 1, every: float = 0.0) -> float:
-        """The best rate so far; measured again if the last time is `every` seconds ago."""
-        if time.perf_counter() - self.asked >= every:
-            if self._square is None:
-                self._square = torch.randn(self.side, self.side)
-            for _ in range(rounds):
-                begin = time.perf_counter()
-                self._square @ self._square
-                took = time.perf_counter() - begin
-                self.best = max(self.best, 2 * self.side**3 / took)
-            self.asked = time.perf_counter()
-        return self.best
 
 
 def race(runners: Sequence[Runner], pace: Pace) -> tuple[dict[str, Tensors], dict[str, str]]:
@@ -217,114 +199,43 @@ def tensors(case: Case, dtype: torch.dtype) -> Tensors:
     return draw(case.q_len), draw(case.kv_len), draw(case.kv_len), draw(case.q_len)
 
 
-def ways(
-    case: Case, dtype: str, *, with_flex: bool = True, upcast: bool = False
-) -> dict[str, Attention]:
-    """The engine and its peers, each as a function of q, k and v; masks are made here, once.
-
-    With `upcast`, peers of bfloat16 also get to compute in float32 what they are given.
-    """
+def ways(case: Case, dtype: str, names: Iterable[str] | None = None) -> dict[str, Way]:
+    """Implementations of a case: maskwright, and all peers or those named. Masks are made here, once."""
     mask = case.mask
-    found: dict[str, Attention] = {OURS: lambda q, k, v: mw.attention(q, k, v, mask)}
-    bound = case.bound()
-    cells = case.batch * case.heads * case.q_len * case.kv_len
-    if bound.count() == cells:
-        found["sdpa"] = scaled_dot_product_attention
-        seen = None
-    else:
-        seen = torch.from_numpy(bound.dense())
-        if _is_causal(case, seen):
-            found["sdpa is_causal"] = lambda q, k, v: scaled_dot_product_attention(
-                q, k, v, is_causal=True
-            )
-        added = torch.zeros(seen.shape, dtype=DTYPES[dtype])
-        added.masked_fill_(seen.logical_not(), -math.inf)
-        found["sdpa float mask"] = lambda q, k, v: scaled_dot_product_attention(q, k, v, added)
-        found["sdpa bool mask"] = lambda q, k, v: scaled_dot_product_attention(q, k, v, seen)
-    if 4 * cells <= MOST_SCORES[dtype]:
-        found["textbook"] = textbook(seen)
-    if with_flex:
-        found["flex"] = flex(case)
-    if upcast and dtype != "float32":
-        wide = ways(case, "float32", with_flex=with_flex)
-        for name in ("sdpa", "sdpa is_causal", "sdpa float mask", "flex"):
-            if name in wide:
-                found[name + IN_FLOAT32] = in_float32(wide[name])
+    found = {OURS: Way(lambda q, k, v: mw.attention(q, k, v, mask), compiles=True)}
+    found |= peers.ways(case, dtype, names)
+    if dtype != "float32":
+        wide = peers.ways(case, "float32", names)
+        for name, way in wide.items():
+            if way.upcast:
+                found[name] = replace(found[name], max_cells=MAX_BFLOAT16_CELLS)
+                found[name + IN_FLOAT32] = replace(way, attend=in_float32(way.attend))
     return found
 
 
-def in_float32(way: Attention) -> Attention:
+def in_float32(attend: Attention) -> Attention:
     """The same, computed in float32 and cast back."""
-    return lambda q, k, v: way(q.float(), k.float(), v.float()).to(q.dtype)
+    return lambda q, k, v: attend(q.float(), k.float(), v.float()).to(q.dtype)
 
 
-def textbook(seen: torch.Tensor | None) -> Attention:
-    """Scores, masked_fill, softmax, and the mean of the values."""
-    hidden = None if seen is None else seen.logical_not()
-
-    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-        if hidden is not None:
-            scores = scores.masked_fill(hidden, -math.inf)
-        return scores.softmax(-1) @ v
-
-    return run
-
-
-def flex(case: Case, *, compiled: bool = True) -> Attention:
-    """flex_attention at its best on a CPU, with the closure a user would write as its mask_mod.
-
-    Such a closure runs up to 5 % faster than one mask_mod for all masks, and blocks of 64 up to
-    a quarter faster than the 128 that are flex's own choice, unless most of the mask is seen.
-    """
-    from torch.nn.attention.flex_attention import flex_attention
-
-    blocks = None
-    if case.mod is not None:
-        bound = case.bound()
-        blocks = mw.lower(bound, "torch.flex", block_size=64 if bound.density < 0.3 else 256)
-        blocks.mask_mod = case.mod
-    function: Any = flex_attention
-    if compiled:
-        torch._dynamo.reset()  # what was compiled before is not looked through at every call
-        function = torch.compile(flex_attention, dynamic=False)
-    return lambda q, k, v: function(q, k, v, block_mask=blocks)
-
-
-def _is_causal(case: Case, seen: torch.Tensor) -> bool:
-    """Is this exactly what SDPA's is_causal means?"""
-    if case.q_len != case.kv_len or seen.shape[:2] != (1, 1):
-        return False
-    return torch.equal(seen[0, 0], torch.ones_like(seen[0, 0]).tril_())
-
-
-def runners_of(found: dict[str, Attention], given: Tensors, mode: str) -> list[Runner]:
-    """The ways as runners on these tensors, but those that the mode has no use for."""
+def runners_of(found: dict[str, Way], given: Tensors, mode: str) -> list[Runner]:
+    """The implementations that are measured in this mode, as runners on these tensors."""
     q, k, v, grad = given
-    cells = q.shape[2] * k.shape[2]
 
-    def useful(name: str) -> bool:
-        if name.startswith("flex"):
-            return mode == FORWARD  # it has no backward on a CPU
-        if mode == BOTH and name + IN_FLOAT32 in found and cells > MOST_CELLS[BOTH]:
-            return False  # many times slower than the same in float32, and minutes long
-        # SDPA converts it to a float mask per call, so it is never faster.
-        return name != "sdpa bool mask" or cells <= MOST_CELLS[mode]
-
-    def forward(way: Attention) -> Tensors:
+    def forward(attend: Attention) -> Tensors:
         with torch.no_grad():
-            return (way(q, k, v),)
+            return (attend(q, k, v),)
 
-    def both(way: Attention) -> Tensors:
+    def both(attend: Attention) -> Tensors:
         inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-        out = way(*inputs)
+        out = attend(*inputs)
         return (out.detach(), *torch.autograd.grad(out, inputs, grad))
 
     run = forward if mode == FORWARD else both
     return [
-        Runner(name, lambda way=way: run(way), prepares=name == OURS or name.startswith("flex"))
+        Runner(name, lambda way=way: run(way.attend), prepares=way.compiles)
         for name, way in found.items()
-        if useful(name)
+        if way.is_measured(mode, q.shape[2] * k.shape[2])
     ]
 
 
@@ -338,9 +249,7 @@ def difference(ours: Tensors, theirs: Tensors) -> float:
     return worst
 
 
-def measure(
-    case: Case, found: dict[str, Attention], dtype: str, mode: str, pace: Pace
-) -> dict[str, Any]:
+def measure(case: Case, found: dict[str, Way], dtype: str, mode: str, pace: Pace) -> dict[str, Any]:
     """One cell: the best seconds of every runner, once they are seen to compute the same."""
     runners = runners_of(found, tensors(case, DTYPES[dtype]), mode)
     outputs, failed = race(runners, pace)
@@ -378,8 +287,7 @@ def suite(
     dtypes: Iterable[str] = tuple(DTYPES),
     *,
     modes: Sequence[str] = (FORWARD, BOTH),
-    with_flex: bool = True,
-    upcast: bool = False,
+    names: Iterable[str] | None = None,
     pace: Pace | None = None,
     peak: Peak | None = None,
     result: dict[str, Any] | None = None,
@@ -390,8 +298,9 @@ def suite(
     wanted = list(PATTERNS if patterns is None else patterns)
     begin = time.perf_counter()
     result = {} if result is None else result
-    result |= {"threads": torch.get_num_threads(), "gemm": 0.0, "seconds": 0.0, "cells": []}
+    result |= {"threads": torch.get_num_threads(), "seconds": 0.0, "cells": []}
     peak = Peak() if peak is None else peak
+    result |= {"yardstick": peak.yardstick.name, "peak": 0.0}
     peak.ask(rounds=5)
     _warm_up()
     with warnings.catch_warnings():
@@ -402,14 +311,16 @@ def suite(
                     if pattern not in wanted:
                         continue
                     case = make(pattern, group)
-                    found = ways(case, dtype, with_flex=with_flex, upcast=upcast)
+                    if dtype == "bfloat16" and case.kv_len > MAX_BFLOAT16_TOKENS:
+                        continue
+                    found = ways(case, dtype, names)
                     for mode in modes:
                         if mode == BOTH and case.q_len == 1:
                             continue
                         peak.ask(every=2.0)
                         cell = measure(case, found, dtype, mode, pace)
                         result["cells"].append(cell)
-                        result["gemm"] = peak.ask(every=2.0)
+                        result["peak"] = peak.ask(every=2.0)
                         result["seconds"] = time.perf_counter() - begin
                         print(figures.line(cell, peak.best), file=sys.stderr, flush=True)
                         kept(result)
@@ -442,10 +353,7 @@ def read_options(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--lengths", type=some, help=f"some of {','.join(GROUPS)}")
     parser.add_argument("--patterns", type=some, help=f"some of {','.join(PATTERNS)}")
     parser.add_argument("--dtypes", type=some, help=f"some of {','.join(DTYPES)}")
-    parser.add_argument("--no-flex", action="store_true", help="leave compiled flex_attention out")
-    parser.add_argument(
-        "--upcast", action="store_true", help="let bfloat16 peers compute in float32 too"
-    )
+    parser.add_argument("--peers", type=some, help=f"some of {','.join(peers.names())}")
     parser.add_argument("--forward-only", action="store_true", help="leave the backward out")
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="cuda, also for ROCm"
@@ -456,13 +364,15 @@ def read_options(given: Sequence[str]) -> argparse.Namespace:
         parser.error(f"there is no pattern {', '.join(sorted(unknown))}")
     if options.dtypes and (unknown := set(options.dtypes) - set(DTYPES)):
         parser.error(f"there is no dtype {', '.join(sorted(unknown))}")
+    if options.peers and (unknown := set(options.peers) - set(peers.names())):
+        parser.error(f"there is no peer {', '.join(sorted(unknown))}")
     for group in options.lengths or ():
         if group not in GROUPS and not (
             group.isdigit() and math.isqrt(int(group)) ** 2 == int(group)
         ):
             parser.error(f"{group!r} is no length: give some of {', '.join(GROUPS)}, or a square")
     options.whole = not (options.quick or options.lengths or options.patterns or options.dtypes)
-    options.whole &= not (options.no_flex or options.forward_only)
+    options.whole &= not (options.peers or options.forward_only)
     options.name = options.name or ("attention" if options.whole else "attention-part")
     options.lengths = options.lengths or (["1024", "small", "decode"] if options.quick else GROUPS)
     options.dtypes = options.dtypes or (["float32"] if options.quick else list(DTYPES))
@@ -484,8 +394,7 @@ def run(given: Sequence[str] = ()) -> int:
         options.patterns,
         options.dtypes,
         modes=(FORWARD,) if options.forward_only else (FORWARD, BOTH),
-        with_flex=not options.no_flex,
-        upcast=options.upcast,
+        names=options.peers,
         pace=Pace(seconds=0.1) if options.quick else Pace(),
         result=result,
         kept=lambda so_far: save(options.name, so_far),

@@ -1,4 +1,4 @@
-"""Ratios, shares of the matmul peak and their means, computed from the JSON files in results/."""
+"""Ratios, shares of the floating-point peak and their means, computed from the JSON files in results/."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def ratio(cell: Cell) -> float | None:
     return None if fastest is None or ours is None else cell["seconds"][fastest] / ours
 
 
-def share(cell: Cell, gemm: float) -> float | None:
-    """Useful FLOP/s, as a fraction of a large float32 matmul."""
+def share(cell: Cell, peak_rate: float) -> float | None:
+    """Useful FLOP/s, as a fraction of the peak."""
     ours = cell["seconds"].get(OURS)
-    return None if ours is None or not gemm else cell["flops"] / ours / gemm
+    return None if ours is None or not peak_rate else cell["flops"] / ours / peak_rate
 
 
-def line(cell: Cell, gemm: float) -> str:
+def line(cell: Cell, peak_rate: float) -> str:
     """One line per cell, printed during the measurement."""
     took = ", ".join(f"{name} {clock(s)}" for name, s in cell["seconds"].items())
     where = f"{cell['group']:>6} {cell['dtype']:8} {cell['mode']:18} {cell['pattern']:13}"
     wrong = "".join(f"  DIFFERS {name} {gap:.1g}" for name, gap in cell["differs"].items())
     wrong += "".join(f"  FAILED {name}: {why}" for name, why in cell["failed"].items())
-    return f"{where} {times(ratio(cell)):>7} {percent(share(cell, gemm)):>6}  {took}{wrong}"
+    return f"{where} {times(ratio(cell)):>7} {percent(share(cell, peak_rate)):>6}  {took}{wrong}"
 
 
 def times(number: float | None) -> str:
@@ -135,7 +135,7 @@ def wrong(result: Result) -> list[Cell]:
 
 def goals(result: Result) -> list[tuple[str, str]]:
     """The summary table."""
-    cells, gemm = result["cells"], result["gemm"]
+    cells, peak_rate = result["cells"], result["peak"]
 
     def mean(chosen: Callable[[Cell], bool]) -> str:
         return counted([ratio(cell) for cell in cells if chosen(cell)], times)
@@ -156,16 +156,14 @@ def goals(result: Result) -> list[tuple[str, str]]:
     ]
     for mode in (FORWARD, BOTH):
         shares = [
-            share(cell, gemm)
+            share(cell, peak_rate)
             for cell in cells
             if cell["pattern"] in INTERVALS
             and is_long(cell)
             and cell["dtype"] == "float32"
             and cell["mode"] == mode
         ]
-        name = (
-            f"share of the matmul peak, interval masks, {LONG:,} tokens and more, float32, {mode}"
-        )
+        name = f"share of the peak, interval masks, {LONG:,} tokens and more, float32, {mode}"
         rows.append((name, counted(shares, percent)))
     rows.append(
         ("small shapes, relative to the fastest baseline", mean(lambda c: c["group"] == "small"))
@@ -214,7 +212,7 @@ def groups_table(result: Result) -> str:
                 mode,
                 times(geomean(ratios)),
                 times(min(ratios, default=None)),
-                percent(geomean(share(cell, result["gemm"]) for cell in cells)),
+                percent(geomean(share(cell, result["peak"]) for cell in cells)),
             ]
         )
     rows.append(["all", "", "", times(geomean(map(ratio, result["cells"]))), "", ""])
@@ -234,7 +232,7 @@ def cells_table(result: Result) -> str:
             *(clock(took) if (took := cell["seconds"].get(name)) else "" for name in names),
             clock(cell["first"][OURS]) if OURS in cell["first"] else "",
             times(ratio(cell)),
-            percent(share(cell, result["gemm"])),
+            percent(share(cell, result["peak"])),
         ]
         for cell in result["cells"]
     ]
@@ -247,12 +245,12 @@ def summary(result: Result) -> str:
     parts = [
         groups_table(result),
         table(["measurement", "result"], [list(row) for row in goals(result)]),
-        f"2048³ matmul in float32: {result['gemm'] / 1e9:.0f} Gflop/s, {result['threads']} threads",
+        f"peak of {result['yardstick']}: {result['peak'] / 1e9:.0f} GFLOP/s, {result['threads']} threads",
         f"cells below {SLOWER} of the fastest baseline: {len(slower(result))}",
-        *(line(cell, result["gemm"]) for cell in sorted(slower(result), key=ratio)),
+        *(line(cell, result["peak"]) for cell in sorted(slower(result), key=ratio)),
     ]
     if wrong(result):
-        parts += ["NOT THE SAME OUTPUT:", *(line(c, result["gemm"]) for c in wrong(result))]
+        parts += ["NOT THE SAME OUTPUT:", *(line(c, result["peak"]) for c in wrong(result))]
     return "\n\n".join(parts[:3]) + "\n\n" + "\n".join(parts[3:])
 
 
@@ -312,10 +310,28 @@ def paths_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
 # ── files ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def load(name: str) -> Result | None:
-    """Loads a measurement, or returns None."""
+COMMANDS = {"gpu_compile": "gpu"}  # the measurement, where the file has another name
+loaded: set[str] = set()  # the names of all measurements that were read
+
+
+class MissingResultError(Exception):
+    """A page needs a result file that is not there."""
+
+
+def load(name: str) -> Result:
+    """A measurement.
+
+    Raises:
+        MissingResultError: There is no such file.
+    """
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        raise MissingResultError(
+            f"needs benchmarks/results/{name}.json. Run `python -m benchmarks {COMMANDS.get(name, name)}`."
+        )
+    loaded.add(name)
+    result: Result = json.loads(path.read_text())
+    return result
 
 
 def audit_table(models: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import figures
 from benchmarks.measure import RESULTS
 from benchmarks.patterns import PATTERNS, Case, make
 
@@ -247,7 +248,7 @@ def roofline() -> str:
 
 def compiled() -> str:
     """One row per kernel, item size and configuration: the largest figures of all its variants."""
-    data = json.loads(COMPILED.read_text())
+    data = figures.load(COMPILED.stem)
     targets = list(dict.fromkeys(row["target"] for row in data["kernels"]))
     head = ["kernel", "dtype", "head_dim", "variants", "tile, warps", *targets]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
@@ -274,8 +275,8 @@ def compiled() -> str:
         cells.append("; ".join(dict.fromkeys(tiles)))
         for target in targets:
             own = [row for row in rows if row["target"] == target]
-            figures = [max(row[x] for row in own) for x in ("registers", "spills", "shared_memory")]
+            largest = [max(row[x] for row in own) for x in ("registers", "spills", "shared_memory")]
             mma = max(row["mma_instructions"] / row["instructions"] for row in own)
-            cells.append(f"{figures[0]} · {figures[1]} · {figures[2] / 1024:.0f} KB · {mma:.0%}")
+            cells.append(f"{largest[0]} · {largest[1]} · {largest[2] / 1024:.0f} KB · {mma:.0%}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

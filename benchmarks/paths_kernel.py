@@ -1,7 +1,7 @@
-"""Share of the matmul peak that the C kernel reaches under narrow and scattered masks.
+"""Share of the floating-point peak that the C kernel reaches under narrow and scattered masks.
 
-A share is the floating-point operations of the visible cells per second, relative to a float32
-matmul of 2048³, also for bfloat16. The matmul takes turns of 0.1 s with attention in the same process,
+A share is the floating-point operations of the visible cells per second, relative to the peak in
+float32, also for bfloat16. The peak takes turns of 0.1 s with attention in the same process,
 so that other load of the machine affects both. The time of a call is the mean of the best turn. Each
 output is compared with SDPA's in float32 before it is timed. Memory that is freed stays with the
 process, as in a program that has run for a while: page faults are not part of the times.
@@ -22,17 +22,18 @@ import maskwright as mw
 from benchmarks.attention import FLOPS, Pace, Runner, difference, race
 from benchmarks.figures import BOTH, FORWARD
 from benchmarks.measure import machine, save, table
+from benchmarks.peak import yardstick
 from maskwright.engine.native import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOKENS, HEADS, HEAD_DIM, MATRIX = 4_096, 8, 64, 2_048
+TOKENS, HEADS, HEAD_DIM = 4_096, 8, 64
 SIDE = 64  # of the image
 TOLERANCES = {"float32": 1e-3, "bfloat16": 2e-2}  # of the largest number
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
 PACE = Pace(least=7, seconds=0.7, behind=100.0, call=0.1)
-ATTENTION, MATMUL = "attention", "matmul"
+ATTENTION, PEAK = "attention", "peak"
 
 
 def keep_freed_memory() -> None:
@@ -92,14 +93,14 @@ def measure(
         for _ in range(4)
     ]
     inputs, grad = [x.requires_grad_(mode == BOTH) for x in given[:3]], given[3]
-    square = torch.randn(MATRIX, MATRIX)
+    fma = yardstick()
 
     def attend() -> tuple[torch.Tensor, ...]:
         out = mw.attention(*inputs, bound, impl="native")
         grads = torch.autograd.grad(out, inputs, grad) if mode == BOTH else ()
         return out.detach(), *grads
 
-    runners = [Runner(ATTENTION, attend, prepares=True), Runner(MATMUL, lambda: (square @ square,))]
+    runners = [Runner(ATTENTION, attend, prepares=True), Runner(PEAK, lambda: (fma.run(),))]
     outputs, failed = race(runners, pace or PACE)
     if failed:
         raise RuntimeError(f"paths_kernel: {failed}")
@@ -111,7 +112,7 @@ def measure(
     if dtype != "float32":
         goal = None
     seconds = {runner.name: runner.best for runner in runners}
-    peak = 2 * MATRIX**3 / seconds[MATMUL]
+    peak = fma.flops / seconds[PEAK]
     work = FLOPS[mode] * HEAD_DIM * bound.count()
     return {
         "mask": name,
@@ -119,7 +120,8 @@ def measure(
         "dtype": dtype,
         "threads": torch.get_num_threads(),
         "tokens": TOKENS,
-        "gemm": peak,
+        "yardstick": fma.name,
+        "peak": peak,
         "seconds": seconds,
         "share": work / seconds[ATTENTION] / peak,
         "goal": goal if goal is None or mode == FORWARD else goal - 0.1,
@@ -155,8 +157,8 @@ def run(given: Sequence[str] = ()) -> int:
         ]
         for cell in cells
     ]
-    best = max(cell["gemm"] for cell in cells)
-    print(f"\n{machine()}\n\nmatmul {best / 1e9:.0f} GFLOP/s, {cells[0]['threads']} threads\n")
+    best = max(cell["peak"] for cell in cells)
+    print(f"\n{machine()}\n\npeak {best / 1e9:.0f} GFLOP/s, {cells[0]['threads']} threads\n")
     head = [f"{TOKENS:,} tokens", "mode", "dtype", "time", "share of peak", "goal, at least"]
     print(table(head, rows))
     whole = options.masks == list(MASKS) and options.dtypes == list(TOLERANCES)

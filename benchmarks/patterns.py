@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,14 @@ class Case:
     def bound(self) -> mw.BoundMask:
         """The mask on these sizes, the last query at the last key."""
         return self.mask.on(self.q_len, self.kv_len, self.batch, self.heads)
+
+    @cached_property
+    def visible(self) -> torch.Tensor | None:
+        """The dense mask, shared by the peers; None if all cells are visible."""
+        bound = self.bound()
+        if bound.count() == self.batch * self.heads * self.q_len * self.kv_len:
+            return None
+        return torch.from_numpy(bound.dense())
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,26 @@
 """Generates the parts of docs/ and README that come from the code: `python -m docs.generate`.
 
-Two comments mark where a generated part begins and ends. A test compares the pages with the code.
+Two comments mark where a generated part begins and ends. A test compares the pages with the code and
+the results of the benchmarks, from which all measured figures come.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks import gpu
+from benchmarks import chart, figures, gpu, measure, report
+from benchmarks.figures import MissingResultError
+from benchmarks.staleness import NoHistoryError, stale_results
 from docs import commands, lint_codes, packages, probes, tables
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 HERE = Path(__file__).parent
-PARTS = {
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "masks.md": {"atoms": tables.atoms, "recipes": tables.recipes},
     "targets.md": {"overview": tables.target_overview, "targets": tables.target_sections},
     "../README.md": {"headline": tables.headline, "performance": tables.performance},
@@ -23,20 +31,50 @@ PARTS = {
     "audit.md": {"cost": tables.audit_cost},
     "apps.md": {"training": tables.training},
     "gpu.md": {"compiled": gpu.compiled, "roofline": gpu.roofline},
+    "lessons/12-changing-scores.md": {"extrapolation": tables.extrapolation_en},
+    "lessons/zh/12-changing-scores.md": {"extrapolation": tables.extrapolation_zh},
     "design.md": {"packages": packages.table},
     "reference/command-line.md": {"verbs": commands.sections},
 }
 
 
+WHOLE: dict[str, Callable[[], str]] = {
+    "images/packages.svg": packages.picture,
+    "images/performance.svg": lambda: chart.chart(figures.load("attention")),
+    "performance.md": lambda: report.page(**{name: figures.load(name) for name in report.RESULTS}),
+}
+
+
 def pages() -> dict[Path, str]:
-    """The current contents of all files with generated parts."""
-    made = {HERE / "images" / "packages.svg": packages.picture()}
+    """The current contents of all files with generated parts.
+
+    Raises:
+        MissingResultError: A page shows a result whose file is missing; it names both.
+    """
+    figures.loaded.clear()
+    made = {}
+    for name, whole in WHOLE.items():
+        made[HERE / name] = _made(name, whole)
     for name, parts in PARTS.items():
         text = (HERE / name).read_text()
         for part, make in parts.items():
-            text = filled(text, part, make())
+            text = filled(text, part, _made(name, make))
         made[(HERE / name).resolve()] = text
     return made
+
+
+def _made(name: str, make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except MissingResultError as error:
+        raise MissingResultError(
+            f"{(HERE / name).resolve().relative_to(HERE.parent)} {error}"
+        ) from None
+
+
+def unused_results() -> list[str]:
+    """The names of results that no page of the last call of `pages` shows."""
+    return sorted({path.stem for path in measure.results()} - figures.loaded)
 
 
 def filled(text: str, name: str, content: str, by: str = "docs") -> str:
@@ -47,6 +85,23 @@ def filled(text: str, name: str, content: str, by: str = "docs") -> str:
     return pattern.sub(lambda _: f"{begin}\n{content}\n{end}", text)
 
 
-if __name__ == "__main__":
-    for page, content in pages().items():
+def main() -> int:
+    """Write all pages, with a warning for results that are older than the code they measure."""
+    try:
+        made = pages()
+    except MissingResultError as error:
+        print(error)
+        return 1
+    for page, content in made.items():
         page.write_text(content)
+    try:
+        problems = stale_results()
+    except NoHistoryError as error:
+        problems = [str(error)]
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 
 import maskwright as mw
-from benchmarks import figures
-from benchmarks.measure import RESULTS
+from benchmarks import figures, report
 from maskwright.core.atoms import ATOMS
 from maskwright.recipes.registry import RECIPES
 
@@ -162,7 +160,7 @@ def _joined(text: str) -> str:
 
 def training() -> str:
     """One row per measured training step of the GPT."""
-    result = json.loads((RESULTS / "training.json").read_text())
+    result = figures.load("training")
     rows = [
         "| batch × tokens | mask | tokens/s | tokens/s with SDPA | ratio |",
         "|---|---|---|---|---|",
@@ -176,10 +174,32 @@ def training() -> str:
     return "\n".join(rows)
 
 
+def extrapolation(labels: dict[str, str], head: str) -> str:
+    """The loss of each kind of position in contexts that are longer than in training."""
+    nats = figures.load("extrapolation")["nats"]
+    first, *longer = next(iter(nats.values()))
+    rows = [f"| {' | '.join([head.format(first), *longer])} |", "|---" * (len(longer) + 2) + "|"]
+    for position, losses in nats.items():
+        cells = " | ".join(f"{loss:.3f}" for loss in losses.values())
+        rows.append(f"| {labels.get(position, position)} | {cells} |")
+    return "\n".join(rows)
+
+
+def extrapolation_en() -> str:
+    """The table in English."""
+    labels = {"alibi": "ALiBi", "t5": "T5"}
+    return extrapolation(labels, "position | {} characters")
+
+
+def extrapolation_zh() -> str:
+    """The table in Chinese."""
+    labels = {"learned": "学习式", "alibi": "ALiBi", "t5": "T5"}
+    return extrapolation(labels, "位置编码 | {} 个字符")
+
+
 def _figures() -> dict[str, str]:
     """Ratios from the last measurement, as text."""
-    result = json.loads((RESULTS / "attention.json").read_text())
-    prefill = json.loads((RESULTS / "prefill.json").read_text())
+    result, prefill = figures.load("attention"), figures.load("prefill")
     cells, machine = result["cells"], result["machine"]
     modes = {
         mode: [r for cell in cells if cell["mode"] == mode and (r := figures.ratio(cell))]
@@ -192,14 +212,13 @@ def _figures() -> dict[str, str]:
         and figures.is_long(cell)
         and cell["density"] <= figures.SPARSE
     ]
-    where = {**machine, "threads": result["threads"]}
+    threads, measured = result["threads"], result.get("measured", {})
+    kernel, source = report.kernel(machine), ""
+    if measured.get("commit"):
+        source = f"，提交 {measured['commit'][:10]}，{measured['date'][:10]}"
     return {
-        "where": "Measured with maskwright {maskwright} on {cpu}, {threads} threads.".format_map(
-            where
-        ),
-        "where_zh": "以 maskwright {maskwright} 在 {cpu}（{threads} 个线程）上测得。".format_map(
-            where
-        ),
+        "where": f"Measured on {machine['cpu']}, {threads} threads, {kernel}; {report.when(measured)}.",
+        "where_zh": f"测量环境：{machine['cpu']}，{threads} 个线程，{kernel}{source}。",
         "forward": f"{figures.geomean(modes[figures.FORWARD]):.1f}×",
         "forward_count": str(len(modes[figures.FORWARD])),
         "both": f"{figures.geomean(modes[figures.BOTH]):.1f}×",
@@ -238,7 +257,6 @@ def _default(parameter: inspect.Parameter) -> str:
 def audit_cost() -> str:
     """The cost of an audit of models with 110 million weights."""
     found = figures.load("audit")
-    assert found is not None, "run `python -m benchmarks audit`"
     machine = found["machine"]
     return (
         f"The probes {', '.join(f'`{name}`' for name in found['probes'])} on two sequences of "

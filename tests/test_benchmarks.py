@@ -18,14 +18,16 @@ from benchmarks import (  # noqa: E402
     audit,
     bias,
     bias_models,
-    chart,
     compare,
     extrapolation,
     figures,
+    losses,
     measure,
     paths,
     paths_kernel,
     paths_models,
+    peak,
+    peers,
     prefill,
     report,
     training,
@@ -34,6 +36,7 @@ from benchmarks import (  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.figures import BOTH, FORWARD, OURS  # noqa: E402
 from benchmarks.patterns import DECODE, PATTERNS, SMALL, make, patterns_of  # noqa: E402
+from benchmarks.peers.flex import flex  # noqa: E402
 from maskwright.engine.native import loaded, use_isa  # noqa: E402
 from tests._helpers.native_kernel import needs_kernel  # noqa: E402
 from tests._helpers.sampling import subset_of_cases  # noqa: E402
@@ -43,6 +46,14 @@ if TYPE_CHECKING:
 
 TINY = "64"
 ONCE = attention.Pace(least=1, most=1, seconds=0.0, call=0.0)
+NO_FLEX = ("sdpa", "textbook")
+
+
+def short_peak() -> peak.Peak:
+    return peak.Peak(peak.Yardstick("nothing", 1e9, lambda: None))
+
+
+KERNEL = {"paths_kernel"}  # is compared with the peak, not with a baseline
 
 
 @pytest.fixture
@@ -72,8 +83,9 @@ def test_mask_equals_mask_mod(group: str, pattern: str) -> None:
 @pytest.mark.parametrize("dtype", attention.DTYPES)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_peers_agree(pattern: str, dtype: str) -> None:
-    less = {"with_flex": False, "upcast": True, "pace": ONCE, "peak": attention.Peak(side=64)}
-    result = attention.suite([TINY], [pattern], [dtype], **less)
+    result = attention.suite(
+        [TINY], [pattern], [dtype], names=NO_FLEX, pace=ONCE, peak=short_peak()
+    )
     assert [cell["mode"] for cell in result["cells"]] == [FORWARD, BOTH]
     for cell in result["cells"]:
         assert not cell["failed"]
@@ -82,7 +94,7 @@ def test_peers_agree(pattern: str, dtype: str) -> None:
         exact = {"none": {"sdpa"}, "causal": {"sdpa is_causal", "sdpa float mask"}}
         assert exact.get(pattern, {"sdpa float mask", "sdpa bool mask"}) <= set(cell["seconds"])
         assert figures.ratio(cell) > 0
-        assert figures.share(cell, result["gemm"]) > 0
+        assert figures.share(cell, result["peak"]) > 0
 
 
 DECODED = patterns_of(DECODE)
@@ -102,16 +114,16 @@ def test_flex_agrees(pattern: str, group: str) -> None:
     q, k, v, _ = attention.tensors(case, torch.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is not compiled
-        theirs = attention.flex(case, compiled=False)(q, k, v)
+        theirs = flex(case, compiled=False)(q, k, v)
     ours = mw.attention(q, k, v, case.mask)
     assert attention.difference((ours,), (theirs,)) < attention.TOLERANCE["float32"]
 
 
 def test_differing_and_failing_peers_are_reported() -> None:
     case = make("causal", TINY)
-    found = attention.ways(case, "float32", with_flex=False)
-    found["wrong"] = attention.ways(make("window", TINY), "float32", with_flex=False)["textbook"]
-    found["broken"] = lambda q, k, v: q @ v[..., :3, :]
+    found = attention.ways(case, "float32", NO_FLEX)
+    found["wrong"] = attention.ways(make("window", TINY), "float32", NO_FLEX)["textbook"]
+    found["broken"] = peers.Way(lambda q, k, v: q @ v[..., :3, :])
     for mode in (FORWARD, BOTH):
         cell = attention.measure(case, found, "float32", mode, ONCE)
         assert list(cell["differs"]) == ["wrong"]
@@ -146,22 +158,25 @@ def test_slow_peers_run_once_and_close_results_are_repeated(
 
 
 def test_command_writes_tables_and_json(results: Path, capsys: Any) -> None:
-    options = ["--lengths", TINY, "--patterns", "causal,window", "--dtypes", "float32", "--no-flex"]
+    options = ["--lengths", TINY, "--patterns", "causal,window", "--dtypes", "float32"]
+    options += ["--peers", "sdpa,textbook"]
     assert main(["attention", *options]) == 0
     printed = capsys.readouterr().out
     assert "| window " in printed
     assert "| measurement" in printed
     found = json.loads((results / "attention-part.json").read_text())
     assert len(found["cells"]) == 4
-    assert found["gemm"] > 0
-    assert "torch" in found["machine"]
+    assert found["peak"] > 0
+    assert {"torch", "numpy", "maskwright", "cpu", "kernel", "isas"} <= found["machine"].keys()
+    assert found["measured"].keys() == {"date", "commit", "clean", "seconds", "load_average"}
+    assert found["measured"]["seconds"] > 0
     assert [path.name for path in results.iterdir()] == ["attention-part.json"]
 
 
 def test_options() -> None:
     assert attention.read_options([]).name == "attention"
     assert attention.read_options(["--quick"]).name == "attention-part"
-    for wrong in (["--patterns", "stripes"], ["--lengths", "1000"], ["--dtypes", "int8"]):
+    for wrong in (["--patterns", "stripes"], ["--lengths", "1000"], ["--peers", "no"]):
         with pytest.raises(SystemExit):
             attention.read_options(wrong)
     assert main(["core", "--quick"]) == 2
@@ -198,7 +213,8 @@ def a_result(*cells: dict[str, Any]) -> dict[str, Any]:
         "machine": machine,
         "command": "python -m benchmarks attention",
         "threads": 2,
-        "gemm": 1e11,
+        "yardstick": peak.FMA,
+        "peak": 1e11,
         "seconds": 60.0,
         "memory": {**memory, "peak_bytes": 3e8, "tensor_bytes": 2e8, "multiple": 1.5},
         "flex_compile": 7.0,
@@ -228,21 +244,60 @@ def test_page_lists_slower_and_failed_cells() -> None:
     failed = cell(pattern="tree", seconds={"flex": 0.1}, failed={OURS: "no"}, first={})
     small = cell(group="small", seconds={OURS: 0.1, "textbook": 0.05})
     text = report.page(a_result(cell(), lost, failed, small))
-    for part in ("*0.25 ×, 10 %, sdpa is_causal*", "| failed ", "2 × Abacus", "1.50 times"):
+    for part in (
+        "*0.25 ×, 10 %, sdpa is_causal*",
+        "| failed ",
+        "2 × Abacus",
+        "1.50 times",
+        "2 of the 3",
+    ):
         assert part in text
 
 
-def test_peers_may_compute_bfloat16_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = attention.ways(make("window", TINY), "bfloat16", with_flex=False, upcast=True)
-    given = attention.tensors(make("window", TINY), torch.bfloat16)
+def test_peers_compute_bfloat16_in_float32_too(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = "sdpa float mask in float32"
-    assert {"sdpa float mask", wide} < {r.name for r in attention.runners_of(found, given, BOTH)}
-    monkeypatch.setitem(attention.MOST_CELLS, BOTH, 0)
-    names = {runner.name for runner in attention.runners_of(found, given, BOTH)}
-    assert wide in names
-    assert "sdpa float mask" not in names
-    text = report.page(a_result(cell(dtype="bfloat16", seconds={OURS: 0.1, wide: 0.2})))
-    assert "`… in float32`" in text
+    for limit, narrow in ((None, True), (0, False)):
+        monkeypatch.setattr(attention, "MAX_BFLOAT16_CELLS", (None, limit))
+        found = attention.ways(make("window", TINY), "bfloat16", NO_FLEX)
+        given = attention.tensors(make("window", TINY), torch.bfloat16)
+        names = {runner.name for runner in attention.runners_of(found, given, BOTH)}
+        assert wide in names
+        assert ("sdpa float mask" in names) == narrow
+
+
+def test_file_in_the_folder_of_peers_is_a_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mean.py").write_text(
+        "from benchmarks.peers import Way\n"
+        "def ways(case, dtype):\n"
+        "    return {'mean of all': Way(lambda q, k, v: v.mean(2, True).expand_as(q))}\n"
+    )
+    monkeypatch.setattr(peers, "__path__", [*peers.__path__, str(tmp_path)])
+    assert peers.names() == ["flex", "mean", "sdpa", "textbook"]
+    found = attention.ways(make("none", TINY), "float32", ["mean"])
+    cell = attention.measure(make("none", TINY), found, "float32", FORWARD, ONCE)
+    assert set(cell["seconds"]) == {OURS, "mean of all"}
+    assert set(cell["differs"]) == {"mean of all"}
+
+
+@pytest.mark.parametrize("compiler", ["cc", "no-such-compiler"])
+def test_peak_without_compiler_is_that_of_matmul(
+    compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setattr(peak, "ROUNDS", 10)
+    monkeypatch.setattr(peak, "MATRIX", 8)
+    peak._compiled.cache_clear()
+    try:
+        yardstick = peak.yardstick()
+        assert peak.Peak(yardstick).ask() > 0
+    finally:
+        peak._compiled.cache_clear()
+    if compiler != "cc":
+        assert yardstick.name == peak.MATMUL
+        text = report.page({**a_result(cell()), "yardstick": yardstick.name})
+        assert "shares above 100 % are possible" in text
 
 
 @pytest.mark.parametrize("mask", ["causal()", "window(back=7)"])
@@ -276,7 +331,6 @@ def test_cost_of_audit_is_measured(name: str) -> None:
 
 def test_recorded_audits_are_cheap() -> None:
     result = figures.load("audit")
-    assert result is not None
     for found in result["models"].values():
         assert found["weights"] > 100e6
         assert "failed" not in found["status"].values()
@@ -285,14 +339,56 @@ def test_recorded_audits_are_cheap() -> None:
         assert found["memory"] <= 2.5
 
 
-def test_page_is_current() -> None:
-    result = figures.load("attention")
-    if result is None or not report.PAGE.exists():
-        pytest.skip("not measured yet")
-    stale = "docs/performance.md is stale: run `python -m benchmarks report`"
-    others = {name: figures.load(name) for name in report.OTHER_RESULTS}
-    assert report.PAGE.read_text() == report.page(result, **others), stale
-    assert report.PICTURE.read_text() == chart.chart(result), stale
+def test_sections_measured_elsewhere_say_so() -> None:
+    main, other = a_result(cell()), {"size": {"layers": 1, "width": 8, "heads": 2}, "cells": []}
+    measured = {"commit": "a" * 40, "clean": True, "date": "2026-01-02T03:04:05+00:00"}
+    main["measured"] = measured
+    same = {**other, "machine": main["machine"], "measured": measured}
+    assert "Measured on" not in report.page(main, training=same).partition("Training step")[2]
+    for changed in (
+        {"machine": {**main["machine"], "kernel": "avx2"}},
+        {"measured": {**measured, "commit": "b" * 40}},
+        {"measured": {**measured, "clean": False}},
+    ):
+        text = report.page(main, training={**same, **changed}).partition("Training step")[2]
+        assert "Measured on 2 × Abacus" in text
+
+
+def test_all_measurements_are_searched_for_faster_baselines() -> None:
+    results = {name: figures.load(name) for name in report.RESULTS}
+    compared = {name: len(list(losses.compared(name, results[name]))) for name in results}
+    assert all(compared[name] for name in set(results) - {"core", "targets", "explore"} - KERNEL)
+    slow = {OURS: 2.0, "sdpa": 1.0}
+    made = {
+        "attention": {"cells": [cell(seconds=slow)]},
+        "prefill": {"tokens": 8, "seconds": slow},
+        "training": {"cells": [{"batch": 1, "tokens": 8, "mask": "causal()", "seconds": slow}]},
+        "bias": {"cells": [{"case": "ALiBi", "seconds": {OURS: 2.0, "plain": 1.0}}]},
+        "bias_models": {"models": {"T5": {"seconds": slow}}},
+        "paths_models": {"paths": {"generate": {"seconds": slow, "step": {"seconds": slow}}}},
+        "paths": {"cells": [{"group": "g", "case": "c", "mode": FORWARD, "seconds": slow}]},
+        "variants": {
+            "cells": [
+                {
+                    "mask": "causal",
+                    "mode": FORWARD,
+                    "threads": 1,
+                    "shares": {"avx2": 0.5},
+                    "seconds": {"avx2": 2.0, "sdpa": 1.0},
+                }
+            ]
+        },
+    }
+    lost, count = losses.losses(made)
+    assert count == len(lost) == len(made) + 1
+    assert {loss.measurement for loss in lost} == set(made)
+    assert all(loss.ratio == 0.5 for loss in lost)
+    text = losses.losses_table(made)
+    assert "maskwright without bias" in text
+    fast = {
+        "paths": {"cells": [{**made["paths"]["cells"][0], "seconds": {OURS: 1.0, "sdpa": 2.0}}]}
+    }
+    assert losses.losses_table(fast) == "None of 1 configurations."
 
 
 def test_instruction_sets_agree(results: Path) -> None:
@@ -433,17 +529,8 @@ def test_models_with_bias_agree() -> None:
 def test_extrapolation_trains_and_evaluates_all_positions() -> None:
     found = extrapolation.measure(steps=2)
     assert found["nats"].keys() == set(extrapolation.POSITIONS)
-    for losses in found["nats"].values():
-        assert all(0 < loss < 10 for loss in losses.values())
-
-
-@pytest.mark.parametrize("folder", ["lessons", "lessons/zh"])
-def test_the_lesson_shows_the_measured_extrapolation(folder: str) -> None:
-    found = figures.load("extrapolation")
-    assert found is not None
-    page = (report.DOCS / folder / "12-changing-scores.md").read_text()
-    for losses in found["nats"].values():
-        assert " | ".join(f"{loss:.3f}" for loss in losses.values()) in page
+    for nats in found["nats"].values():
+        assert all(0 < loss < 10 for loss in nats.values())
 
 
 def test_paths_measure_every_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,7 +546,6 @@ def test_paths_measure_every_group_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert not any(cell["failed"] for cell in found)
     text = report.page(a_result(cell()), paths={"cells": found})
     assert all(group.capitalize() in text for group in (c["group"] for c in found))
-    assert "python -m benchmarks paths" in text
 
 
 def test_paths_report_failing_peers_and_refuse_failing_attention() -> None:

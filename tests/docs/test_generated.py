@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
 import maskwright as mw
+from benchmarks import figures, measure
 from docs import commands, generate, lint_codes, packages, probes, tables
 from maskwright.auditing.probes import PROBES
 from maskwright.core.atoms import ATOMS
 from maskwright.linting.codes import CODES
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def headings(text: str) -> list[str]:
@@ -60,3 +65,24 @@ def test_tables_of_functions_are_complete() -> None:
     listed = {name for names in tables.API.values() for name in names}
     assert public - set(ATOMS) - {"where"} == listed == set(tables.API_ZH)
     assert set(tables.TASKS_ZH) == set(tables.API)
+
+
+def test_pages_are_current_and_show_all_results() -> None:
+    stale = [path.name for path, text in generate.pages().items() if path.read_text() != text]
+    assert stale == [], "run `make docs`"
+    assert generate.unused_results() == []
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in measure.results()))
+def test_missing_result_is_an_error_that_names_the_page(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in measure.results():
+        if path.stem != name:
+            (tmp_path / path.name).symlink_to(path)
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    with pytest.raises(figures.MissingResultError) as raised:
+        generate.pages()
+    assert re.match(rf"(docs/[\w/-]+|README[\w.-]*)\.\w+ needs .*/{name}\.json", str(raised.value))
+    command = figures.COMMANDS.get(name, name)
+    assert f"python -m benchmarks {command}`" in str(raised.value)
