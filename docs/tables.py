@@ -12,7 +12,7 @@ from maskwright.recipes.registry import RECIPES
 
 API = {
     "Compute": ("attention", "explain_backend", "top_blocks"),
-    "Convert": ("lower", "explain_lowering", "capabilities", "recognize"),
+    "Convert": ("lower", "explain_lowering", "capabilities", "recognize", "from_additive"),
     "Check": ("lint", "trace", "influence", "audit"),
     "Batches": ("pad", "pack"),
     "Show": ("picture", "walkthrough"),
@@ -34,6 +34,7 @@ API_ZH = {
     "explain_lowering": "返回在框架中构造该掩码并调用注意力的代码。",
     "capabilities": "返回各目标格式的能力。",
     "recognize": "返回与数组等价的最短掩码表达式，支持任何框架和编码。",
+    "from_additive": "把加到注意力分数上的张量读作掩码和偏置。",
     "lint": "检查掩码：表达式、绑定尺寸的掩码或任意框架的数组。",
     "trace": "运行一次模型，记录每次注意力调用实际使用的掩码。",
     "influence": "测量模型的哪个输出依赖哪个输入位置。",

@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from maskwright import _torch_dispatch, bias, recipes
+from maskwright.bias.additive import from_additive
 from maskwright.core.atoms import (
     blocks,
     causal,
@@ -147,6 +148,7 @@ __all__ = [
     "everything",
     "explain_backend",
     "explain_lowering",
+    "from_additive",
     "from_json",
     "graph",
     "image",

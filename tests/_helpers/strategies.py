@@ -225,7 +225,8 @@ def chosen(tokens: int, batch: int) -> st.SearchStrategy[Any]:
 def dense_masks(frame: Frame) -> st.SearchStrategy[Mask]:
     size = (frame.q_len, frame.kv_len)
     shapes = [size, (frame.batch, *size), (1, 1, *size), (frame.batch, frame.heads, *size)]
-    shapes.append((1, frame.heads, *size))
+    shapes += [(1, frame.heads, *size), (1, frame.kv_len), (frame.q_len, 1)]
+    shapes += [(frame.batch, 1, 1, frame.kv_len), (1, frame.heads, 1, 1)]
     return st.sampled_from(shapes).flatmap(lambda s: arrays(s, 0, 1)).map(mw.dense)
 
 

@@ -225,7 +225,8 @@ def tensor(values: Any) -> TensorBias:
     >>> mw.bias.tensor([0.0, -float("inf")])
     Traceback (most recent call last):
     maskwright.errors.ArgumentError: bias.tensor: values contains -inf. A bias is finite: express \
-which keys are visible as a mask, such as causal().
+which keys are visible as a mask, such as causal(), or split an additive mask with \
+from_additive(tensor).
     """
     held = Values(values, "bias.tensor: values")
     if len(held.shape) > 4:

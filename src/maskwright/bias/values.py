@@ -16,7 +16,10 @@ import numpy as np
 from maskwright.core.validate import describe_type, read_array
 from maskwright.errors import ArgumentError
 
-MASK_HINT: Final = "A bias is finite: express which keys are visible as a mask, such as causal()."
+MASK_HINT: Final = (
+    "A bias is finite: express which keys are visible as a mask, such as causal(), or split an "
+    "additive mask with from_additive(tensor)."
+)
 _FLOATS: Final = ("f2", "f4", "f8")
 _CHECKED: Final[dict[str, Any]] = {}  # torch tensors by identity, and the version that was checked
 
@@ -54,7 +57,7 @@ class Values:
         A tensor is checked once per version of its content, on the CPU only, and not while a graph
         is traced.
         """
-        if not is_torch(self.data) or not _readable(self.data):
+        if not is_torch(self.data) or self.data.device.type != "cpu" or not is_readable(self.data):
             return
         tensor = self.data
         version = None if tensor.is_inference() else tensor._version
@@ -160,12 +163,12 @@ def _freeze(array: Any, what: str) -> Any:
     return copy
 
 
-def _readable(tensor: Any) -> bool:
-    """Whether the content is there and on the CPU: not while tracing, and not under transforms."""
+def is_readable(tensor: Any) -> bool:
+    """Whether a torch tensor has content: not while tracing, and not under transforms."""
     torch = sys.modules["torch"]
     return (
         not torch.compiler.is_compiling()
-        and tensor.device.type == "cpu"
+        and tensor.device.type != "meta"
         and type(tensor) in (torch.Tensor, torch.nn.Parameter)  # not a fake tensor
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )

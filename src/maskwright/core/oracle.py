@@ -209,7 +209,8 @@ def _(mask: Dense, frame: Frame) -> Rule:
     array = mask.array.data.tolist()
 
     def may(b: int, h: int, q: int, k: int) -> bool:
-        return bool(_of(_of(array, b), h)[q - frame.q_start][k - frame.k_start])
+        rows = _of(_of(array, b), h)
+        return bool(_of(_of(rows, q - frame.q_start), k - frame.k_start))
 
     return may
 

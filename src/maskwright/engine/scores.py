@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from maskwright.engine.params import AttentionOptions, AttentionParams
 
 NO_SCORE_TENSORS = ScoreTensors()
-MASK_HINT = "A bias is finite; hide positions with a mask."
+MASK_HINT = (
+    "A bias is finite: pass a mask for what is not visible. "
+    "mw.from_additive(tensor) splits an additive mask into both."
+)
 
 
 def read_scores(

@@ -110,9 +110,11 @@ def _as_4d(
     tensors: tuple[torch.Tensor, ...], enable_gqa: bool
 ) -> tuple[list[torch.Tensor], tuple[int, ...]]:
     """The tensors as (batch, heads, length, head_dim), and the leading dimensions of the result."""
-    axes = tensors[0].dim()
-    if axes < 2 or any(x.dim() != axes for x in tensors):
+    axes = max(x.dim() for x in tensors)
+    if min(x.dim() for x in tensors) < 2:
         raise _incompatible_shapes(tensors)
+    if any(x.dim() != axes for x in tensors):
+        tensors = tuple(x[(None,) * (axes - x.dim())] for x in tensors)  # as SDPA broadcasts
     if axes == 2:
         tensors = tuple(x[None, None] for x in tensors)
     elif axes == 3:

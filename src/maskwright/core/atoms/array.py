@@ -35,20 +35,32 @@ MAX_PLANES: Final = 2**24  # batch × heads × rows for which a predicate is eva
 
 @dataclass(frozen=True, repr=False)
 class Dense(Atom):
-    """The cells that are True in an array."""
+    """The cells that are True in an array, which is broadcast to the frame."""
 
     name = "dense"
     positional = ("array",)
     _rank = 14
-    array: FrozenArray  # (batch, heads, queries, keys)
+    array: FrozenArray  # (batch or 1, heads or 1, queries or 1, keys or 1)
 
     def _spans(self, view: View) -> Spans:
-        rows, keys = slice(view.row, view.row_stop), slice(view.key, view.key_stop)
-        return view.cells(self.array.data[:, :, rows, keys])
+        cells = self.array.data
+        batch, heads, q_len, kv_len = cells.shape
+        if q_len > 1:
+            cells = cells[:, :, view.row : view.row_stop]
+        if kv_len == 1:
+            owner = np.flatnonzero(cells)
+            low, high = np.full_like(owner, view.key), np.full_like(owner, view.key_stop)
+            spans = Spans.from_pieces(cells.shape[:3], view.frame.kv_len, owner, low, high)
+        else:
+            spans = view.cells(cells[..., view.key : view.key_stop])
+        if q_len == 1:
+            planes = np.arange(batch * heads).reshape(batch, heads, 1)
+            spans = spans.take(planes.repeat(view.rows, axis=2))
+        return spans
 
     def _fit(self, frame: Frame) -> None:
         q_len, kv_len = self.array.data.shape[2:]
-        if (q_len, kv_len) != (frame.q_len, frame.kv_len):
+        if q_len not in (1, frame.q_len) or kv_len not in (1, frame.kv_len):
             raise FrameError(
                 f"dense: the array has {q_len} × {kv_len} cells but the frame "
                 f"{frame.q_len} × {frame.kv_len}. Pass q_len={q_len}, kv_len={kv_len}."
@@ -70,7 +82,8 @@ class Dense(Atom):
         return Dense(FrozenArray(self.array.data.swapaxes(2, 3)))
 
     def _sizes(self, exact: bool) -> Sizes:  # noqa: ARG002
-        return Sizes(*map(int, self.array.data.shape[2:]))
+        q_len, kv_len = self.array.data.shape[2:]
+        return Sizes(None if q_len == 1 else q_len, None if kv_len == 1 else kv_len)
 
     def _call(self) -> tuple[str, dict[str, Any]]:
         return self.name, _array_arguments("array", self.array)
@@ -238,17 +251,20 @@ def dense(array: Any, *, shape: Sequence[int] | None = None) -> Mask:
     """The mask of a boolean array, True or 1 where the query attends to the key.
 
     Args:
-        array: (query, key), (batch, query, key) or (batch, heads, query, key).
+        array: (query, key), (batch, query, key) or (batch, heads, query, key). An axis of size 1
+            broadcasts, so (batch, 1, 1, key) is a padding mask.
         shape: The shape of an array that has no cells, and is passed as `[]`.
 
     Returns:
-        The mask. It fits only the array's own number of queries and keys.
+        The mask. It fits only the array's own number of queries and keys, apart from axes of size 1.
 
     Raises:
         ArgumentError: If the array is not boolean, or has another number of dimensions.
 
     >>> import maskwright as mw
     >>> mw.dense([[1, 0], [1, 1]]).on(2).equals(mw.causal())
+    equal
+    >>> mw.dense([[1, 1, 0]]).on(3).equals(mw.padding(lengths=[2]))
     equal
     """
     return Dense(FrozenArray(_read_cells(array, shape, "dense: the array")))
