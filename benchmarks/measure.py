@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maskwright._atomic_write import create_folder, write_atomic
 from maskwright.engine.native import loaded
 
 if TYPE_CHECKING:
@@ -59,10 +60,8 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def save(name: str, result: Mapping[str, object]) -> Path:
-    """The result as JSON, written to a temporary file and renamed."""
-    RESULTS.mkdir(exist_ok=True)
+    """Write the result as JSON."""
+    create_folder(RESULTS)
     path = RESULTS / f"{name}.json"
-    fresh = path.with_suffix(".json.new")
-    fresh.write_text(json.dumps({"machine": machine(), **result}, indent=2) + "\n")
-    fresh.replace(path)
+    write_atomic(path, json.dumps({"machine": machine(), **result}, indent=2) + "\n")
     return path

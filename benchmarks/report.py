@@ -34,6 +34,7 @@ from benchmarks.figures import (
     variants_rows,
 )
 from benchmarks.measure import table
+from maskwright._atomic_write import write_atomic
 
 if TYPE_CHECKING:
     from benchmarks.figures import Cell, Result
@@ -484,6 +485,6 @@ def run() -> None:
         raise SystemExit(
             "There is no attention.json yet. Run `python -m benchmarks attention` first."
         )
-    PAGE.write_text(page(result, **{name: load(name) for name in OTHER_RESULTS}))
-    PICTURE.write_text(chart(result))
+    write_atomic(PAGE, page(result, **{name: load(name) for name in OTHER_RESULTS}))
+    write_atomic(PICTURE, chart(result))
     print(f"written to {PAGE} and {PICTURE}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks import gpu
 from docs import commands, lint_codes, packages, probes, tables
+from maskwright._atomic_write import write_atomic
 
 HERE = Path(__file__).parent
 PARTS = {
@@ -49,4 +50,4 @@ def filled(text: str, name: str, content: str, by: str = "docs") -> str:
 
 if __name__ == "__main__":
     for page, content in pages().items():
-        page.write_text(content)
+        write_atomic(page, content)
