@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from benchmarks import figures
 from benchmarks.measure import RESULTS
 from benchmarks.patterns import PATTERNS, Case, make
+from maskwright._atomic_write import write_atomic
 
 COMPILED = RESULTS / "gpu_compile.json"
 KERNEL_SOURCES = Path(__file__).parents[1] / "src/maskwright/engine/backends/triton"
@@ -187,12 +188,10 @@ def run() -> int:
 
 
 def _write(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Write the figures, one kernel per line, to a temporary file that is renamed."""
+    """Write the figures, one kernel per line."""
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     head = json.dumps(data)[:-1]
-    fresh = COMPILED.with_suffix(".json.new")
-    fresh.write_text(f'{head}, "kernels": [\n{lines}\n]}}\n')
-    fresh.replace(COMPILED)
+    write_atomic(COMPILED, f'{head}, "kernels": [\n{lines}\n]}}\n')
 
 
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:

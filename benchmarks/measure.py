@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import maskwright
+from maskwright._atomic_write import create_folder, write_atomic
 from maskwright.engine.native import loaded
 
 if TYPE_CHECKING:
@@ -121,11 +122,9 @@ def results() -> list[Path]:
 
 
 def save(name: str, result: Mapping[str, object]) -> Path:
-    """The result as JSON, written to a temporary file and renamed."""
-    RESULTS.mkdir(exist_ok=True)
+    """Write the result as JSON."""
+    create_folder(RESULTS)
     path = RESULTS / f"{name}.json"
-    fresh = path.with_suffix(".json.new")
     content = {"machine": machine(), "measured": circumstances(), **result}
-    fresh.write_text(json.dumps(content, indent=2) + "\n")
-    fresh.replace(path)
+    write_atomic(path, json.dumps(content, indent=2) + "\n")
     return path

@@ -15,6 +15,7 @@ from benchmarks import chart, figures, gpu, measure, report
 from benchmarks.figures import MissingResultError
 from benchmarks.staleness import NoHistoryError, stale_results
 from docs import commands, lint_codes, packages, probes, tables
+from maskwright._atomic_write import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ def main() -> int:
         print(error)
         return 1
     for page, content in made.items():
-        page.write_text(content)
+        write_atomic(page, content)
     try:
         problems = stale_results()
     except NoHistoryError as error:

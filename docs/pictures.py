@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import maskwright as mw
+from maskwright._atomic_write import create_folder, write_atomic
 
 IMAGES = Path(__file__).parent / "images"
 CHROMIUM = shutil.which("chromium-headless-shell") or "/usr/bin/chromium"
@@ -108,7 +109,7 @@ def photograph() -> None:
                 page.locator("#text").blur()
                 page.wait_for_timeout(1500)  # the answers to what was typed
                 page.wait_for_load_state("networkidle")
-                page.screenshot(path=IMAGES / f"{name}.png")
+                write_atomic(IMAGES / f"{name}.png", page.screenshot())
             browser.close()
     finally:
         server.terminate()
@@ -116,7 +117,7 @@ def photograph() -> None:
 
 
 if __name__ == "__main__":
-    IMAGES.mkdir(exist_ok=True)
+    create_folder(IMAGES)
     for path, text in drawings().items():
-        path.write_text(text)
+        write_atomic(path, text)
     photograph()

@@ -12,6 +12,8 @@ import nbformat
 from nbclient import NotebookClient
 from traitlets.config import Config
 
+from maskwright._atomic_write import write_atomic
+
 HERE = Path(__file__).parent
 NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
 SECONDS = 120  # timeout per cell
@@ -43,7 +45,7 @@ def main() -> None:
     """Runs all notebooks and writes them with their outputs."""
     for path in NOTEBOOKS:
         print(path.name, file=sys.stderr, flush=True)
-        nbformat.write(run(path), path)
+        write_atomic(path, nbformat.writes(run(path)) + "\n")
 
 
 if __name__ == "__main__":

@@ -154,9 +154,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(config, "workeroutput"):
         config.workeroutput[OUTPUT] = kept
         return
-    from maskwright._atomic_write import write_atomic
+    from maskwright._atomic_write import create_folder, write_atomic
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    create_folder(path.parent)
     write_atomic(path, _written(kept, path.suffix))
 
 

@@ -75,6 +75,25 @@ def test_derived_values_are_kept_in_cache(path: Path) -> None:
         assert WRITES_DICT.findall(path.read_text()) == []
 
 
+WRITES_FILE = re.compile(
+    r"\.write_(?:text|bytes)\(|\bopen\([^()\n]*[\"'][wax]b?\+?[\"']|\bnbformat\.write\(|\bpath=[^,()]*\.png"
+)
+WRITES_ITSELF = {  # why write_atomic is not used
+    "src/maskwright/_atomic_write.py": "it is here",
+    "src/maskwright/apps/data/corpora.py": "settings of apt in a temporary folder",
+    "src/maskwright/engine/backends/triton/compile_report.py": "a binary in a temporary folder",
+    "benchmarks/bias.py": "a file of the Linux kernel",
+}
+
+
+def test_files_are_written_atomically() -> None:
+    repository = SOURCE.parent.parent
+    folders = ("src", "benchmarks", "docs", "notebooks")
+    paths = [path for folder in folders for path in (repository / folder).rglob("*.py")]
+    writing = [path for path in paths if WRITES_FILE.search(path.read_text())]
+    assert {path.relative_to(repository).as_posix() for path in writing} == set(WRITES_ITSELF)
+
+
 def imports_at_module_level(path: Path) -> set[str]:
     """The top-level packages that importing a file imports: not in functions, not for typing."""
     found: set[str] = set()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +20,6 @@ from maskwright.apps.checkpoint import TrainingState, load_state, optimizer_tens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def make() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -59,6 +61,36 @@ def test_what_is_saved_is_loaded(saved: Path) -> None:
 def test_an_interrupted_replacement_leaves_the_old_one(saved: Path) -> None:
     saved.rename(saved.with_name("last.old"))
     assert load(saved)[0].step == 7
+
+
+def test_it_is_on_the_disk_before_the_previous_one_is_deleted(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, rename, rmtree = set[int](), Path.rename, shutil.rmtree
+    fsync = os.fsync
+
+    def record_sync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def check_rename(source: Path, target: Path) -> Path:
+        if target == saved:
+            assert {path.stat().st_ino for path in (source, *source.iterdir())} <= synced
+            synced.clear()
+        return rename(source, target)
+
+    def check_deletion(path: Path, **options: Any) -> None:
+        assert not path.exists() or saved.parent.stat().st_ino in synced
+        rmtree(path, **options)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "rename", check_rename)
+    monkeypatch.setattr(shutil, "rmtree", check_deletion)
+    model, optimizer = make()
+    for step in (8, 9):
+        state = TrainingState("line", {}, step=step)
+        save_checkpoint(saved, state, model.state_dict(), optimizer_tensors(optimizer))
+        assert load(saved)[0].step == step
 
 
 def test_a_full_disk_keeps_the_previous_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

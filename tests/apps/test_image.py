@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,6 +88,10 @@ def test_a_prediction_is_text_and_its_png_is_reproducible(
         contents.append(path.read_bytes())
     assert contents[0] == contents[1]
     assert [file.name for file in tmp_path.iterdir()] == ["sheet.png"]
+    task.save_prediction(tmp_path / "SHEET.PNG", lines)
+    assert (tmp_path / "SHEET.PNG").read_bytes() == contents[0]
+    task.save_prediction(tmp_path / "SHEET.JSON", lines)
+    assert json.loads((tmp_path / "SHEET.JSON").read_text())["output"] == lines
 
 
 def test_the_png_has_a_row_for_each_digit() -> None:

@@ -43,6 +43,11 @@ def test_masks_differences_walkthroughs_and_matrices_are_drawn() -> None:
         (mw.causal(), {}, r"\.on\(8\)"),
         (mw.causal().on(2), {"file": "a.gif"}, r"a\.gif.*\.svg.*got \.gif"),
         (mw.causal().on(2), {"form": "pdf"}, "form.*pdf"),
+        (
+            mw.causal().on(2),
+            {"form": "svg", "file": "a.PNG"},
+            r"'svg' does not write \.png.*a\.PNG",
+        ),
         ("causal()", {}, "got str"),
         ((mw.causal().on(2), mw.causal()), {}, "two bound masks"),
         (np.zeros((2, 2, 2)), {}, r"two axes.*\(2, 2, 2\)"),

@@ -72,11 +72,30 @@ def test_one_process_loads_it_without_a_process_group(
 
 
 def test_ranks_do_not_race_for_the_folder(pool: Pool, tmp_path: Path) -> None:
-    (tmp_path / "last.new").mkdir()  # of a save that was interrupted
-    (tmp_path / "last.new" / "stale.safetensors").write_bytes(b"")
+    leftover = tmp_path / ".maskwright-0.new"  # of a save that was interrupted
+    leftover.mkdir()
+    (leftover / "stale.safetensors").write_bytes(b"")
     pool.run(save_repeatedly, 4, str(tmp_path / "last"), 30)
     assert checkpoint.load(tmp_path / "last", *fresh()) == {"step": 29}
     assert not (tmp_path / "last" / "stale.safetensors").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+def save_with_a_full_disk(group: Any, folder: str) -> None:
+    def fail(path: object, content: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "write_atomic", fail)
+        with pytest.raises(ArgumentError, match="No space left on device"):
+            save(group, folder)
+
+
+def test_a_full_disk_keeps_the_previous_checkpoint(pool: Pool, tmp_path: Path) -> None:
+    pool.run(save, 2, str(tmp_path / "last"))
+    pool.run(save_with_a_full_disk, 2, str(tmp_path / "last"))
+    assert checkpoint.load(tmp_path / "last", *fresh()) == {"step": 7}
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
 def test_a_folder_that_cannot_be_written_is_reported_on_all_ranks(

@@ -12,6 +12,7 @@ import pytest
 import maskwright as mw
 from maskwright import tour
 from maskwright._optional_deps import EXTRAS
+from maskwright.errors import ArgumentError
 from tests._helpers.browser import Visit, axe_violations, chromium, overflow  # noqa: F401
 from tests.cli.conftest import cli  # noqa: F401
 
@@ -141,6 +142,16 @@ def test_a_new_file_is_a_chapter_and_an_error_keeps_the_old_page(
     with pytest.raises(ZeroDivisionError):
         tour.run_tour(output=page)
     assert page.read_text() == written
+
+
+@pytest.mark.parametrize(("lang", "text"), [("en", "cannot be written"), ("zh", "无法写入")])
+def test_a_page_that_cannot_be_written_is_refused_first(
+    tmp_path: Path, lang: str, text: str
+) -> None:
+    for output in (tmp_path, tmp_path / "missing" / "page.html"):
+        with pytest.raises(ArgumentError, match=text) as error:
+            tour.run_tour(output=output, lang=lang)
+        assert str(output) in str(error.value)
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -293,7 +293,7 @@ class Task:
 
     def save_prediction(self, path: Path, lines: Sequence[str]) -> None:
         """Writes the output of `predict` as text or JSON, by the file's extension."""
-        if path.suffix == ".json":
+        if path.suffix.lower() == ".json":
             content = json.dumps({"app": self.name, "output": [*lines]}, ensure_ascii=False) + "\n"
         else:
             content = "".join(f"{line}\n" for line in lines)

@@ -1,9 +1,10 @@
 """Checkpoints of a training run: tensors in safetensors, everything else in JSON, no pickle.
 
 A checkpoint is a folder with `model.safetensors`, `state.json` and, to resume from,
-`optimizer.safetensors`. A new one is written next to the old one and then renamed; if the process is
-killed in between, the old one still exists, under its own name or as `NAME.old`. Single-process and
-distributed runs write the same format, so either can resume the other.
+`optimizer.safetensors`. A new one is written next to the old one, flushed to the disk and then
+renamed; if the process is killed or the power fails in between, the old one still exists, under its
+own name or as `NAME.old`. Single-process and distributed runs write the same format, so either can
+resume the other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from maskwright import __version__
-from maskwright._atomic_write import complete_folder, replace_folder
+from maskwright._atomic_write import (
+    complete_folder,
+    create_folder,
+    replace_folder,
+    write_atomic,
+)
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -81,7 +87,7 @@ def save_checkpoint(
             save_file({name: x.contiguous().cpu() for name, x in weights.items()}, fresh / MODEL)
             if optimizer is not None:
                 save_file(dict(optimizer), fresh / OPTIMIZER)
-            (fresh / STATE).write_text(json.dumps(asdict(state)), encoding="utf-8")
+            write_atomic(fresh / STATE, json.dumps(asdict(state)))
     except (OSError, SafetensorError) as error:
         raise ArgumentError(
             f"The checkpoint {folder} cannot be written: {_reason(error)}. Free some space and pass "
@@ -177,7 +183,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """
     lock, owner = filelock.FileLock(folder / LOCK), folder / OWNER
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        create_folder(folder)
         lock.acquire(timeout=0)
     except filelock.Timeout as error:
         pid = owner.read_text(errors="replace").strip()[:20] if owner.is_file() else "unknown"
@@ -190,7 +196,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
             f"{folder} cannot be written: {_reason(error)}. Pass another --output-dir."
         ) from error
     with lock:
-        owner.write_text(f"{os.getpid()}\n")
+        write_atomic(owner, f"{os.getpid()}\n")
         try:
             yield
         finally:

@@ -170,7 +170,7 @@ class Image(Task):
 
     def save_prediction(self, path: Path, lines: Sequence[str]) -> None:
         """Writes all images as PNG, or the first one as text."""
-        if path.suffix == ".png":
+        if path.suffix.lower() == ".png":
             write_atomic(path, png(self.images))
         else:
             super().save_prediction(path, lines)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskwright.cli import options as opt
+from maskwright.cli.errors import UsageError
 from maskwright.cli.main import command
 from maskwright.cli.output import table, write, write_json
 from maskwright.errors import ArgumentError
@@ -211,6 +212,8 @@ def generate(
     if output is not None and output.suffix.lower() not in cls.output_formats:
         suffixes = " or ".join(cls.output_formats)
         raise ArgumentError(f"--output {output}: expected a name that ends in {suffixes}.")
+    if output is not None:
+        opt.check_output(output)
     folder = checkpoint or default_folder(cls, version)
     best = folder / "best"
     if not checkpoint_exists(best):
@@ -231,9 +234,7 @@ def generate(
     try:
         task.save_prediction(output, list(lines))
     except OSError as error:
-        raise ArgumentError(
-            f"{output} cannot be written: {error.strerror}. Pass another file."
-        ) from error
+        raise UsageError("not_writable", output=output, error=error.strerror) from error
     typer.echo(f"saved {output}", err=True)
 
 

@@ -45,6 +45,8 @@ def tour(
 
     from maskwright.tour import run_tour
 
+    if output is not None:
+        opt.choose_format(None, output, ("html",))
     if output is None and (chapter is None or open_page):
         output = Path("tour.html" if chapter is None else f"tour-{chapter}.html")
     run_tour(chapter, lang, output)

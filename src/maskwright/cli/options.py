@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from maskwright._atomic_write import check_writable
 from maskwright.cli.errors import LANGUAGE, UsageError
 
 SUFFIXES: Final = {
@@ -43,7 +44,8 @@ def choose_format(requested: str | None, output: Path | None, formats: tuple[str
     """Returns the output format: the requested one, or that of the file's suffix, or text.
 
     Raises:
-        UsageError: If it is none of `formats`, which the command can write.
+        UsageError: If it is none of `formats`, which the command can write; if the file's suffix is
+            that of another format; or if the file cannot be written.
 
     >>> choose_format(None, Path("report.json"), TEXT)
     'json'
@@ -51,17 +53,30 @@ def choose_format(requested: str | None, output: Path | None, formats: tuple[str
     Traceback (most recent call last):
     maskwright.cli.errors.UsageError: --output report.svg: expected a name that ends in one of .txt, .json.
     """
-    if requested is not None:
-        if requested not in formats:
-            raise UsageError("format", format=requested, known=", ".join(formats))
-        return requested
+    if requested is not None and requested not in formats:
+        raise UsageError("format", format=requested, known=", ".join(formats))
     if output is None:
-        return "text"
-    chosen = SUFFIXES.get(output.suffix.lower())
-    if chosen not in formats:
+        return requested or "text"
+    by_suffix = SUFFIXES.get(output.suffix.lower())
+    if requested is None and by_suffix not in formats:
         known = (suffix for suffix, name in SUFFIXES.items() if name in formats)
         raise UsageError("suffix", output=output, known=", ".join(known))
-    return chosen
+    if requested is not None and by_suffix not in (None, requested):
+        raise UsageError("contradiction", format=requested, output=output, suffix=output.suffix)
+    check_output(output)
+    return requested or str(by_suffix)
+
+
+def check_output(output: Path) -> None:
+    """Checks that the file can be written, before its content is computed.
+
+    Raises:
+        UsageError: If it cannot.
+    """
+    try:
+        check_writable(output)
+    except OSError as error:
+        raise UsageError("not_writable", output=output, error=error.strerror) from error
 
 
 def _file(formats: tuple[str, ...]) -> Any:

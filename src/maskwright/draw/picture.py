@@ -72,6 +72,11 @@ def picture(
             f"{file}: expected a file ending of {' '.join(ENDINGS)}, got {ending or 'none'}."
         )
     chosen = form or ENDINGS[ending]
+    if file is not None and ENDINGS.get(ending, chosen) != chosen:
+        raise ArgumentError(
+            f"form={chosen!r} does not write {ending} files, and file is {file}. Omit form, or pass "
+            "another file."
+        )
     drawn = render(scene_from(what, **options), chosen)
     if file is not None:
         write_atomic(Path(file), drawn if isinstance(drawn, bytes) else drawn.rstrip() + "\n")

@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from maskwright._atomic_write import write_atomic
+from maskwright._atomic_write import create_folder, write_atomic
 from maskwright._optional_deps import require
 
 
@@ -58,6 +58,6 @@ def versions() -> dict[str, str]:
 def store(key: str, choice: str) -> None:
     """Store the backend of a device; other devices keep theirs."""
     path = choice_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    create_folder(path.parent)
     stored = json.loads(path.read_text()) if path.exists() else {}
     write_atomic(path, json.dumps({**stored, key: choice}, indent=2, sort_keys=True))

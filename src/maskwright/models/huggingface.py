@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from maskwright._atomic_write import write_atomic
+from maskwright._atomic_write import create_folder, write_atomic
 from maskwright._optional_deps import require
 from maskwright.core.atoms import causal
 from maskwright.core.expr import brief
@@ -373,7 +373,7 @@ def _write_folder(
 ) -> None:
     with require("GPT-2 checkpoints"):
         from safetensors.torch import save
-    folder.mkdir(parents=True, exist_ok=True)
+    create_folder(folder)
     packed = {name: x.contiguous() for name, x in weights.items()}
     write_atomic(folder / "model.safetensors", save(packed, metadata={"format": "pt"}))
     write_atomic(folder / "config.json", json.dumps(config, indent=2) + "\n")

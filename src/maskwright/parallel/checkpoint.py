@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from maskwright._atomic_write import commit_folder, complete_folder, staging_folder
+from maskwright._atomic_write import complete_folder, replace_folder, write_atomic
 from maskwright._optional_deps import require
 from maskwright.errors import ArgumentError
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "sharded-safetensors"
 INDEX: Final = "checkpoint.json"
+STAGING: Final = "staging"  # key of the new folder's path in a rank's plan
 PLAIN: Final = (bool, int, float, str, tuple, type(None))  # what JSON has of a parameter group
 
 
@@ -71,9 +73,9 @@ def save(
     _, tensors, param_groups = _state(model, optimizer)
     plain = [{name: x for name, x in one.items() if isinstance(x, PLAIN)} for one in param_groups]
     index = {"format": FORMAT, "param_groups": plain, "metadata": dict(metadata)}
-    writer = _Writer(Path(folder), json.dumps(index))
     try:
-        with report_peer_failure():
+        with report_peer_failure(), ExitStack() as replacement:
+            writer = _Writer(Path(folder), json.dumps(index), replacement)
             checkpoint.save(tensors, storage_writer=writer, process_group=group)
     except checkpoint.CheckpointException as error:  # on all ranks
         raise ArgumentError(
@@ -83,29 +85,37 @@ def save(
 
 
 class _Writer(HuggingFaceStorageWriter):
-    """Writes shards next to the folder; the first rank then adds the index and replaces the folder.
+    """Writes shards to a new folder; the first rank then adds the index and replaces the folder.
 
     Errors in these methods are raised on all ranks.
     """
 
-    def __init__(self, folder: Path, index: str) -> None:
-        super().__init__(str(folder.with_name(f"{folder.name}.new")), save_distributed=True)
-        self.folder, self.index = folder, index
+    def __init__(self, folder: Path, index: str, replacement: ExitStack) -> None:
+        super().__init__(str(folder), save_distributed=True)
+        self.folder, self.index, self.replacement = folder, index, replacement
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        """Leave the folder alone: ranks that create it race with the one that empties it."""
+        """Leave the folder alone: the first rank creates a new one."""
         return plan
 
     def prepare_global_plan(self, plans: Any) -> Any:
-        """Create an empty folder; called on the first rank while the others wait for its plan."""
-        staging_folder(self.folder)
-        return super().prepare_global_plan(plans)
+        """Create a folder; called on the first rank while the others wait for its plan."""
+        self.path = self.replacement.enter_context(replace_folder(self.folder))
+        plans = super().prepare_global_plan(plans)
+        for plan in plans:
+            plan.storage_data[STAGING] = str(self.path)
+        return plans
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """Write the shard of this rank to the folder that the first one created."""
+        self.path = Path(plan.storage_data[STAGING])
+        return super().write_data(plan, planner)
 
     def finish(self, metadata: Any, results: Any) -> None:
         """Complete the checkpoint; called on the first rank when all have written."""
         super().finish(metadata, results)
-        (Path(self.path) / INDEX).write_text(self.index, encoding="utf-8")
-        commit_folder(Path(self.path), self.folder)
+        write_atomic(Path(self.path) / INDEX, self.index)
+        self.replacement.close()
 
 
 def load(

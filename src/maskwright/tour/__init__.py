@@ -32,7 +32,7 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
-from maskwright._atomic_write import write_atomic
+from maskwright._atomic_write import check_writable, write_atomic
 from maskwright._optional_deps import EXTRAS
 from maskwright.core.bound import BoundMask
 from maskwright.draw import svg, terminal
@@ -116,9 +116,11 @@ def run_tour(chapter: int | None = None, lang: str = "en", output: Path | None =
             raise ArgumentError(render(Reason("tour.no_chapter", params), lang))
         chapters = [chapters[chapter - 1]]
     if output is not None:  # checked before the chapters run
-        directory = output.resolve().parent
-        if output.is_dir() or not os.access(directory, os.W_OK):
-            raise ArgumentError(render(Reason("tour.not_writable", {"path": output}), lang))
+        try:
+            check_writable(output)
+        except OSError as error:
+            reason = Reason("tour.not_writable", {"path": output, "error": error.strerror})
+            raise ArgumentError(render(reason, lang)) from error
     start = time.perf_counter()
     tour = _Tour(lang)
     for one in chapters:

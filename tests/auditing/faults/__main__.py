@@ -16,6 +16,7 @@ import transformers
 
 import maskwright as mw
 from docs.generate import HERE, filled
+from maskwright._atomic_write import write_atomic
 from tests.auditing.faults.census import (
     DTYPES,
     RECORDS,
@@ -71,7 +72,8 @@ def main() -> int:
         assert path is not None
         path.replace(RECORDS)
         text = HERE / "audit.md"
-        text.write_text(filled(text.read_text(), "faults", page(read_records()), "audit-faults"))
+        content = filled(text.read_text(), "faults", page(read_records()), "audit-faults")
+        write_atomic(text, content)
     return 1 if any(record.alarms for record in records) else 0
 
 

@@ -19,7 +19,7 @@ from zlib import crc32
 
 import torch
 
-from maskwright._atomic_write import write_atomic
+from maskwright._atomic_write import create_folder, write_atomic
 from maskwright._optional_deps import require
 from maskwright.apps.data.text import Pair, evenly_spaced
 from maskwright.apps.trainer import step_generator
@@ -209,7 +209,7 @@ def debian_descriptions(left: str, right: str) -> list[list[Pair]]:
                 f"debian: apt has {len(rows)} descriptions in both {left} and {right}, expected at "
                 f"least {MIN_DESCRIPTIONS}. {ALTERNATIVES}"
             )
-        root.mkdir(parents=True, exist_ok=True)
+        create_folder(root)
         write_atomic(cached, "".join("\t".join(row) + "\n" for row in rows))
     lines = cached.read_text(encoding="utf-8").splitlines()
     return group_by_family(line.split("\t") for line in lines)
