@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Tensors = tuple[torch.Tensor, ...]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PART = "attention-part"
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2}  # of the largest number in the tensor
 FLOPS = {FORWARD: 4, BOTH: 14}  # for each seen cell and each of the head's dimensions
 # In bfloat16, implementations that are also measured in float32 are several times slower than there.
@@ -373,7 +374,7 @@ def read_options(given: Sequence[str]) -> argparse.Namespace:
             parser.error(f"{group!r} is no length: give some of {', '.join(GROUPS)}, or a square")
     options.whole = not (options.quick or options.lengths or options.patterns or options.dtypes)
     options.whole &= not (options.peers or options.forward_only)
-    options.name = options.name or ("attention" if options.whole else "attention-part")
+    options.name = options.name or ("attention" if options.whole else PART)
     options.lengths = options.lengths or (["1024", "small", "decode"] if options.quick else GROUPS)
     options.dtypes = options.dtypes or (["float32"] if options.quick else list(DTYPES))
     return options
@@ -397,7 +398,7 @@ def run(given: Sequence[str] = ()) -> int:
         names=options.peers,
         pace=Pace(seconds=0.1) if options.quick else Pace(),
         result=result,
-        kept=lambda so_far: save(options.name, so_far),
+        kept=lambda so_far: save(PART, so_far),  # an interrupted run replaces no complete one
     )
     print(f"\n{figures.cells_table(result)}\n\n{figures.summary(result)}")
     print(f"\nwritten to {save(options.name, result)}")

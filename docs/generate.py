@@ -30,6 +30,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "lint-codes.md": {"codes": lint_codes.sections},
     "probes.md": {"probes": probes.sections, "causes": probes.causes},
     "audit.md": {"cost": tables.audit_cost},
+    "attention.md": {"without-kernel": tables.without_kernel},
     "apps.md": {"training": tables.training},
     "gpu.md": {"compiled": gpu.compiled, "roofline": gpu.roofline},
     "lessons/12-changing-scores.md": {"extrapolation": tables.extrapolation_en},

@@ -175,6 +175,24 @@ def training() -> str:
     return "\n".join(rows)
 
 
+def without_kernel() -> str:
+    """The time of the `blocks` backend relative to that of the C kernel, forward."""
+    cells = figures.load("variants")["cells"]
+    one = [cell for cell in cells if (cell["threads"], cell["mode"]) == (1, figures.FORWARD)]
+    ratios = [
+        f"{cell['seconds']['blocks'] / cell['seconds'][next(iter(cell['shares']))]:.1f} ({cell['mask']})"
+        for cell in one
+        if "blocks" in cell["seconds"]
+    ]
+    if not ratios:
+        return "How much slower that is was not measured."
+    return (
+        f"On one thread (forward, {one[0]['tokens']:,} tokens, 8 heads, head_dim 64, float32), "
+        f"relative to the kernel, that took these multiples of its time: {', '.join(ratios)} "
+        "([instruction sets](performance.md#instruction-sets))."
+    )
+
+
 def extrapolation(labels: dict[str, str], head: str) -> str:
     """The loss of each kind of position in contexts that are longer than in training."""
     nats = figures.load("extrapolation")["nats"]

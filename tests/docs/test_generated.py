@@ -86,3 +86,12 @@ def test_missing_result_is_an_error_that_names_the_page(
     assert re.match(rf"(docs/[\w/-]+|README[\w.-]*)\.\w+ needs .*/{name}\.json", str(raised.value))
     command = figures.COMMANDS.get(name, name)
     assert f"python -m benchmarks {command}`" in str(raised.value)
+
+
+def test_pages_are_computed_from_whatever_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"avx2": 1.0, "blocks": 2.5, "sdpa": 1.0}
+    cell = {"mask": "causal", "mode": figures.FORWARD, "threads": 1, "tokens": 8, "shares": seconds}
+    monkeypatch.setattr(figures, "load", lambda _: {"cells": [{**cell, "seconds": seconds}]})
+    assert "2.5 (causal)" in tables.without_kernel()
+    del seconds["blocks"]
+    assert "not measured" in tables.without_kernel()
