@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,8 +148,17 @@ def test_nan_is_infinite_difference() -> None:
     ],
 )
 def test_slow_peers_run_once_and_close_results_are_repeated(
-    pace: dict[str, float], rounds: list[int]
+    pace: dict[str, float], rounds: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    clock = SimpleNamespace(perf_counter=lambda: now, sleep=sleep)
+    monkeypatch.setattr(attention, "time", clock)
+
     def runner(name: str, pause: float) -> attention.Runner:
         return attention.Runner(name, lambda: (attention.time.sleep(pause),))
 

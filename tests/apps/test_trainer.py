@@ -163,14 +163,14 @@ def test_a_run_is_not_overwritten_unless_told(tmp_path: Path) -> None:
 
 
 CHILD = """
-import sys, time
+import sys
 from pathlib import Path
 from tests.apps.test_trainer import SHORT, Line
 from maskwright.apps.trainer import train
 def on_evaluate(state):
     print(state.step, flush=True)
     if state.step == 8:
-        time.sleep(60)
+        sys.stdin.read()  # until it is killed
 train(Line(), SHORT, Path(sys.argv[1]), on_evaluate=on_evaluate)
 """
 
@@ -178,7 +178,10 @@ train(Line(), SHORT, Path(sys.argv[1]), on_evaluate=on_evaluate)
 def test_a_folder_is_locked_and_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     whole = train(Line(), SHORT).state.losses
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CHILD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with child:
         assert child.stdout is not None

@@ -65,6 +65,14 @@ def in_terminal(folder: Path, *words: str) -> tuple[subprocess.Popen[bytes], int
     return process, ours
 
 
+def read_until(terminal: int, text: str) -> str:
+    """What a terminal shows, up to this text."""
+    shown = b""
+    while text.encode() not in shown:
+        shown += os.read(terminal, 65536)
+    return shown.decode(errors="replace")
+
+
 def read_terminal(terminal: int) -> str:
     """What a terminal shows, up to the end of the process."""
     shown = b""

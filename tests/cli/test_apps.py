@@ -7,12 +7,11 @@ import json
 import re
 import signal
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.conftest import RunCli, in_terminal, read_terminal
+from tests.cli.conftest import RunCli, in_terminal, read_terminal, read_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,14 +161,12 @@ def test_lines_and_progress_bar_do_not_collide_in_a_terminal(tmp_path: Path) -> 
 
 
 def test_ctrl_c_saves_and_exits_with_130(tmp_path: Path) -> None:
-    process, terminal = in_terminal(tmp_path, *TRAIN, "--max-steps", "100000")
-    path, deadline = tmp_path / "runs/language-v3/last/state.json", time.monotonic() + 60
-    while not path.exists() and time.monotonic() < deadline:  # written before the first step
-        time.sleep(0.1)
-    time.sleep(1)
+    options = ("--max-steps", "100000", "--eval-interval", "1")
+    process, terminal = in_terminal(tmp_path, *TRAIN, *options)
+    shown = read_until(terminal, "step 1: loss")
     process.send_signal(signal.SIGINT)
-    shown = read_terminal(terminal)
+    shown += read_terminal(terminal)
     assert process.wait() == 130, shown
-    step = json.loads(path.read_text())["step"]
+    step = json.loads((tmp_path / "runs/language-v3/last/state.json").read_text())["step"]
     assert step > 0
     assert f"interrupted at step {step}" in shown

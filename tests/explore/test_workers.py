@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -15,12 +16,12 @@ import pytest
 from maskwright.explore.error_responses import HTTPError, Response
 from maskwright.explore.workers import MAX_MEMORY, Worker, WorkerPool
 from tests._helpers.run_python import run_python
+from tests._helpers.waiting_jobs import MAX_WAIT, WaitingJobs, dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory needs Linux")
-TWO_INTERVALS = "window(back=255) | keys(range(4))"
 QUICK = ("tokens", b'{"text": "a b"}')
 
 
@@ -28,18 +29,13 @@ def mask(expression: str, size: int) -> tuple[str, bytes]:
     return "mask", json.dumps({"subject": {"expression": expression, "size": size}}).encode()
 
 
-LONG = mask(TWO_INTERVALS, 2**19)  # more than a second of work, which no test waits for
-SHORTER = mask(TWO_INTERVALS, 2**17)
-SLOW = ("cost", SHORTER[1])  # of those that import frameworks
-
-
 def with_pool(
-    wait: bool = True, **options: Any
+    wait: bool = True, timeout: float = MAX_WAIT, **options: Any
 ) -> Callable[[Callable[[WorkerPool], Awaitable[None]]], Any]:
     """Runs an async test with a pool, by default once its workers are ready."""
 
     async def run(test: Callable[[WorkerPool], Awaitable[None]]) -> None:
-        pool = WorkerPool(**options)
+        pool = WorkerPool(timeout=timeout, handler=dispatch, **options)
         pool.start()
         try:
             if wait:
@@ -50,7 +46,7 @@ def with_pool(
 
     def decorate(test: Callable[[WorkerPool], Awaitable[None]]) -> Callable[[], None]:
         def run_test() -> None:
-            asyncio.run(asyncio.wait_for(run(test), 120))
+            asyncio.run(asyncio.wait_for(run(test), MAX_WAIT))
 
         return run_test
 
@@ -68,6 +64,10 @@ def alive(pid: int) -> bool:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.01)
+
+
+async def wait_until_started(jobs: WaitingJobs) -> None:
+    await asyncio.to_thread(jobs.wait_until_started)
 
 
 async def error_of(job: Awaitable[Response]) -> tuple[int, str]:
@@ -93,8 +93,9 @@ async def test_a_job_waits_until_a_worker_is_ready(pool: WorkerPool) -> None:
 @with_pool(num_workers=1)
 async def test_a_job_that_exceeds_its_time_is_killed(pool: WorkerPool) -> None:
     (before,) = pool.pids
-    assert await error_of(pool.submit(*LONG, timeout=0.2)) == (504, "TimeUp")
-    assert not alive(before)
+    with WaitingJobs() as jobs:
+        assert await error_of(pool.submit("mask", jobs.body, timeout=0.2)) == (504, "TimeUp")
+        assert not alive(before)
     assert (await pool.submit(*QUICK)).status == 200
     assert pool.pids != {before}
     assert len(pool.pids) == 1
@@ -102,16 +103,18 @@ async def test_a_job_that_exceeds_its_time_is_killed(pool: WorkerPool) -> None:
 
 @with_pool(num_workers=1, timeout=0.2)
 async def test_a_pool_has_a_timeout_for_all_jobs(pool: WorkerPool) -> None:
-    assert await error_of(pool.submit(*LONG)) == (504, "TimeUp")
+    with WaitingJobs() as jobs:
+        assert await error_of(pool.submit("mask", jobs.body)) == (504, "TimeUp")
 
 
-@with_pool(num_workers=1, timeout=60)
+@with_pool(num_workers=1)
 async def test_a_worker_that_dies_is_replaced(pool: WorkerPool) -> None:
     (before,) = pool.pids
-    job = asyncio.ensure_future(pool.submit(*LONG))
-    await asyncio.sleep(0.1)
-    os.kill(before, signal.SIGKILL)
-    assert await error_of(job) == (503, "WorkerDied")
+    with WaitingJobs() as jobs:
+        job = asyncio.ensure_future(pool.submit("mask", jobs.body))
+        await wait_until_started(jobs)
+        os.kill(before, signal.SIGKILL)
+        assert await error_of(job) == (503, "WorkerDied")
     assert (await pool.submit(*QUICK)).status == 200
     assert before not in pool.pids
 
@@ -119,31 +122,36 @@ async def test_a_worker_that_dies_is_replaced(pool: WorkerPool) -> None:
 @with_pool(num_workers=1)
 async def test_a_worker_that_dies_idle_fails_no_job(pool: WorkerPool) -> None:
     (before,) = pool.pids
-    os.kill(before, signal.SIGKILL)
-    await asyncio.sleep(0.1)
+    (process,) = (p for p in multiprocessing.active_children() if p.pid == before)
+    process.kill()
+    await asyncio.to_thread(process.join)
     assert (await pool.submit(*QUICK)).status == 200
     assert before not in pool.pids
 
 
-@with_pool(num_workers=1, max_waiting=2, timeout=60)
+@with_pool(num_workers=1, max_waiting=2)
 async def test_too_many_jobs_are_refused(pool: WorkerPool) -> None:
-    jobs = [asyncio.ensure_future(pool.submit(*LONG)) for _ in range(3)]
-    await asyncio.sleep(0)
-    assert pool.num_jobs == 3
-    assert await error_of(pool.submit(*QUICK)) == (503, "Busy")
-    for job in jobs:
-        job.cancel()
+    with WaitingJobs() as jobs:
+        tasks = [asyncio.ensure_future(pool.submit("mask", jobs.body)) for _ in range(3)]
+        await until(lambda: pool.num_jobs == 3)
+        assert await error_of(pool.submit(*QUICK)) == (503, "Busy")
+        for task in tasks:
+            task.cancel()
 
 
-@with_pool(num_workers=1, max_waiting=2, timeout=60)
+@with_pool(num_workers=1, max_waiting=2)
 async def test_a_cancelled_job_frees_its_worker(pool: WorkerPool) -> None:
     (pid,) = pool.pids
-    running, waiting = (asyncio.ensure_future(pool.submit(*SHORTER)) for _ in range(2))
-    await asyncio.sleep(0.1)
-    waiting.cancel()
-    await until(lambda: pool.num_jobs == 1)
-    running.cancel()
-    assert (await pool.submit(*QUICK)).status == 200  # after the cancelled one
+    with WaitingJobs() as jobs:
+        running, waiting = (asyncio.ensure_future(pool.submit("mask", jobs.body)) for _ in range(2))
+        await wait_until_started(jobs)
+        waiting.cancel()
+        await until(lambda: pool.num_jobs == 1)
+        running.cancel()
+        next_job = asyncio.ensure_future(pool.submit(*QUICK))
+        await until(lambda: running.cancelled() and pool.num_jobs == 2)
+        jobs.release()
+        assert (await next_job).status == 200  # after the cancelled one
     assert pool.pids == {pid}
     assert pool.num_jobs == 0
 
@@ -151,23 +159,26 @@ async def test_a_cancelled_job_frees_its_worker(pool: WorkerPool) -> None:
 @with_pool(num_workers=1)
 async def test_a_cancelled_job_that_exceeds_its_time_is_killed(pool: WorkerPool) -> None:
     (before,) = pool.pids
-    job = asyncio.ensure_future(pool.submit(*LONG, timeout=0.2))
-    await asyncio.sleep(0.05)
-    job.cancel()
-    await until(lambda: pool.num_jobs == 0)
-    assert not alive(before)
+    with WaitingJobs() as jobs:
+        job = asyncio.ensure_future(pool.submit("mask", jobs.body, timeout=0.2))
+        await until(lambda: pool.num_jobs == 1)
+        job.cancel()
+        await until(lambda: pool.num_jobs == 0)
+        assert not alive(before)
     assert (await pool.submit(*QUICK)).status == 200
 
 
 @with_pool(num_workers=2)
 async def test_slow_jobs_leave_a_worker_for_the_others(pool: WorkerPool) -> None:
-    slow = [asyncio.ensure_future(pool.submit(*SLOW)) for _ in range(3)]
-    await asyncio.sleep(0.05)
-    assert (await pool.submit(*QUICK)).status == 200
-    assert not any(job.done() for job in slow)
-    for job in slow[1:]:
-        job.cancel()
-    assert (await slow[0]).status == 200
+    with WaitingJobs() as jobs:
+        slow = [asyncio.ensure_future(pool.submit("cost", jobs.body, MAX_WAIT)) for _ in range(3)]
+        await wait_until_started(jobs)
+        assert (await pool.submit(*QUICK)).status == 200
+        assert not any(job.done() for job in slow)
+        for job in slow[1:]:
+            job.cancel()
+        jobs.release()
+        assert (await slow[0]).status == 200
 
 
 def test_slow_jobs_prefer_the_worker_with_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +195,7 @@ def test_slow_jobs_prefer_the_worker_with_frameworks(monkeypatch: pytest.MonkeyP
     @with_pool(num_workers=2)
     async def test(pool: WorkerPool) -> None:
         for job in (slow_job, QUICK, slow_job, slow_job, QUICK, QUICK, slow_job):
-            assert (await pool.submit(*job)).status == 200
+            assert (await pool.submit(*job, MAX_WAIT)).status == 200
         slow, quick = pids[:2]
         assert slow != quick
         assert pids == [slow, quick, slow, slow, quick, quick, slow]
@@ -194,15 +205,17 @@ def test_slow_jobs_prefer_the_worker_with_frameworks(monkeypatch: pytest.MonkeyP
     test()
 
 
-@with_pool(timeout=60)
+@with_pool()
 async def test_stopping_kills_all_workers_and_fails_all_jobs(pool: WorkerPool) -> None:
     pids = pool.pids
-    jobs = [asyncio.ensure_future(pool.submit(*LONG)) for _ in range(4)]
-    jobs += [asyncio.ensure_future(pool.submit(*SLOW)) for _ in range(2)]
-    await asyncio.sleep(0.05)
-    await pool.stop()
+    with WaitingJobs() as jobs:
+        names = ("mask", "mask", "mask", "mask", "cost", "cost")
+        tasks = [asyncio.ensure_future(pool.submit(name, jobs.body)) for name in names]
+        for _ in pids:
+            await wait_until_started(jobs)
+        await pool.stop()
     assert not any(alive(pid) for pid in pids)
-    for job in (*jobs, pool.submit(*QUICK)):
+    for job in (*tasks, pool.submit(*QUICK)):
         assert await error_of(job) == (503, "Busy")
     assert pool.num_jobs == 0
     await pool.stop()
@@ -225,18 +238,19 @@ async def test_workers_ignore_ctrl_c(pool: WorkerPool) -> None:
 
 
 @LINUX
-@with_pool(num_workers=1, max_memory=2**24, timeout=60)
+@with_pool(num_workers=1, max_memory=2**24)
 async def test_a_job_that_exceeds_its_memory_is_refused(pool: WorkerPool) -> None:
     assert (await pool.submit(*mask("causal()", 2**20))).status == 413
     assert (await pool.submit(*QUICK)).status == 200
 
 
 @LINUX
-@with_pool(num_workers=1, timeout=60)
+@with_pool(num_workers=1)
 async def test_the_peak_memory_of_a_worker_is_limited(pool: WorkerPool) -> None:
     (pid,) = pool.pids
     before = memory(pid, "VmRSS")
-    assert (await pool.submit("cost", mask("window(back=15) | keys([0])", 2**20)[1])).status == 413
+    _, large = mask("window(back=15) | keys([0])", 2**20)
+    assert (await pool.submit("cost", large, MAX_WAIT)).status == 413
     assert (await pool.submit(*mask("window(back=9) | keys([0, 5, 9])", 2**20))).status == 200
     assert pool.pids == {pid}
     assert memory(pid, "VmHWM") < before + MAX_MEMORY + 2**25  # and what cost imports

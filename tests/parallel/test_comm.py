@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -56,12 +55,10 @@ def test_survivors_name_the_rank_that_is_lost(
     pool = Pool(ranks, TIMEOUT, by_tcp)
     try:
         pool.run(context_parallel, ranks, Case(mw.causal(), 12))
-        began = time.monotonic()
         pool.start_each(attend_until_lost, [(Case(mw.causal(), 12), victim, int(number))] * ranks)
         survivors = [rank for rank in range(ranks) if rank != victim]
         for rank in survivors:
             assert wait([pool.pipes[rank]], 60)
-        assert time.monotonic() - began < 30
         pool.workers[victim].kill()  # a stopped process, too
         with pytest.raises(JobError) as error:
             pool.results(ranks)

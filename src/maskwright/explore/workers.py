@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.explore.error_responses import ADVICE, HTTPError, Response
+from maskwright.explore.handlers import dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from multiprocessing.connection import Connection
+
+    Handler = Callable[[str, bytes], Response]
 
 NUM_WORKERS: Final = 2
 MAX_WAITING: Final = 8
@@ -41,7 +44,15 @@ WARM_UP: Final = {
 
 
 class WorkerPool:
-    """Worker processes and the jobs that wait for one. Used from one event loop."""
+    """Worker processes and the jobs that wait for one. Used from one event loop.
+
+    Args:
+        num_workers: The number of worker processes.
+        max_waiting: The number of jobs that may wait for a worker.
+        timeout: Seconds for a job.
+        max_memory: Bytes that a job may allocate.
+        handler: The function of a module that workers call with the name and body of a request.
+    """
 
     def __init__(
         self,
@@ -49,9 +60,10 @@ class WorkerPool:
         max_waiting: int = MAX_WAITING,
         timeout: float = TIMEOUT,
         max_memory: int = MAX_MEMORY,
+        handler: Handler = dispatch,
     ) -> None:
         self._num_workers, self._max_jobs = num_workers, num_workers + max_waiting
-        self._timeout, self._max_memory = timeout, max_memory
+        self._timeout, self._max_memory, self._handler = timeout, max_memory, handler
         self._workers: set[Worker] = set()
         self._idle: list[Worker] = []
         self._slow_job = False  # whether one is running
@@ -193,7 +205,7 @@ class WorkerPool:
     async def _start_worker(self) -> None:
         loop = asyncio.get_running_loop()
         while not self._closed:
-            worker = Worker(self._max_memory)
+            worker = Worker(self._max_memory, self._handler)
             self._workers.add(worker)
             try:
                 await loop.run_in_executor(self._threads, worker.wait_ready)
@@ -214,11 +226,14 @@ def _stopped() -> HTTPError:
 class Worker:
     """A process and the pipe to it."""
 
-    def __init__(self, max_memory: int) -> None:
+    def __init__(self, max_memory: int, handler: Handler) -> None:
         context = multiprocessing.get_context("spawn")  # inherits no locks and no sockets
         self._pipe, other_end = context.Pipe()
         self._process = context.Process(
-            target=run_jobs, args=(other_end, max_memory), daemon=True, name="maskwright-worker"
+            target=run_jobs,
+            args=(other_end, max_memory, handler),
+            daemon=True,
+            name="maskwright-worker",
         )
         with _sigint_blocked():
             self._process.start()
@@ -283,13 +298,11 @@ def _sigint_blocked() -> Iterator[None]:
 # ── in the worker process ─────────────────────────────────────────────────────────────────────
 
 
-def run_jobs(pipe: Connection, max_memory: int) -> None:
+def run_jobs(pipe: Connection, max_memory: int, handler: Handler) -> None:
     """Runs jobs until the pipe is closed."""
-    from maskwright.explore.handlers import dispatch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server stops its workers
     for name in WARM_UP.keys() - SLOW_JOBS.keys():
-        dispatch(name, WARM_UP[name])
+        handler(name, WARM_UP[name])
     cold = set(SLOW_JOBS)
     baseline = limit_memory(max_memory)
     pipe.send_bytes(READY)
@@ -302,9 +315,9 @@ def run_jobs(pipe: Connection, max_memory: int) -> None:
         if name in cold:
             cold.discard(name)
             limit_memory(None)
-            dispatch(name, WARM_UP[name])
+            handler(name, WARM_UP[name])
             baseline = limit_memory(max_memory)
-        status, media_type, content = dispatch(name, body)
+        status, media_type, content = handler(name, body)
         retired = data_size() - baseline > max_memory // 2
         pipe.send_bytes(f"{status} {retired} {media_type}\n".encode() + content)
 
