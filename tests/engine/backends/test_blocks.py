@@ -84,3 +84,23 @@ def test_only_visible_keys_are_read() -> None:
         int((ranges.stops - ranges.starts).sum()) for ranges in blocks._key_ranges(bound, 128)
     ]
     assert max(widths) <= 128 + 7 + 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fused_kernel_without_gqa(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.9.1 PyTorch's fused kernel reads past the KV heads if q has more heads."""
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    calls = []
+
+    def without_gqa(q: Any, k: Any, v: Any, *args: Any, **options: Any) -> Any:
+        calls.append((q.shape[1], k.shape[1], v.shape[1]))
+        return fused(q, k, v, *args, **options)
+
+    monkeypatch.setattr(torch.ops.aten, fused.__name__.split(".")[-1], without_gqa)
+    monkeypatch.setattr(blocks, "FUSED_GQA", False)
+    given = tensors(1, 4, kv_heads=2, dtype=dtype).learning()
+    found = run(given, mw.causal(), impl="blocks")
+    assert calls
+    assert set(calls) == {(4, 4, 4)}
+    doubles = type(given)(*(x.double() for x in given)).learning()
+    assert_exact(found, run(doubles, mw.causal(), impl="reference"), given)

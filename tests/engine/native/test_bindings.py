@@ -288,6 +288,52 @@ print(np.allclose(out, 1.0), len(seen))
     assert run_python(code, OMP_NUM_THREADS="1").stdout.split() == ["True", "1"]
 
 
+# The handler runs in a call of the kernel, which checks for signals every 0.1 s: a call takes longer.
+HANDLER_THAT_ATTENDS = """
+import itertools, os, signal, sys, threading, torch, maskwright as mw
+threads, backward = int(sys.argv[1]), sys.argv[2] == "backward"
+torch.set_num_threads(threads)
+nested, busy = [], False
+
+@torch.enable_grad()  # which a backward pass disables
+def attend(length):
+    q = torch.linspace(-1, 1, length * 64).reshape(1, 1, length, 64).requires_grad_(backward)
+    out = mw.attention(q, q, q, mw.causal())
+    return torch.autograd.grad(out.square().sum(), q)[0] if backward else out
+
+def handler(*_):
+    global busy
+    if not busy:
+        busy = True
+        nested.append(attend(300))
+        busy = False
+
+small, large = attend(300), attend(6000)
+signal.signal(signal.SIGUSR1, handler)
+done = threading.Event()
+
+def send():
+    while not done.wait(0.02):
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+sender = threading.Thread(target=send, daemon=True)
+sender.start()
+while len(nested) < 3:
+    assert torch.equal(attend(6000), large)
+done.set()
+sender.join()
+assert all(torch.equal(x, small) for x in nested)
+print("equal")
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_signal_handler_may_call_attention(name: str, threads: str) -> None:
+    done = run_python(HANDLER_THAT_ATTENDS, threads, name)
+    assert done.stdout.strip() == "equal", (done.returncode, done.stderr)
+
+
 FORK = """
 import os, torch, maskwright as mw
 from maskwright.engine.backends import native

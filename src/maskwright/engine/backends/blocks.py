@@ -34,6 +34,9 @@ BLOCK_Q: Final = 128  # query rows per block
 MAX_SCORES: Final = 2**26  # scores of one block, over all batch rows and heads
 MAX_STRETCHES: Final = 64  # runs of keys that a block gathers
 
+# PyTorch's fused CPU kernel reads past the KV heads of grouped-query attention before this version.
+FUSED_GQA: Final = torch.__version__ >= (2, 9, 1)
+
 Gradients = tuple[torch.Tensor, ...]
 
 
@@ -254,9 +257,9 @@ def _fused_forward(block: Block, params: AttentionParams) -> tuple[torch.Tensor,
 
 
 def _fused_kernel(block: Block, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    operands = (block.q, block.k, block.v)
+    k, v = (block.k, block.v) if FUSED_GQA else _by_query_head(block)
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
-        *operands, 0.0, False, attn_mask=block.additive_mask, scale=scale
+        *(block.q, k, v), 0.0, False, attn_mask=block.additive_mask, scale=scale
     )
 
 

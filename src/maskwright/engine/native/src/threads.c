@@ -70,6 +70,9 @@ int cancelled(void) {
 
 static void work_loop(void *data) {
     Job *job = data;
+    /* A signal handler of Python, which `cancelled` runs, may call the kernel within a job. */
+    Job *outer_job = current_job;
+    const int outer_is_caller = is_caller;
     current_job = job;
     is_caller = pthread_equal(pthread_self(), job->caller);
     char *scratch = job->scratch;
@@ -80,7 +83,8 @@ static void work_loop(void *data) {
         if (item >= job->items || cancelled()) break;
         job->work(job->context, item, scratch);
     }
-    current_job = NULL;
+    current_job = outer_job;
+    is_caller = outer_is_caller;
 }
 
 static void *thread_main(void *data) {
