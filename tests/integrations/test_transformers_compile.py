@@ -76,6 +76,7 @@ def test_prefill_is_one_graph_for_any_padding_and_length(tiny: Tiny) -> None:
     assert counts == [1, 1, 2, 2, 2]  # again once, when lengths become dynamic
     assert set(operators(counter.graphs[-1])) == {
         "maskwright.bind_mask.default",
+        "maskwright.pack_mask.default",
         "maskwright.attend.default",
     }
 

@@ -25,20 +25,34 @@ from __future__ import annotations
 import inspect
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import torch
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from maskwright.core.atoms import causal, dense
+from maskwright.core.atoms import causal, dense, everything
 from maskwright.engine.api import attention
 from maskwright.engine.params import AttentionOptions
 from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import MissingError, Unsupported
 from maskwright.integrations.transformers_bias import PositionBias, read_position_bias
-from maskwright.integrations.transformers_graph import BOUND, HANDLE, attend_handle
+from maskwright.integrations.transformers_graph import (
+    BOUND,
+    HANDLE,
+    attend_handle,
+    bind_mask,
+    pack_in_graph,
+)
 from maskwright.integrations.transformers_masks import is_compiled, mask_for_layers
+from maskwright.integrations.transformers_packing import (
+    ORIGIN,
+    Origin,
+    Packing,
+    pack_bound,
+    pack_dense,
+    read_packing,
+)
 from maskwright.integrations.transformers_tensor import MaskTensor
 
 if TYPE_CHECKING:
@@ -199,6 +213,11 @@ def attention_forward(
         layer, mask_input = _without_mask(layer, bool(flag))
     else:
         mask_input = _read_mask(attention_mask, layer)
+    packing = read_packing(kwargs, query.shape[0], query.shape[2])
+    origin = Origin(None, 0) if attention_mask is None else getattr(attention_mask, ORIGIN, None)
+    # A mask of the caller is complete: position ids do not change it, as those of a tree of tokens.
+    if packing is not None and (packing.positions is None or origin is not None):
+        mask_input = _pack(mask_input, packing, layer, origin or Origin(None, 0))
     return _run(layer, mask_input).transpose(1, 2).contiguous(), None
 
 
@@ -322,6 +341,23 @@ def _read_cells(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | No
             return None
     cells = visible.expand(*visible.shape[:2], q_len, kv_len).cpu().numpy()
     return dense(cells).on(q_len, kv_len)
+
+
+def _pack(mask_input: MaskInput, packing: Packing, layer: LayerInputs, origin: Origin) -> MaskInput:
+    """The mask of a layer within the documents of its packing."""
+    batch, _, q_len, _ = layer.query.shape
+    kv_len = layer.key.shape[2]
+    if mask_input.tensor is not None or (_is_traced() and not is_compiled(layer.query)):
+        tensor = pack_dense(mask_input.tensor, packing, layer.query, kv_len, origin)
+        return MaskInput(tensor=tensor)
+    if is_compiled(layer.query):
+        handle = mask_input.handle
+        if handle is None:
+            formula = "('true',)" if mask_input.mask is None else "('le', 'k', 'q')"
+            handle = bind_mask([layer.query], None, formula, [1, q_len, kv_len, 0, 0])
+        return MaskInput(handle=pack_in_graph(handle, packing, batch, origin.padding))
+    mask = everything().on(q_len, kv_len, q_start=0) if mask_input.mask is None else mask_input.mask
+    return MaskInput(mask=pack_bound(cast("BoundMask", mask), packing, batch, origin.padding))
 
 
 # ── implementations ───────────────────────────────────────────────────────────────────────────

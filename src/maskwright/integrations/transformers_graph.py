@@ -9,14 +9,16 @@ changes its mask reads it, and its layers use SDPA.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
+from maskwright.core import mask_registry
 from maskwright.engine.autograd import mask_handle, record
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_functions import View, read_formula_mask
 from maskwright.integrations.transformers_indices import parse_formula, read_formula
+from maskwright.integrations.transformers_packing import Packing, pack_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +57,50 @@ def bind_mask(
 @bind_mask.register_fake
 def _(*_: Any) -> torch.Tensor:
     return torch.empty((), dtype=torch.int64)
+
+
+@torch.library.custom_op(
+    "maskwright::pack_mask",
+    mutates_args=(),
+    schema=(
+        "(Tensor handle, Tensor? positions, Tensor[] cu_seq_lens, Tensor? padding, SymInt[] sizes)"
+        " -> Tensor"
+    ),
+)
+def pack_mask(
+    handle: torch.Tensor,
+    positions: torch.Tensor | None,
+    cu_seq_lens: list[torch.Tensor],
+    padding: torch.Tensor | None,
+    sizes: list[int],
+) -> torch.Tensor:
+    """The handle of a mask within the documents of a `Packing`.
+
+    Args:
+        handle: Of a bound mask.
+        positions: Its position ids, or None.
+        cu_seq_lens: Its cumulative lengths, or an empty list.
+        padding: (batch, queries), True for real tokens; None if all are.
+        sizes: Batch size, and the maximum lengths.
+    """
+    bound = cast("BoundMask", mask_registry.lookup(int(handle)))
+    batch, *max_lengths = sizes
+    lens = (cu_seq_lens[0], cu_seq_lens[1]) if cu_seq_lens else None
+    packing = Packing(positions, lens, tuple(max_lengths))
+    return mask_handle(pack_bound(bound, packing, batch, padding))
+
+
+@pack_mask.register_fake
+def _(*_: Any) -> torch.Tensor:
+    return torch.empty((), dtype=torch.int64)
+
+
+def pack_in_graph(
+    handle: torch.Tensor, packing: Packing, batch: int, padding: torch.Tensor | None
+) -> torch.Tensor:
+    """The handle of the mask of a layer, within the documents of its packing."""
+    lens = [] if packing.cu_seq_lens is None else list(packing.cu_seq_lens)
+    return pack_mask(handle, packing.positions, lens, padding, [batch, *packing.max_lengths])
 
 
 def bind_in_graph(

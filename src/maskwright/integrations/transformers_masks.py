@@ -13,6 +13,7 @@ import torch
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_functions import View, read_function
 from maskwright.integrations.transformers_graph import bind_in_graph, with_handle
+from maskwright.integrations.transformers_packing import ORIGIN, mask_origin
 from maskwright.integrations.transformers_tensor import MaskTensor, uses_attention_interface
 
 if TYPE_CHECKING:
@@ -44,14 +45,45 @@ def mask_for_layers(
     """
     from transformers import masking_utils
 
-    function = masking_utils.causal_mask_function if mask_function is None else mask_function
+    mask = _make_mask(
+        batch_size,
+        q_length,
+        kv_length,
+        q_offset,
+        kv_offset,
+        masking_utils.causal_mask_function if mask_function is None else mask_function,
+        attention_mask,
+        use_vmap,
+        device,
+        hints,
+    )
+    if q_length != 1:  # a single query is never packed
+        setattr(mask, ORIGIN, mask_origin(attention_mask, q_length, q_offset, kv_offset))
+    return mask
+
+
+def _make_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any,
+    kv_offset: int,
+    function: Callable[..., Any],
+    attention_mask: torch.Tensor | None,
+    use_vmap: bool,
+    device: torch.device | str,
+    hints: Mapping[str, Any],
+) -> torch.Tensor:
+    """A `MaskTensor`, or a bool tensor for traced code and for steps that may be compiled."""
+    from transformers import masking_utils
+
     if _needs_tensor(q_length, q_offset, device):
         if not uses_attention_interface(type(hints.get("config")).__module__):
             raise Unsupported(
                 "This model does not use the attention interface of transformers. "
                 'Load it with attn_implementation="eager".'
             )
-        dense = masking_utils.sdpa_mask(
+        dense: torch.Tensor = masking_utils.sdpa_mask(
             batch_size=batch_size,
             q_length=q_length,
             kv_length=kv_length,

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from maskwright.errors import Unsupported
+from maskwright.integrations.transformers_packing import ORIGIN
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -82,10 +83,10 @@ is a bool mask, True for visible keys. Load it with attn_implementation="eager".
         """Computes an operation on masks, or refuses it."""
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
+        masks = [arg for arg in args if isinstance(arg, MaskTensor)]
         kept = _bound_result(name, args, kwargs)
         if kept is not None:
-            return kept
-        masks = [arg for arg in args if isinstance(arg, MaskTensor)]
+            return _with_origin(kept, masks)
         stays = _returns_mask(name, args, kwargs)
         if not stays and not _fills_masked_cells(name, args):
             raise Unsupported(
@@ -97,12 +98,20 @@ is a bool mask, True for visible keys. Load it with attn_implementation="eager".
         if not stays:
             return result
         inverted = all(mask.inverted for mask in masks) != (name in INVERT_OPS)
-        return MaskTensor(result, inverted=inverted)
+        return _with_origin(MaskTensor(result, inverted=inverted), masks)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         if isinstance(self.content, torch.Tensor):
             return f"MaskTensor({self.content!r})"
         return f"MaskTensor({self.content!r}, batch={self.shape[0]})"
+
+
+def _with_origin(result: MaskTensor, masks: list[MaskTensor]) -> MaskTensor:
+    """The result of an operation on masks, which is still a mask of the model."""
+    for mask in masks:
+        if hasattr(mask, ORIGIN):
+            setattr(result, ORIGIN, getattr(mask, ORIGIN))
+    return result
 
 
 @torch.compiler.assume_constant_result
