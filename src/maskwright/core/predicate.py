@@ -1,8 +1,9 @@
 """Calls of predicates of `where`, with numpy arrays or, as FlexAttention does, with tensors.
 
 A predicate that uses tensors is called by PyTorch's `create_mask`: its operators may mean something
-else for a tensor and an array (`&` of both returns uint8). One that runs with both must return the
-same mask. PyTorch is not imported: a predicate that uses tensors has imported it.
+else for a tensor and an array (`&` of both returns uint8). Only one that fails with tensors, as it
+converts the arrays itself, is called with arrays. One that runs with both must return the same
+mask. PyTorch is not imported: a predicate that uses tensors has imported it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Frameworks(NamedTuple):
 
     arrays: bool
     tensors: bool
-    device: Any = "cpu"
+    device: Any = None
 
 
 def frameworks(fn: Predicate, positions: Positions, text: str) -> Frameworks:
@@ -63,7 +64,7 @@ def frameworks(fn: Predicate, positions: Positions, text: str) -> Frameworks:
             and with tensors but returns different masks.
     """
     torch = sys.modules.get("torch")
-    array_call: Any = _recorder(torch)(stop=True) if torch else nullcontext()
+    array_call: Any = _recorder(torch)() if torch else nullcontext()
     cells, error = None, None
     try:
         with array_call:
@@ -72,8 +73,14 @@ def frameworks(fn: Predicate, positions: Positions, text: str) -> Frameworks:
         error = problem
     if torch is not None:
         if array_call.calls:
+            try:
+                call_with_tensors(fn, positions, text, array_call.device)
+            except ArgumentError:
+                if cells is None or array_call.mixes:
+                    raise
+                return Frameworks(arrays=True, tensors=False)  # converts arrays to tensors itself
             return Frameworks(arrays=False, tensors=True, device=array_call.device)
-        tensor_call = _recorder(torch)(stop=False)
+        tensor_call = _recorder(torch)()
         try:
             with tensor_call:
                 other = _check(_vmap(torch, fn, positions), positions, text)
@@ -123,7 +130,9 @@ def call_with_tensors(fn: Predicate, positions: Positions, text: str, device: An
     start, first = int(positions.queries[0]), int(positions.keys[0])  # create_mask counts from 0
     try:
         cells = flex.create_mask(
-            lambda b, h, q, k: fn(b, h, q + start, k + first), *positions.shape, device=device
+            lambda b, h, q, k: fn(b, h, q + start, k + first),
+            *positions.shape,
+            device=device or "cpu",
         )
     except MaskError:
         raise
@@ -183,24 +192,30 @@ def _compare(arrays: BoolArray, tensors: BoolArray, text: str) -> None:
 @cache
 def _recorder(torch: Any) -> Any:
     """The class of contexts that record the functions of PyTorch that a predicate calls."""
+    conversions = (torch.as_tensor, torch.asarray, torch.from_numpy, torch.tensor)
 
     class Recorder(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        def __init__(self, *, stop: bool) -> None:
+        def __init__(self) -> None:
             super().__init__()
-            self.stop = stop  # at the first call: what it does with arrays is of no use
             self.calls = False
+            self.mixes = False  # passes arrays to functions of tensors
             self.floats = False
-            self.device: Any = "cpu"
+            self.device: Any = None  # of the first tensor
 
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             self.calls = True
-            if self.stop:
-                self.device = next((x.device for x in args if isinstance(x, torch.Tensor)), "cpu")
-                raise TypeError("the predicate uses tensors")
+            leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+            tensors = (x for x in leaves if isinstance(x, torch.Tensor))
+            self.device = self.device or next((x.device for x in tensors), None)
+            if func not in conversions and any(
+                isinstance(x, (np.ndarray, np.generic)) for x in leaves
+            ):
+                self.mixes = True
+                raise TypeError("a function of tensors was called with an array")
             result = func(*args, **(kwargs or {}))
-            self.floats |= getattr(result, "is_floating_point", bool)()
+            self.floats |= isinstance(result, torch.Tensor) and result.is_floating_point()
             return result
 
     return Recorder

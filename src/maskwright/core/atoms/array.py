@@ -263,9 +263,9 @@ def where(fn: Callable[[Any, Any, Any, Any], Any]) -> Mask:
     """The mask of a predicate: a query attends to the keys for which `fn(b, h, q, k)` is True.
 
     A FlexAttention `mask_mod` gives the mask of PyTorch's `create_mask`: if it uses tensors, it is
-    called by that function, with tensors, and otherwise with numpy arrays. The batch size and number of heads are not known from the
-    predicate: pass both to `.on()` if it uses them. The mask is evaluated in blocks, and has no
-    text or JSON form.
+    called by that function, with tensors, and otherwise with numpy arrays. The batch size and
+    number of heads are not known from the predicate: pass both to `.on()` if it uses them. The mask
+    is evaluated in blocks, and has no text or JSON form.
 
     Args:
         fn: A function of broadcastable integer arrays of batch rows, heads, query positions and
