@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from maskwright.core.atoms import causal, chunks, documents, everything, padding, where, window
+from maskwright.core.atoms import causal, chunks, documents, everything, padding, window
 from maskwright.core.atoms.array import Where
 from maskwright.core.evaluate import MAX_CELLS
 from maskwright.core.expr import find
@@ -101,7 +101,7 @@ def _snapshot(bound: BoundMask) -> BoundMask:
         return cells
 
     frame = bound.frame
-    same = where(recorded).on(frame.q_len, frame.kv_len, frame.batch, 1, frame.q_start)
+    same = Where(recorded, arrays=True).on(frame.q_len, frame.kv_len, frame.batch, 1, frame.q_start)
     same.cached("spans", lambda: spans)
     return same
 
@@ -187,7 +187,7 @@ def _evaluate(function: Callable[..., Any], view: View) -> Mask:
         return cells.cpu().numpy()
 
     evaluate.__name__ = getattr(function, "__qualname__", type(function).__name__)
-    return where(evaluate)
+    return Where(evaluate, arrays=True)
 
 
 def _read_everything(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from maskwright.core.atoms import where
+from maskwright.core.atoms.array import Where
 from maskwright.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def evaluated(formula: Formula, tensors: Sequence[Any], batch: int, shift: int) 
         return np.broadcast_to(cells, (batch, 1, q.size, k.size))
 
     evaluate.__name__ = "mask_function"
-    return where(evaluate)
+    return Where(evaluate, arrays=True)
 
 
 def _value(formula: Formula, indices: dict[str, IntArray], arrays: Sequence[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,16 +15,16 @@ from maskwright.core.cache import mask_property
 from maskwright.core.evaluate import MAX_CELLS, View
 from maskwright.core.expr import Atom, Mask, Operator, Sizes
 from maskwright.core.frame import BroadcastDims, Frame
+from maskwright.core.predicate import Positions, call, call_with_arrays, frameworks
 from maskwright.core.spans import Spans
 from maskwright.core.validate import (
     FrozenArray,
     describe_type,
     parse_int,
-    read_array,
     read_bools,
     read_ints,
 )
-from maskwright.errors import ArgumentError, FrameError, MaskError, SizeError
+from maskwright.errors import ArgumentError, FrameError, SizeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -169,6 +170,7 @@ class Where(Atom):
     serializable = False
     _dims_known = False
     fn: Callable[[Any, Any, Any, Any], Any]
+    arrays: bool = False  # called with arrays only, whatever it uses
 
     def _spans(self, view: View) -> Spans:
         if not view.frame.q_len or not view.frame.kv_len:
@@ -179,9 +181,13 @@ class Where(Atom):
         parts = [view._replace(row=row, row_stop=min(row + rows, view.row_stop)) for row in stops]
         return Spans.stack([part.cells(self._evaluate(part)) for part in parts], axis=2)
 
+    @mask_property
+    def _exchanged(self) -> Where:
+        """The mask of the predicate with queries and keys exchanged."""
+        return Where(lambda b, h, q, k: self.fn(b, h, k, q), self.arrays)
+
     def _spans_transposed(self, view: View) -> Spans:
-        other = Where(lambda b, h, q, k: self.fn(b, h, k, q))
-        return other._spans(view)
+        return self._exchanged._spans(view)
 
     def _width_transposed(self, keys: int) -> int:
         return self._width(keys)
@@ -200,45 +206,18 @@ class Where(Atom):
                 f"{view.frame.batch * view.frame.heads} planes, at most {MAX_PLANES}. "
                 "Bind a smaller batch."
             )
-        b = np.arange(view.frame.batch).reshape(-1, 1, 1, 1)
-        h = np.arange(view.frame.heads).reshape(1, -1, 1, 1)
-        q, k = view.queries.reshape(1, 1, -1, 1), view.keys.reshape(1, 1, 1, -1)
-        try:
-            answer = read_array(self.fn(b, h, q, k), self._text())
-        except MaskError:
-            raise
-        except Exception as error:
-            answer = self._call_with_tensors((b, h, q, k), error)
-        if answer.dtype != np.bool_:
-            raise ArgumentError(
-                f"{self._text()}: the predicate returned dtype {answer.dtype}. Return booleans."
-            )
-        whole = np.broadcast_shapes(b.shape, h.shape, q.shape, k.shape)
-        shape = (1,) * (4 - answer.ndim) + answer.shape
-        if (
-            any(size not in (1, full) for size, full in zip(shape, whole, strict=False))
-            or len(shape) != 4
-        ):
-            raise ArgumentError(
-                f"{self._text()}: the predicate returned shape {answer.shape} for cells {whole}. "
-                "Return an array that broadcasts to them."
-            )
-        return np.broadcast_to(answer.reshape(shape), (*shape[:2], *whole[2:]))
-
-    def _call_with_tensors(self, index: Sequence[Any], error: Exception) -> Any:
-        """Calls the predicate with tensors, for a FlexAttention mask_mod that captures tensors."""
-        import sys
-
-        torch = sys.modules.get("torch")  # a predicate that uses tensors has imported it
-        if torch is not None:
-            try:
-                return read_array(self.fn(*(torch.from_numpy(i) for i in index)), self._text())
-            except Exception:
-                pass
-        raise ArgumentError(
-            f"{self._text()}: the predicate failed with {type(error).__name__}: {error}. "
-            "It must take four broadcastable arrays b, h, q, k and return booleans."
-        ) from error
+        if not view.rows or view.key == view.key_stop:
+            planes = self._planes(view.frame)
+            return np.zeros((*planes, view.rows, view.key_stop - view.key), np.bool_)
+        frame, text = view.frame, self._text()
+        positions = Positions(frame.batch, frame.heads, view.queries, view.keys)
+        if self.arrays:
+            return call_with_arrays(self.fn, positions, text)
+        few = Positions(min(frame.batch, 2), min(frame.heads, 3), view.queries[:4], view.keys[:5])
+        key = ("frameworks", "torch" in sys.modules, *(size > 1 for size in few.shape))
+        return call(
+            self.fn, positions, text, self._cached(key, lambda: frameworks(self.fn, few, text))
+        )
 
     def _width(self, keys: int) -> int:
         return keys // 2 + 1
@@ -299,19 +278,22 @@ def blocks(map: Any, size: int | tuple[int, int], *, shape: Sequence[int] | None
 def where(fn: Callable[[Any, Any, Any, Any], Any]) -> Mask:
     """The mask of a predicate: a query attends to the keys for which `fn(b, h, q, k)` is True.
 
-    A FlexAttention `mask_mod` works. The batch size and number of heads are not known from the
-    predicate: pass both to `.on()` if it uses them. The mask is evaluated in blocks, and has no
-    text or JSON form.
+    A FlexAttention `mask_mod` gives the mask of PyTorch's `create_mask`: if it uses tensors, it is
+    called by that function, with tensors, and otherwise with numpy arrays. The batch size and
+    number of heads are not known from the predicate: pass both to `.on()` if it uses them. The mask
+    is evaluated in blocks, and has no text or JSON form.
 
     Args:
         fn: A function of broadcastable integer arrays of batch rows, heads, query positions and
-            key positions, which returns booleans.
+            key positions, or of such tensors, which returns booleans.
 
     Returns:
         The mask.
 
     Raises:
-        ArgumentError: If `fn` is not callable.
+        ArgumentError: If `fn` is not callable. When the mask is evaluated: if `fn` fails, mixes
+            tensors and arrays, returns anything but booleans, or returns different masks for
+            arrays and for tensors.
 
     >>> import maskwright as mw
     >>> mw.where(lambda b, h, q, k: (q + k) % 3 != 0).on(3).dense().astype(int).tolist()
