@@ -24,7 +24,8 @@ PATHS = ("paths", "paths_kernel")
 # In the order of a whole run: the headline first.
 MEASURED = (
     *("attention", "prefill", "training", *PATHS, "bias", "variants"),
-    *("paths_models", "bias_models", "core", "targets", "explore", "audit", "extrapolation"),
+    *("paths_models", "bias_models", "core", "targets", "explore", "audit"),
+    *("ranks", "extrapolation"),
 )
 COMPARED = ("compare", "compare_core")
 ON_REQUEST = (*COMPARED, "gpu")  # run only where they are named

@@ -1,17 +1,18 @@
-"""Balance and communication of masks over ranks: python -m benchmarks.ranks [MASK ...]."""
+"""Balance and communication of masks over ranks, as planned: the tables of docs/parallel.md."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import maskwright as mw
 from benchmarks.core import document_lengths
+from benchmarks.figures import clock
+from benchmarks.measure import save, table
 from maskwright.parallel.layout import STRATEGIES, balance
 
 if TYPE_CHECKING:
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
 RANKS = (8, 64, 256)
 SHOWN = ["causal", "window", "documents", "prefix-lm", "longformer", "bigbird"]
+TOKENS = (2**16, 2**20)
+FEW_RANKS, FEW_TOKENS = 4, (4_096, 16_384, 65_536)
+LABELS = {
+    "window": "sliding window of 256 keys",
+    "documents": "documents of 512 tokens on average",
+    "causal": "causal",
+}
+LARGE = 2**22, 1_024  # tokens, ranks
 DRAFTS = 256
 BLOCK = 64
 
@@ -73,24 +82,65 @@ MASKS: dict[str, Callable[[int], mw.Mask]] = {
 }
 
 
-def main(names: list[str], sizes: tuple[int, ...]) -> None:
-    """Print the table of docs/parallel.md, and the planning times to stderr."""
-    print(f'| mask | tokens | ranks | {" | ".join(STRATEGIES)} | `"auto"` |')
-    print("|---|---|---|" + "---|" * (len(STRATEGIES) + 1))
-    for name, tokens in itertools.product(names, sizes):
-        bound = MASKS[name](tokens).on(tokens)
-        for ranks in RANKS:
-            began = time.perf_counter()
-            chosen = balance(bound, ranks).strategy
-            took = time.perf_counter() - began
-            layouts = [balance(bound, ranks, strategy=strategy) for strategy in STRATEGIES]
-            cells = [
-                f"{one.cost_imbalance:.2f}, {one.row_imbalance:.2f}, {one.comm_fraction:.2%}"
-                for one in layouts
-            ]
-            print(f"| {name} | {tokens:,} | {ranks} | {' | '.join(cells)} | {chosen} |", flush=True)
-            print(f"{name}, {tokens:,} tokens, {ranks} ranks: {took:.2f} s", file=sys.stderr)
+def layouts(name: str, tokens: int, num_ranks: int) -> dict[str, object]:
+    """The largest cost and rows relative to the mean, and the traffic, of each strategy."""
+    bound = MASKS[name](tokens).on(tokens)
+    start = time.perf_counter()
+    chosen = balance(bound, num_ranks)
+    seconds = time.perf_counter() - start
+    strategies = {
+        strategy: [layout.cost_imbalance, layout.row_imbalance, layout.comm_fraction]
+        for strategy in STRATEGIES
+        for layout in [balance(bound, num_ranks, strategy=strategy)]
+    }
+    return {
+        "mask": name,
+        "tokens": tokens,
+        "ranks": num_ranks,
+        "strategies": strategies,
+        "auto": chosen.strategy,
+        "comm_fraction": chosen.comm_fraction,
+        "seconds": seconds,
+    }
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:] or SHOWN, (2**16, 2**20))
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    """The tables of docs/parallel.md: balance, traffic of few ranks, and the time of a large plan."""
+    balance_rows = [
+        [
+            cell["mask"],
+            f"{cell['tokens']:,}",
+            str(cell["ranks"]),
+            *(
+                f"{cost:.2f}, {rows:.2f}, {comm:.2%}"
+                for cost, rows, comm in cell["strategies"].values()
+            ),
+            cell["auto"],
+        ]
+        for cell in found["cells"]
+    ]
+    few = {(cell["mask"], cell["tokens"]): cell["comm_fraction"] for cell in found["few"]}
+    lengths = list(dict.fromkeys(tokens for _, tokens in few))
+    masks = list(dict.fromkeys(mask for mask, _ in few))
+    traffic_rows = [[LABELS[m], *(f"{few[m, tokens]:.1%}" for tokens in lengths)] for m in masks]
+    large = found["large"]
+    return {
+        "balance": table(["mask", "tokens", "ranks", *STRATEGIES, '`"auto"`'], balance_rows),
+        "traffic": table(["mask", *(f"{tokens:,} tokens" for tokens in lengths)], traffic_rows),
+        "large": (
+            f"Only intervals are read, never cells: the layout of {large['tokens']:,} tokens of a causal "
+            f"mask over {large['ranks']:,} ranks took {clock(large['seconds'])}."
+        ),
+    }
+
+
+def run() -> None:
+    """Compute all layouts, print the tables, keep the JSON."""
+    sizes = itertools.product(SHOWN, TOKENS, RANKS)
+    found = {
+        "cells": [layouts(*size) for size in sizes],
+        "few": [layouts(name, tokens, FEW_RANKS) for name in LABELS for tokens in FEW_TOKENS],
+        "large": layouts("causal", *LARGE),
+    }
+    print("\n\n".join(tables(found).values()))
+    print(f"\nwritten to {save('ranks', found)}")

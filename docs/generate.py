@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import chart, figures, gpu, measure, report
+from benchmarks import chart, figures, gpu, measure, ranks, report
 from benchmarks.figures import MissingResultError
 from benchmarks.staleness import NoHistoryError, stale_results
 from docs import commands, lint_codes, packages, probes, tables
@@ -32,6 +32,10 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "audit.md": {"cost": tables.audit_cost},
     "attention.md": {"without-kernel": tables.without_kernel},
     "apps.md": {"training": tables.training},
+    "parallel.md": {
+        part: lambda part=part: ranks.tables(figures.load("ranks"))[part]
+        for part in ("balance", "traffic", "large")
+    },
     "gpu.md": {"compiled": gpu.compiled, "roofline": gpu.roofline},
     "lessons/12-changing-scores.md": {"extrapolation": tables.extrapolation_en},
     "lessons/zh/12-changing-scores.md": {"extrapolation": tables.extrapolation_zh},

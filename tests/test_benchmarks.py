@@ -30,6 +30,7 @@ from benchmarks import (  # noqa: E402
     peak,
     peers,
     prefill,
+    ranks,
     report,
     training,
     variants,
@@ -595,3 +596,18 @@ def test_decode_steps_of_generate_are_measured() -> None:
     assert sum("decode step" in row[0] for row in figures.models_rows(found)) == 2
     text = report.page(a_result(cell()), paths_models=found)
     assert "generate, Llama: one decode step" in text
+
+
+def test_layouts_of_ranks_are_tabulated(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ranks, "TOKENS", (4_096,))
+    monkeypatch.setattr(ranks, "FEW_TOKENS", (4_096,))
+    monkeypatch.setattr(ranks, "LARGE", (8_192, 4))
+    monkeypatch.setattr(ranks, "RANKS", (4,))
+    ranks.run()
+    printed = capsys.readouterr().out
+    found = json.loads((results / "ranks.json").read_text())
+    assert len(found["cells"]) == len(ranks.SHOWN)
+    for text in ranks.tables(found).values():
+        assert text in printed

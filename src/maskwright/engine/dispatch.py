@@ -126,7 +126,7 @@ def warn_without_kernel() -> None:
         return
     _warned = True
     warnings.warn(
-        "maskwright computes attention without its C kernel, which is about two to three times faster: "
+        "maskwright computes attention without its C kernel, which is faster: "
         f"{kernel.reason}. Install GCC 12 or Clang 12 or newer and run: "
         "pip install --force-reinstall --no-deps --no-cache-dir maskwright. `maskwright doctor` has "
         "the details; MASKWRIGHT_ISA=none disables the kernel and this warning.",
