@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from benchmarks import report
 from benchmarks.figures import FORWARD, LABELS, OURS, clock, peer, ratio, times
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def chart(result: Result) -> str:
             f'<text x="16" y="28" font-size="15" class="text">{escape(title)}</text>',
             _legend(),
             *(line for n, cell in enumerate(cells) for line in _row(cell, TOP + n * ROW)),
-            f'<text x="16" y="{height - 14}" class="faint">{escape(_told(result))}</text>',
+            f'<text x="16" y="{height - 14}" font-size="11" class="faint">{escape(_told(result))}</text>',
             "</svg>",
             "",
         ]
@@ -86,6 +87,6 @@ def _row(cell: Cell, y: int) -> list[str]:
 def _told(result: Result) -> str:
     machine = result["machine"]
     return (
-        f"8 heads of 64, {machine['cpu']}, {result['threads']} threads, PyTorch {machine['torch']}; "
-        f"{result['command']}"
+        f"8 heads of 64, {result['threads']} threads of {machine['cpu']}, {report.kernel(machine)}, "
+        f"PyTorch {machine['torch']}; {report.when(result.get('measured', {}))}"
     )
