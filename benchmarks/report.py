@@ -163,7 +163,7 @@ at 16,384 tokens), and q, k and v have the memory layout of a fused projection. 
   size that suits the mask. It has no backward pass on the CPU;
 - `textbook`: scores, `masked_fill`, softmax, up to {MAX_SCORES / 1e9:.1f} GB of scores;
 - `… in float32` (bfloat16 only): q, k and v are cast to float32 and the output is cast back. SDPA in
-  bfloat16 itself is slower and is not measured with a backward pass from 4,096 tokens.
+  bfloat16 itself takes minutes with a backward pass from 4,096 tokens on, and is not measured there.
 
 maskwright is called as `mw.attention(q, k, v, mask)` with a mask that was used once before, as in every
 layer of a model but the first. **Ratio** is the time of the fastest baseline over that of maskwright:
