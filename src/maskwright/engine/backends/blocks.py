@@ -21,7 +21,12 @@ from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans
 from maskwright.engine.dropout import dropout_keep
 from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor, sink_row_gradient
-from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
+from maskwright.engine.softmax import (
+    masked_matmul,
+    masked_scores,
+    masked_softmax,
+    weights_from_lse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -354,8 +359,8 @@ def _backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradien
     empty = (grads.lse == -math.inf).unsqueeze(-1)
     visible = block.visible & ~empty
     scores, slope = _scores(block, k, visible, params)
-    lse = grads.lse.unsqueeze(-1).masked_fill(empty, 0.0)
-    weights = (scores - lse).exp().masked_fill(~visible, 0.0)
+    lse = grads.lse.masked_fill(empty.squeeze(-1), 0.0)
+    weights = weights_from_lse(scores, lse, visible)
     dp = masked_scores(grads.grad_out, v, visible)
     dropped = weights
     if params.dropout_p:

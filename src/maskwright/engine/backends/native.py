@@ -29,6 +29,7 @@ from maskwright.engine.native import (
     thread_count,
 )
 from maskwright.engine.native.score_args import (
+    aligned,
     finish_gradients,
     score_buffers,
     score_gradients,
@@ -187,9 +188,7 @@ def backward(
         others = [x.new_zeros(x.shape) for x in (*scores.values, scores.sinks) if x is not None]
         return dq.zero_(), dk.zero_(), dv.zero_(), *others
     if grad_lse is not None:
-        grad_lse = grad_lse.to(torch.float32)
-        if grad_lse.is_neg():
-            grad_lse = grad_lse.resolve_neg()
+        grad_lse = aligned(grad_lse.to(torch.float32).resolve_neg())
     parts = submasks(params.mask, split=not params.terms)
     if parts[0].step > 1:
         for x in (dq, dk, dv):
@@ -252,10 +251,10 @@ def run(name: str, args: bytes) -> None:
 
 
 def _dense_rows(x: torch.Tensor) -> torch.Tensor:
-    """The tensor with a last dimension of stride 1, and without a lazy negation."""
+    """The tensor with a last dimension of stride 1, aligned, and without a lazy negation."""
     if x.stride(-1) != 1 and x.shape[-1] != 1:
         return x.contiguous()
-    return x.resolve_neg() if x.is_neg() else x
+    return aligned(x.resolve_neg() if x.is_neg() else x)
 
 
 def forward_numpy(
@@ -305,7 +304,7 @@ def _native_array(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     aligned = x.flags.aligned and x.dtype.isnative and x.strides[-1] == x.itemsize
     if aligned and not any(stride % x.itemsize for stride in x.strides):
         return x
-    return np.ascontiguousarray(x, x.dtype.newbyteorder("="))
+    return np.require(x, x.dtype.newbyteorder("="), ["C", "A"])  # ascontiguousarray does not align
 
 
 def _pointer(x: npt.NDArray[Any]) -> tuple[int, ...]:
@@ -424,9 +423,7 @@ def span_buffers(spans: Spans) -> SpanBuffers:
 def _checked(
     shape: tuple[int, int, int], kv_len: int, offsets: IntArray, starts: IntArray, stops: IntArray
 ) -> SpanBuffers:
-    offsets = np.ascontiguousarray(offsets, np.int64)
-    starts = np.ascontiguousarray(starts, np.int64)
-    stops = np.ascontiguousarray(stops, np.int64)
+    offsets, starts, stops = (np.require(x, np.int64, ["C", "A"]) for x in (offsets, starts, stops))
     batch, heads, rows = shape
     is_small = starts.size <= MAX_LISTED and offsets.size <= MAX_LISTED
     is_valid = _is_valid_list if is_small else _is_valid
