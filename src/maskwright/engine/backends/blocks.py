@@ -20,6 +20,7 @@ import torch
 from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans
 from maskwright.engine.dropout import dropout_keep
+from maskwright.engine.layout import empty_out
 from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor, sink_row_gradient
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
 
@@ -49,9 +50,9 @@ def forward(
     v: torch.Tensor,
     scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output in the dtype of q, and the logsumexp in float32, or in float64 for float64."""
+    """Output in the dtype and layout of q, and the logsumexp in float32, or float64 for float64."""
     dtype = compute_dtype(q.dtype)
-    out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+    out = empty_out(q, v.shape[3]).zero_()
     lse = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
     for block in _blocks(params, q, k, v, scores):
         compute = _fused_forward if block.is_fusible and not params.dropout_p else _forward

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from maskwright.engine.layout import empty_out
 from maskwright.engine.native import (
     BFLOAT16,
     FLOAT16,
@@ -85,19 +86,14 @@ def forward(
         scores: Values of the bias terms, and sinks.
 
     Returns:
-        The output (batch, heads, q_len, v_head_dim) in the dtype of q, laid out in memory as
-        (batch, q_len, heads, v_head_dim), and the logsumexp (batch, heads, q_len) in float32.
+        The output (batch, heads, q_len, v_head_dim) in the dtype and memory layout of q, and the
+        logsumexp (batch, heads, q_len) in float32.
     """
     import torch
 
     borrow_threads()
     batch, heads, _, q_len, _, _, dim = params.shape
-    out = torch.empty_strided(
-        (batch, heads, q_len, dim),
-        (q_len * heads * dim, dim, heads * dim, 1),
-        dtype=q.dtype,
-        device="cpu",
-    )
+    out = empty_out(q, dim)
     lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device="cpu")
     if 0 in params.shape:
         return out.zero_(), lse.fill_(-math.inf)
