@@ -135,6 +135,19 @@ def context_parallel(
     return result, (forth[0], forth[1]), (back[0], back[1])
 
 
+def gradient_modes(group: Any, job: str, case: Case, flags: str, options: dict[str, Any]) -> None:
+    """Forward and backward with some of q, k and v requiring gradients, "-" with no_grad()."""
+    layout = case.layout(dist.get_world_size(group))
+    inputs, _ = shard(case, layout, dist.get_rank(group))
+    for name, x in zip("qkv", inputs, strict=True):
+        x.requires_grad_(name in flags or "-" in flags)
+    function = ulysses_attention if job == "ulysses" else context_parallel_attention
+    with torch.set_grad_enabled("-" not in flags):
+        out = function(*inputs, case.bound(), group, layout=layout, enable_gqa=True, **options)
+    if out.requires_grad:
+        out.sum().backward()
+
+
 def score_options(case: Case, kinds: str) -> ScoreOptions:
     """Soft cap, sinks, and bias terms of the whole sequence: distance, grid, tensor, key, row."""
     made, dtype = torch.Generator().manual_seed(2), getattr(torch, case.dtype)

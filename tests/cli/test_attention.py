@@ -95,6 +95,34 @@ def test_bench_times_a_mask_and_sdpa(cli: RunCli) -> None:
     assert min(found["seconds"].values()) > 0
 
 
+def test_bench_needs_memory_for_its_tensors(cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is allocated before: 10,000,000 queries would need 102 GB."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr("maskwright.engine.doctor.free_memory", lambda: 16e9)
+    for expression in ("causal()", "causal() | keys([0])"):
+        ran = cli("bench", expression, "--size", "10000000", "--heads", "8")
+        assert (ran.code, ran.out) == (2, "")
+        assert "102.4 GB" in ran.err
+        assert "16.0 GB" in ran.err
+        assert "--size" in ran.err
+        assert len(ran.err.splitlines()) == 1
+
+
+def test_bench_leaves_out_sdpa_if_its_mask_does_not_fit(
+    cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("maskwright.engine.doctor.free_memory", lambda: 1e6)
+    words = ("bench", "window(back=9)", "--size", "512", "--heads", "1", "--head-dim", "64")
+    ran = cli(*words)
+    assert ran.code == 0, ran.err
+    assert "without SDPA: its dense mask needs" in ran.out
+    found = json.loads(cli(*words, "-f", "json").out)
+    assert [*found["seconds"]] == ["maskwright"]
+    assert found["speedup"] is None
+    assert "GB" in found["without_sdpa"]
+
+
 def test_doctor_reports_the_kernel_its_threads_and_the_backend(cli: RunCli) -> None:
     from maskwright.engine.native import loaded
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import maskwright as mw
+from maskwright.errors import FrameError
 
 
 def ints(bound: mw.BoundMask) -> list[list[int]]:
@@ -78,3 +79,51 @@ def test_empty_batch() -> None:
     assert bound.density == 0.0
     assert mw.padding(ids=np.zeros((0, 3), int), pad_id=0) == mw.padding(lengths=[])
     assert mw.causal().on(3, batch=0).equals(~mw.causal())
+
+
+TARGET = np.array([[True, True, False], [True, True, True]])  # of two sequences
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        mw.padding(lengths=[2, 3]).T,
+        mw.padding(keep=TARGET).T,
+        mw.padding(ids=TARGET.astype(int), pad_id=0).T,
+        mw.keys(TARGET).T,
+        mw.queries(TARGET),
+        ~mw.padding(lengths=[2, 3]).T,
+        mw.causal() | mw.padding(lengths=[2, 3]).T,
+        mw.by_head([mw.causal(), mw.padding(lengths=[2, 3]).T]),
+        (mw.padding(lengths=[2, 3]) & mw.window(back=1)).T,
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kv_len", [2, 5])
+def test_data_of_queries_needs_alignment_in_cross_attention(target: mw.Mask, kv_len: int) -> None:
+    mask = mw.padding(lengths=[kv_len, kv_len - 1]) & target
+    with pytest.raises(FrameError, match=r"data for queries 0 … 2, .* pass q_start=0 for cross"):
+        mask.on(3, kv_len)
+    q, kv = torch.zeros(2, 2, 3, 4), torch.zeros(2, 2, kv_len, 4)
+    for impl in ("auto", "reference"):
+        with pytest.raises(FrameError, match="pass q_start=0 for cross"):
+            mw.attention(q, kv, kv, mask, impl=impl)
+        mw.attention(q, kv, kv, mask, impl=impl, q_start=0)
+    with pytest.raises(FrameError, match="pass q_start=0 for cross"):
+        mw.lower(mask, "torch.bool", q_len=3, kv_len=kv_len)
+    rows = (
+        mw.padding(lengths=[kv_len, kv_len - 1])
+        & mw.dense(TARGET[:, None, :, None].repeat(kv_len, 3))
+    ).on(3, kv_len)
+    if target in (mw.padding(lengths=[2, 3]).T, mw.queries(TARGET)):
+        assert np.array_equal(mask.on(3, kv_len, q_start=0).dense(), rows.dense())
+
+
+@pytest.mark.parametrize("q_len", range(1, 6))
+def test_data_of_all_tokens_fits_a_cache(q_len: int) -> None:
+    """Queries that are the last of all tokens are aligned with the last keys."""
+    mask = mw.causal() & mw.padding(lengths=[6, 4]) & mw.padding(lengths=[6, 4]).T
+    whole = mask.on(6).dense()
+    assert np.array_equal(mask.on(q_len, 6).dense(), whole[:, :, 6 - q_len :])
+    short = mw.padding(lengths=[1]).T
+    assert np.array_equal(short.on(1, 6, q_start=5).dense(), np.zeros((1, 1, 1, 6)))

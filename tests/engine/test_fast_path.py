@@ -121,7 +121,7 @@ def calls(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any]]:
 def without_dlpack() -> Iterator[None]:
     """Tensors are read by their attributes, as with versions of PyTorch without DLPack's C functions."""
     kernel = fast_path._kernel()
-    types = (torch.Tensor, torch.strided, torch.empty_like, fast_path.DTYPES)
+    types = (torch.Tensor, torch.strided, torch.empty_like, fast_path.empty_out, fast_path.DTYPES)
     kernel.set_types(*types, None)
     yield
     kernel.set_types(*types, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))

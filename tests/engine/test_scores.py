@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import maskwright as mw
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
@@ -283,8 +285,18 @@ def test_numbers_of_threads_do_not_change_bits() -> None:
 INVALID: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "softcap of 0": ({"softcap": 0.0}, mw.ArgumentError, "softcap is 0.0"),
     "softcap inf": ({"softcap": float("inf")}, mw.ArgumentError, "softcap is inf"),
+    "softcap 1e40": ({"softcap": 1e40}, mw.ArgumentError, r"softcap is 1e\+40"),
+    "softcap 1e-45": ({"softcap": 1e-45}, mw.ArgumentError, "softcap is 1e-45"),
+    "scale 1e39": ({"scale": 1e39}, mw.ArgumentError, r"scale is 1e\+39"),
+    "scale -1e39": ({"scale": -1e39}, mw.ArgumentError, r"scale is -1e\+39"),
+    "scale NaN": ({"scale": float("nan")}, mw.ArgumentError, "scale is nan"),
+    "huge integer": ({"scale": 10**400}, mw.ArgumentError, "scale is 1000"),
     "softcap text": ({"softcap": "30"}, mw.ArgumentError, "softcap is '30'"),
     "sinks of other heads": ({"sinks": torch.zeros(3)}, mw.ArgumentError, r"sinks has shape \(3,\)"),
+    "sinks with NaN": ({"sinks": torch.tensor([0.0, torch.nan])}, mw.ArgumentError, "sinks contains NaN"),
+    "fake sinks": ({"sinks": FakeTensorMode().from_tensor(torch.zeros(2))}, mw.ArgumentError, "FakeTensor"),
+    "fake bias": ({"bias": FakeTensorMode().from_tensor(torch.zeros(5))}, mw.ArgumentError, "FakeTensor"),
+    "float64 bias": ({"bias": torch.full((5,), -1e300, dtype=torch.float64)}, mw.ArgumentError, "float32"),
     "sinks of integers": ({"sinks": torch.zeros(2).long()}, mw.ArgumentError, "int64"),
     "bias of text": ({"bias": "alibi"}, mw.ArgumentError, "bias is"),
     "boolean bias": ({"bias": torch.ones(5, 5).bool()}, mw.ArgumentError, "bool"),
@@ -311,3 +323,94 @@ def test_invalid_arguments(name: str) -> None:
 def test_sdpa_refuses(options: dict[str, Any]) -> None:
     with pytest.raises(mw.Unsupported, match=next(iter(options))):
         mw.attention(*tensors(1, 2, 5), mw.causal(), impl="sdpa", **options)
+
+
+# -- large values ------------------------------------------------------------------------------
+
+MIN, MAX = torch.finfo(torch.float32).min, torch.finfo(torch.float32).max
+# Values that repeat along the keys of a row. Multiplied by log2(e), those beyond 2.36e38 overflow.
+LARGE: dict[str, list[float]] = {
+    "min": [MIN],
+    "max": [MAX],
+    "min or 0": [MIN, 0.0, 0.0],
+    "max, min or 0": [MAX, MIN, 0.0],
+    "two negative": [-3.4e38, -3.0e38],
+    "two positive": [3.0e38, 3.1e38],
+    "neighbours": [MIN, float(np.nextafter(np.float32(MIN), np.float32(0)))],
+    "around the overflow": [-2.3e38, -2.4e38],
+    "fill": [-1e9],
+    "small fill": [-1e4],
+}
+LARGE_SIZES = [(40, 40), (3, 50), (130, 600)]
+
+
+def check_large(
+    impl: str, dtype: torch.dtype, pattern: list[float], size: tuple[int, int], **options: Any
+) -> None:
+    """Output and gradients against the softmax in float64 of the float32 scores."""
+    q_len, kv_len = size
+    given = tensors(1, 4, q_len, kv_len, 16, 16, 2, dtype)
+    bias = torch.zeros(1, 1, q_len, kv_len)
+    bias[:, :, ::2] = torch.tensor(pattern).repeat(kv_len)[:kv_len]
+    learns = impl != "flex"
+    leaves = [x.clone().requires_grad_(learns) for x in (*given, bias)]
+    exact = [x.to(torch.promote_types(dtype, torch.float32)) for x in (*given, bias)]
+    exact = [x.clone().requires_grad_() for x in exact]
+    q, k, v, b = exact
+    k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+    scores = (q @ k.mT / 4 + b).double()
+    visible = torch.from_numpy(mw.causal().on(q_len, kv_len).dense())
+    right = scores.masked_fill(~visible, -torch.inf).softmax(-1) @ v.double()
+    out = mw.attention(
+        *(*leaves[:3], mw.causal()), bias=leaves[3], impl=impl, enable_gqa=True, **options
+    )
+    limit = 40 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+    assert error(out, right) <= limit
+    if not learns:
+        return
+    grad = torch.randn(right.shape, generator=torch.Generator().manual_seed(1))
+    mine = torch.autograd.grad((out * grad.to(out.dtype)).sum(), leaves)
+    truth = torch.autograd.grad((right * grad.double()).sum(), exact)
+    for n, (one, other) in enumerate(zip(mine, truth, strict=True)):
+        assert error(one, other) <= limit * max(1.0, float(other.abs().max())) * 4, n
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("impl", ["auto", "blocks", "sdpa"])
+def test_large_bias(impl: str, dtype: torch.dtype, name: str) -> None:
+    for size in LARGE_SIZES[:2]:
+        check_large(impl, dtype, LARGE[name], size)
+
+
+@pytest.mark.parametrize("name", ["min", "max, min or 0", "two negative", "two positive"])
+def test_large_bias_in_reference(name: str) -> None:
+    check_large("reference", torch.float32, LARGE[name], (40, 40))
+
+
+def test_largest_scale_and_softcaps() -> None:
+    q, k, v = tensors(1, 2, 20, dtype=torch.float32)
+    for softcap in (None, 1e-30, 1e30):
+        for impl in IMPLS[2:4]:
+            out = mw.attention(q, k, v, scale=1e30, softcap=softcap, impl=impl)
+            scores = q @ k.mT * 1e30
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
+            torch.testing.assert_close(out, scores.double().softmax(-1).float() @ v)
+
+
+@pytest.mark.parametrize("sink", [MIN, -1e9, 1e9, MAX])
+@pytest.mark.parametrize("value", [MIN, -1e9, 1e9, MAX])
+@pytest.mark.skipif(not HAS_KERNEL, reason="the C kernel adds the sink to the sum itself")
+def test_large_sinks_and_bias(value: float, sink: float) -> None:
+    """A sink that equals the scores has the weight of one more key; "blocks" rounds it away."""
+    for impl in ["auto"] if value == sink else ["auto", "blocks"]:
+        given = tensors(1, 2, 20, dtype=torch.float32).learning()
+        sinks = torch.full((2,), sink, requires_grad=True)
+        bias = torch.full((1, 20), value)
+        out = mw.attention(*given, bias=bias, sinks=sinks, impl=impl)
+        keys = 21.0 if sink == value else 20.0 if sink < value else float("inf")
+        mean = given.v.sum(2, keepdim=True) / keys
+        torch.testing.assert_close(out, mean.expand_as(out))
+        dv = torch.autograd.grad(out.sum(), given.v)[0]
+        torch.testing.assert_close(dv, torch.full_like(dv, 20 / keys))

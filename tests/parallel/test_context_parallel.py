@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -148,6 +148,44 @@ def test_masks_that_differ_are_refused_on_all_ranks(pool: Pool) -> None:
     for message in error.value.first_lines():
         assert message.startswith("ArgumentError: Rank 2 ")
     check_equal(pool, one, 3)  # no rank is left behind
+
+
+@pytest.mark.parametrize("job", ["context_parallel", "ulysses"])
+@pytest.mark.parametrize(
+    ("flags", "options", "name"),
+    [
+        (("qkv", "qkv", ""), {}, "requires_grad"),
+        (("qkv", "-", "qkv"), {}, "requires_grad or grad mode"),
+        (("", "", "v"), {}, "requires_grad"),
+        (("q", "q", "q"), {"scale": 0.7}, "scale"),
+        (("q", "q", "q"), {"softcap": 2.0}, "softcap"),
+        (("q", "q", "q"), {"bias": mw.bias.alibi([1.0, 0.5])}, "bias"),
+        (("q", "q", "q"), {"sinks": torch.zeros(2, dtype=torch.float64)}, "sinks"),
+    ],
+    ids=str,
+)
+def test_arguments_that_differ_are_named_on_all_ranks(
+    pool: Pool, job: str, flags: tuple[str, ...], options: dict[str, Any], name: str
+) -> None:
+    """One rank without a backward pass would leave the others waiting in theirs."""
+    case = Case(mw.causal(), 12, strategy="contiguous")
+    each = [(job, case, flag, options if rank == 1 else {}) for rank, flag in enumerate(flags)]
+    with pytest.raises(JobError) as error:
+        pool.run_each(parallel_attention.gradient_modes, each)
+    lines = error.value.first_lines()
+    assert len(lines) == 3
+    for message in lines:
+        assert message.startswith("ArgumentError: Rank ")
+        assert f"has another {name}" in message
+    check_equal(pool, case, 3)  # no rank is left behind
+
+
+@pytest.mark.parametrize("flags", [("q", "k", "v"), ("", "-", "")], ids=str)
+def test_ranks_with_gradients_of_other_inputs(pool: Pool, flags: tuple[str, ...]) -> None:
+    """Each rank has a backward pass, or none has one."""
+    case = Case(mw.causal(), 12, strategy="contiguous")
+    each = [("context_parallel", case, flag, {}) for flag in flags]
+    pool.run_each(parallel_attention.gradient_modes, each)
 
 
 @pytest.mark.parametrize("job", ["context_parallel", "ulysses"])

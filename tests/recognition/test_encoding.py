@@ -10,7 +10,7 @@ import pytest
 import maskwright as mw
 from maskwright import ArgumentError, Mask
 from maskwright.recognition import recognize
-from maskwright.recognition.encoding import interpretations
+from maskwright.recognition.encoding import choose_polarity, interpretations
 from tests._helpers.mask_encodings import check_exact
 
 CAUSAL = np.tri(3, dtype=np.bool_)
@@ -147,6 +147,37 @@ def test_right_polarity_is_among_results(mask: Mask, keeps: bool) -> None:
     right = [one for one in readings if one.convention.keeps == keeps]
     assert right
     check_exact(right[0], cells)
+
+
+KEEP_MASKS = [
+    mw.causal(),
+    mw.window(2),
+    mw.window(1, 3),
+    mw.window(0, 0),
+    mw.stride(3),
+    mw.causal() & mw.window(6) & mw.stride(2),
+    mw.causal() & ~mw.keys([0, 1, 2]),
+    mw.causal() | mw.prefix(3),
+    mw.window(3) | (mw.causal() & mw.keys([0])),
+    mw.by_head([mw.causal(), mw.window(1, 1)]),
+]
+
+
+@pytest.mark.parametrize("size", [(5, 1), (5, 2), (8, 4), (3, 12), (24, 24), (30, 24), (64, 32)])
+@pytest.mark.parametrize("mask", KEEP_MASKS, ids=repr)
+@pytest.mark.parametrize("is_first_aligned", [True, False])
+def test_masks_are_not_read_as_their_complement(
+    mask: Mask, size: tuple[int, int], is_first_aligned: bool
+) -> None:
+    """Few queries with keys, as in a causal mask that is aligned to the last key, are no evidence."""
+    cells = mask.on(*size, heads=2, q_start=0 if is_first_aligned else None).dense()
+    if cells.all() or not cells.any():
+        return
+    starts = {0, size[1] - size[0]}
+    for keep, is_keep in ((cells, True), (~cells, False)):
+        choice = choose_polarity(keep, ~keep, starts)
+        assert not choice.clear or choice.best == (not is_keep)
+        assert not is_keep or choice.best == 0
 
 
 def test_strictly_causal_mask_is_preferred_to_complement() -> None:

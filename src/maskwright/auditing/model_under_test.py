@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from maskwright import _memory
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type
@@ -495,15 +494,7 @@ def free_memory(device: torch.device) -> float:
     """The free memory of a device, in bytes; unlimited if it is not known."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    try:  # Linux: free memory, and what the page cache can give back
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * next(float(x.split()[1]) for x in lines if x.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        pass
-    try:
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):
-        return float("inf")
+    return _memory.free_memory()
 
 
 @contextmanager

@@ -280,6 +280,8 @@ class Mask(ABC):
         """
         planes = merge_dims(self._dims)
         frame = make_frame(q_len, kv_len, batch, heads, q_start, planes)
+        if q_start is None and frame.q_start != 0:
+            self._check_alignment(frame)
         self._fit(frame)
         return Mask._bound_class(self, frame, planes=planes if self._dims_known else None)
 
@@ -448,6 +450,27 @@ class Mask(ABC):
     def _sizes(self, exact: bool) -> Sizes:  # noqa: ARG002
         """What `implied_sizes` returns."""
         return Sizes()
+
+    @mask_property
+    def _query_tokens(self) -> int | None:
+        """Number of tokens that data about queries alone describes, as padding under `.T`."""
+        counts = (part._query_tokens for part in self._parts())
+        return max((count for count in counts if count is not None), default=None)
+
+    def _check_alignment(self, frame: Frame) -> None:
+        """Raises FrameError if data about queries would be shifted by the lower-right alignment.
+
+        Data that is not longer than the queries begins at the first of them, as in cross-attention.
+        Longer data covers the cached tokens too.
+        """
+        count = self._query_tokens
+        if count is not None and 0 < count <= frame.q_len:
+            raise FrameError(
+                f"on: {brief(self):.60} has data for queries 0 … {count - 1}, but the {frame.q_len} "
+                f"queries have positions {frame.q_start} … {frame.q_stop - 1}, aligned with the last "
+                f"of {frame.kv_len} keys: pass q_start=0 for cross-attention, or q_start={frame.q_start} "
+                "if these positions are meant."
+            )
 
     def _spans_transposed(self, view: View) -> Spans:
         """The spans of this view for `self.T`."""
@@ -900,6 +923,10 @@ class Transpose(Composite):
     def _sizes(self, exact: bool) -> Sizes:
         queries, keys = self.term._sizes(exact)
         return Sizes(keys, queries)
+
+    @mask_property
+    def _query_tokens(self) -> int | None:
+        return self.term._sizes(exact=False).keys
 
     def _text(self, data: bool = True) -> str:
         return f"{_in_brackets(self.term, 3, data)}.T"

@@ -156,8 +156,9 @@ def attention(
             after soft cap and bias, without the sink, so that partial results can be merged.
 
     Returns:
-        The output (batch, heads, q_len, v_head_dim) in the dtype of q. With `return_lse` a tuple
-        with the logsumexp (batch, heads, q_len). Both are differentiable.
+        The output (batch, heads, q_len, v_head_dim) in the dtype of q, and for torch tensors in its
+        memory layout, as for `scaled_dot_product_attention`. With `return_lse` a tuple with the
+        logsumexp (batch, heads, q_len). Both are differentiable.
 
     Raises:
         ArgumentError: An argument is invalid.

@@ -24,6 +24,7 @@ from maskwright.core.expr import Mask
 from maskwright.core.frame import Frame
 from maskwright.engine import dispatch
 from maskwright.engine.dispatch import backend_module, select_backend, warn_without_kernel
+from maskwright.engine.layout import empty_out, laid_out
 from maskwright.engine.params import (
     DTYPES,
     AttentionParams,
@@ -474,15 +475,14 @@ def attend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention under the mask with a handle; see `record`.
 
-    `scores` has the values of the bias terms and the sinks, if there are any. The output is laid out
-    in memory as (batch, q_len, heads, v_head_dim), as the C kernel writes it.
+    `scores` has the values of the bias terms and the sinks, if there are any.
     """
     found = _lookup(mask, handle)
     params = _params_in_graph((q, k, v), found, settings)
     out, lse = _forward(params, _backend(params), seed, q, k, v, *scores)
     if handle is None:
         _hold(found, lse)  # the backward pass looks the mask up again
-    return out.transpose(1, 2).contiguous().transpose(1, 2), lse.contiguous()
+    return laid_out(out, q), lse.contiguous()
 
 
 @torch.library.custom_op(
@@ -538,8 +538,7 @@ def _terms_from_ints(flat: Any) -> tuple[TermIndex, ...]:
 def _(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> tuple[Any, Any]:  # noqa: ARG001
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     batch, heads, q_len, _ = q.shape
-    out = q.new_empty((batch, q_len, heads, v.shape[3])).transpose(1, 2)
-    return out, q.new_empty((batch, heads, q_len), dtype=dtype)
+    return empty_out(q, v.shape[3]), q.new_empty((batch, heads, q_len), dtype=dtype)
 
 
 @attend_backward.register_fake

@@ -6,6 +6,7 @@ against SDPA with the same mask as a dense tensor.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from maskwright._memory import free_memory
+from maskwright.core.bound import MAX_BYTES
 from maskwright.core.validate import parse_int
 from maskwright.engine.api import attention, explain_backend
-from maskwright.errors import ArgumentError
+from maskwright.errors import ArgumentError, SizeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Mask
 
 ROUNDS: Final = 5  # of a comparison of times
+FLOAT32: Final = 4  # bytes
 REINSTALL: Final = (
     "pip install --force-reinstall --no-deps --no-cache-dir maskwright"
     " (in a clone of the repository: . instead of maskwright)"
@@ -140,17 +144,19 @@ def _attention(has_torch: bool) -> str:
 
 @dataclass(frozen=True)
 class SpeedComparison:
-    """The best times of both in seconds, and the backend that computed ours."""
+    """The best times in seconds, and the backend that computed ours."""
 
     mask: str
     size: int
     heads: int
     head_dim: int
     seconds: dict[str, float]
-    speedup: float
+    speedup: float | None  # None without SDPA
     backend: str
     phases: dict[str, float] | None = None
     """The share of each phase of the C kernel in its cycles, if they were counted."""
+    without_sdpa: str | None = None
+    """The reason why SDPA was not timed, if it was not."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -162,7 +168,9 @@ class SpeedComparison:
                 f"{self.mask:.60}, {self.size:,} queries and keys, {self.heads} heads, "
                 f"head_dim {self.head_dim}, float32",
                 *(f"{name:<17} {took * 1e3:9.3f} ms" for name, took in self.seconds.items()),
-                f"{self.speedup:.1f} times the speed of SDPA, backend {self.backend}",
+                f"{self.without_sdpa}, backend {self.backend}"
+                if self.speedup is None
+                else f"{self.speedup:.1f} times the speed of SDPA, backend {self.backend}",
                 *(
                     f"{name:<30} {part:4.0%} of the cycles"
                     for name, part in (self.phases or {}).items()
@@ -176,6 +184,8 @@ def compare_with_sdpa(
 ) -> SpeedComparison:
     """Time `attention` and SDPA with a dense mask in turns, best of several rounds.
 
+    SDPA is left out if its mask does not fit into the free memory.
+
     Args:
         mask: The mask.
         size: Number of queries and of keys.
@@ -188,6 +198,7 @@ def compare_with_sdpa(
 
     Raises:
         ArgumentError: If `profile` is set and the C kernel does not compute the call.
+        SizeError: If q, k, v and the output do not fit into the free memory.
 
     >>> import maskwright as mw
     >>> from maskwright.engine.doctor import compare_with_sdpa
@@ -202,18 +213,37 @@ def compare_with_sdpa(
     parse_int(head_dim, "bench: head_dim", minimum=1)
     bound = mask.on(size, heads=heads)
     batch = bound.frame.batch
+    free = free_memory()
+    num_tensors = 9 if profile else 5  # q, k, v and two outputs; the backward pass has four more
+    tensor_bytes = num_tensors * batch * size * heads * head_dim * FLOAT32
+    if tensor_bytes > free:
+        raise SizeError(
+            f"bench: {size} queries and keys need {tensor_bytes / 1e9:.1f} GB for q, k, v and the "
+            f"output, more than the {free / 1e9:.1f} GB that are free. "
+            "Pass a smaller --size, --heads or --head-dim."
+        )
+    # SDPA converts the boolean mask to one of floats.
+    mask_bytes = math.prod(bound.shape) * (1 + FLOAT32)
+    without_sdpa = None
+    limit = min(free - tensor_bytes, MAX_BYTES)
+    if mask_bytes > limit:
+        without_sdpa = (
+            f"without SDPA: its dense mask needs {mask_bytes / 1e9:.1f} GB, "
+            f"more than {limit / 1e9:.1f} GB"
+        )
     q, k, v = (torch.randn(batch, size, heads, head_dim).transpose(1, 2) for _ in range(3))
-    dense = torch.from_numpy(bound.dense())
-    best = _best_times(
-        {
-            "maskwright": lambda: attention(q, k, v, bound),
-            "SDPA, dense mask": lambda: scaled_dot_product_attention(q, k, v, attn_mask=dense),
-        }
-    )
-    ours, theirs = best.values()
+    runners: dict[str, Callable[[], object]] = {"maskwright": lambda: attention(q, k, v, bound)}
+    if without_sdpa is None:
+        dense = torch.from_numpy(bound.dense())
+        runners["SDPA, dense mask"] = lambda: scaled_dot_product_attention(q, k, v, attn_mask=dense)
+    best = _best_times(runners)
+    ours, *theirs = best.values()
+    speedup = theirs[0] / ours if theirs else None
     backend = explain_backend(q, k, v, bound).backend
     phases = _phase_shares(backend, (q, k, v), bound) if profile else None
-    return SpeedComparison(repr(mask), size, heads, head_dim, best, theirs / ours, backend, phases)
+    return SpeedComparison(
+        *(repr(mask), size, heads, head_dim, best, speedup, backend, phases, without_sdpa)
+    )
 
 
 def _phase_shares(backend: str, tensors: tuple[Any, ...], bound: BoundMask) -> dict[str, float]:

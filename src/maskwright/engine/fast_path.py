@@ -26,6 +26,7 @@ from torch.autograd import forward_ad
 from maskwright.core.bound import BoundMask
 from maskwright.engine.autograd import DTYPE_NAMES, AttentionBackward, autocast
 from maskwright.engine.backends import native
+from maskwright.engine.layout import empty_out
 from maskwright.engine.native import (
     ERR_INTERRUPTED,
     ERR_NO_MEMORY,
@@ -107,7 +108,7 @@ def _kernel() -> Any:
     kernel = loaded().extension
     if kernel is not None:
         dlpack = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # not in older versions
-        kernel.set_types(Tensor, torch.strided, torch.empty_like, DTYPES, dlpack)
+        kernel.set_types(Tensor, torch.strided, torch.empty_like, empty_out, DTYPES, dlpack)
     return kernel
 
 

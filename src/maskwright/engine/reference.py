@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from maskwright.core.validate import read_choice
+from maskwright.engine.layout import laid_out
 from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
 from maskwright.errors import FrameError
@@ -138,7 +139,7 @@ def forward(
     v: torch.Tensor,
     scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output in the dtype of q, and the logsumexp in float64."""
+    """Output in the dtype and memory layout of q, and the logsumexp in float64."""
     import torch
 
     bias = None
@@ -151,4 +152,4 @@ def forward(
         bias=bias,
         sinks=scores.sinks,
     )
-    return found.out.to(q.dtype), found.lse
+    return laid_out(found.out.to(q.dtype), q), found.lse

@@ -56,7 +56,7 @@ def read_scores(
     if options.bias is None and options.sinks is None:
         return (), NO_SCORE_TENSORS
     indices, values = [], []
-    for term in () if options.bias is None else _lower(options.bias, frame):
+    for term in () if options.bias is None else _lower(options.bias, frame, q):
         value = _as_kind_of(q, term.values, "bias")
         index = _term_index(term, _requires_grad(value))
         _check_fit(index, tuple(value.shape), frame)
@@ -70,10 +70,11 @@ def read_scores(
                 f"attention: sinks has shape {tuple(sinks.shape)}. Expected ({frame.heads},): one "
                 "logit per head of q."
             )
+        _check_sinks(sinks)
     return tuple(indices), ScoreTensors(tuple(values), sinks)
 
 
-def _lower(bias: Any, frame: Frame) -> tuple[Any, ...]:
+def _lower(bias: Any, frame: Frame, q: Any) -> tuple[Any, ...]:
     """The terms of a bias expression, or of a plain tensor or array."""
     if hasattr(bias, "lower") and hasattr(bias, "dense"):
         return tuple(bias.lower(frame))
@@ -87,27 +88,49 @@ def _lower(bias: Any, frame: Frame) -> tuple[Any, ...]:
             f"attention: bias has shape {tuple(bias.shape)}. Expected at most four dimensions: "
             "(batch, heads, q_len, kv_len)."
         )
-    _check_finite(bias)
+    _check_finite(bias, q)
     return (TensorTerm(bias.reshape((1,) * (4 - bias.ndim) + tuple(bias.shape))),)
 
 
-def _check_finite(bias: Any) -> None:
-    """Raise for NaN and infinities where the values can be read at low cost."""
+def _check_finite(bias: Any, q: Any) -> None:
+    """Raise for NaN and infinities, also as float32, where the values can be read at low cost."""
+    narrows = bias.dtype.itemsize == 8 and q.dtype.itemsize < 8
     if isinstance(bias, np.ndarray):
-        finite = bias.dtype.kind != "f" or bool(np.isfinite(bias).all())
+        limit = np.finfo(np.float32).max if narrows else np.inf
+        finite = bias.dtype.kind != "f" or bool(
+            np.isfinite(bias).all() and (np.abs(bias) <= limit).all()
+        )
     else:
         import torch
 
-        from maskwright.engine.softmax import is_symbolic
-
-        if torch.compiler.is_compiling():  # before is_symbolic, which it does not trace
+        if not _is_readable(bias):
             return
-        if bias.device.type != "cpu" or not bias.is_floating_point() or is_symbolic(bias):
-            return
+        values = bias.detach().to(torch.float32) if narrows else bias.detach()
         # The sum is finite if all values are, except for an overflow.
-        finite = bool(bias.detach().sum().isfinite()) or bool(bias.detach().isfinite().all())
+        finite = bool(values.sum().isfinite()) or bool(values.isfinite().all())
     if not finite:
-        raise ArgumentError(f"attention: bias contains NaN or infinity. {MASK_HINT}")
+        dtype = " as float32" if narrows else ""
+        raise ArgumentError(f"attention: bias contains NaN or infinity{dtype}. {MASK_HINT}")
+
+
+def _check_sinks(sinks: Any) -> None:
+    """Raise for NaN where the values can be read at low cost."""
+    readable = isinstance(sinks, np.ndarray) or _is_readable(sinks)
+    if readable and bool((sinks != sinks).any()):  # only NaN differs from itself
+        raise ArgumentError(
+            "attention: sinks contains NaN. Pass one logit per head; -inf is no sink."
+        )
+
+
+def _is_readable(x: Any) -> bool:
+    """Whether the values of a tensor can be read at low cost."""
+    import torch
+
+    from maskwright.engine.softmax import is_symbolic
+
+    if torch.compiler.is_compiling():  # before is_symbolic, which it does not trace
+        return False
+    return x.device.type == "cpu" and x.is_floating_point() and not is_symbolic(x)
 
 
 def _as_kind_of(q: Any, x: Any, name: str) -> Any:
@@ -122,10 +145,11 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
             raise ArgumentError(_wrong_dtype(name, x.dtype))
         return x
     import torch
+    from torch._subclasses.fake_tensor import is_fake
 
     if isinstance(x, np.ndarray):
         if not torch.compiler.is_compiling():
-            x = np.require(x, requirements=["C", "W"])  # torch warns about read-only arrays
+            x = np.require(x, requirements=["C", "A", "W"])  # torch warns about read-only arrays
         x = torch.as_tensor(x).to(q.device)
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(
@@ -133,6 +157,11 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
         )
     if not x.is_floating_point():
         raise ArgumentError(_wrong_dtype(name, x.dtype))
+    if not torch.compiler.is_compiling() and is_fake(x) and not is_fake(q):
+        raise ArgumentError(
+            f"attention: {name} is a FakeTensor, which has no values, and q is not. "
+            f"Pass {name} as a tensor with values, or all tensors as FakeTensors."
+        )
     if x.device != q.device:
         raise ArgumentError(
             f"attention: {name} is on {x.device} and q on {q.device}. Move both to one device."

@@ -7,12 +7,14 @@ included, it changes neither a result nor a gradient.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
     import torch
+
+MAX_EXACT_LSE: Final = 8192.0  # as in the C kernel: weights from a larger logsumexp are inexact
 
 
 def masked_softmax(scores: Any, visible: Any = None) -> tuple[Any, Any]:
@@ -56,6 +58,35 @@ def _masked_softmax_numpy(scores: Any, visible: Any) -> tuple[Any, Any]:
         lse = np.where(m == math.inf, math.inf, m + np.log(total))
         weights = np.where(m == -math.inf, 0.0, weights / total)
     return weights, lse[..., 0]
+
+
+def weights_from_lse(
+    scores: torch.Tensor, lse: torch.Tensor, visible: torch.Tensor
+) -> torch.Tensor:
+    """The softmax weights of visible cells, recomputed from the logsumexp; 0 in masked cells.
+
+    A large logsumexp has rounded the logarithm of the sum away. Where it is that of these scores,
+    the sum is computed again; it may be over the scores of further keys, too.
+
+    Args:
+        scores: Scores, (..., queries, keys).
+        lse: Logsumexp, (..., queries), finite.
+        visible: Boolean, broadcastable to `scores`.
+
+    >>> import torch
+    >>> from maskwright.engine.softmax import weights_from_lse
+    >>> weights_from_lse(torch.full((1, 2), -1e9), torch.tensor([-1e9]), torch.tensor([True])).tolist()
+    [[0.5, 0.5]]
+    """
+    import torch
+
+    weights = (scores - lse.unsqueeze(-1)).exp().masked_fill(~visible, 0.0)
+    large = lse.abs() > MAX_EXACT_LSE
+    if is_symbolic(lse) or not bool(large.any()):
+        return weights
+    exact, sums = masked_softmax(scores, visible)
+    same = (sums - lse).abs() <= 4 * torch.finfo(scores.dtype).eps * lse.abs()
+    return exact.where((large & same).unsqueeze(-1), weights)
 
 
 def merge(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from maskwright.engine.params import AttentionOptions
 
 EVERYTHING = everything()
+MAX_SCALE: Final = 1e30  # of scale and softcap, so that float32 scores can be multiplied by them
+MIN_SOFTCAP: Final = 1e-30
 
 
 def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
@@ -186,15 +188,17 @@ def check_options(options: AttentionOptions) -> None:
         ArgumentError: `scale`, `softcap`, `dropout_p` or `impl` is invalid.
     """
     scale, softcap, dropout_p = options.scale, options.softcap, options.dropout_p
-    if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
+    if scale is not None and not (isinstance(scale, (int, float)) and abs(scale) <= MAX_SCALE):
         raise ArgumentError(
-            f"attention: scale is {scale!r}. Pass a finite number, or None for 1 / sqrt(head_dim)."
+            f"attention: scale is {scale!r}. Pass a finite number between -{MAX_SCALE} and "
+            f"{MAX_SCALE}, or None for 1 / sqrt(head_dim)."
         )
     if softcap is not None and not (
-        isinstance(softcap, (int, float)) and softcap > 0 and math.isfinite(softcap)
+        isinstance(softcap, (int, float)) and MIN_SOFTCAP <= softcap <= MAX_SCALE
     ):
         raise ArgumentError(
-            f"attention: softcap is {softcap!r}. Pass a positive number, or None for no soft cap."
+            f"attention: softcap is {softcap!r}. Pass a positive number between {MIN_SOFTCAP} and "
+            f"{MAX_SCALE}, or None for no soft cap."
         )
     if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p < 1.0:
         raise ArgumentError(

@@ -5,6 +5,7 @@ Nothing here knows what a mask is.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DIGEST_SIZE: Final = 32  # bytes
-REFUSED: Final = bytes(DIGEST_SIZE)  # instead of a digest, from a rank whose arguments are invalid
+REFUSED: Final = bytes(DIGEST_SIZE)  # instead of digests, from a rank whose arguments are invalid
 HEARTBEAT: Final = 0.25  # seconds between two heartbeats of a rank
 MAX_SILENCE: Final = 4.0  # seconds without a heartbeat after which a rank counts as lost
 STORE_TIMEOUT: Final = 4.0  # seconds more, after which the store counts as lost, with its rank
@@ -93,36 +94,41 @@ class AllToAll(torch.autograd.Function):
 
 
 def check_agreement(
-    digest: bytes, problem: MaskError | None, group: Any, device: torch.device
+    names: tuple[str, ...],
+    values: tuple[object, ...],
+    problem: MaskError | None,
+    group: Any,
+    device: torch.device,
 ) -> None:
-    """Raise an error on all ranks if the digest of one differs, or if one has a problem.
+    """Raise an error on all ranks if a value of one differs, or if one has a problem.
 
     Args:
-        digest: 32 bytes that must be equal on all ranks.
+        names: What the values are; the same on all ranks.
+        values: What must be equal on all ranks, compared by `repr`. Empty with a problem.
         problem: The error of this rank, or None. It is raised on this rank.
         group: The process group.
         device: The device of the group's tensors.
     """
-    own = torch.frombuffer(bytearray(digest if problem is None else REFUSED), dtype=torch.uint8).to(
-        device
-    )
-    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    digests = [hashlib.sha256(repr(value).encode()).digest() for value in values]
+    own = b"".join(digests) if problem is None else REFUSED * len(names)
+    sent = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(device)
+    gathered = [torch.empty_like(sent) for _ in range(dist.get_world_size(group))]
     with report_peer_failure():
-        dist.all_gather(gathered, own, group=group)
+        dist.all_gather(gathered, sent, group=group)
     if problem is not None:
         raise problem
-    digests = [bytes(one.tolist()) for one in gathered]
-    if REFUSED in digests:
-        raise ArgumentError(
-            f"The arguments of rank {digests.index(REFUSED)} are invalid. See its own message."
-        )
-    if len(set(digests)) > 1:
-        usual = max(set(digests), key=lambda one: (digests.count(one), -digests.index(one)))
-        odd = next(rank for rank, one in enumerate(digests) if one != usual)
-        raise ArgumentError(
-            f"Rank {odd} has another mask, layout, shape or dtype than most ranks. "
-            "Pass the same mask and equal layouts on all ranks."
-        )
+    all_ranks = [bytes(part.tolist()) for part in gathered]
+    if REFUSED * len(names) in all_ranks:
+        rank = all_ranks.index(REFUSED * len(names))
+        raise ArgumentError(f"The arguments of rank {rank} are invalid. See its own message.")
+    for n, name in enumerate(names):
+        of_name = [part[n * DIGEST_SIZE : (n + 1) * DIGEST_SIZE] for part in all_ranks]
+        if len(set(of_name)) > 1:
+            usual = max(set(of_name), key=lambda x: (of_name.count(x), -of_name.index(x)))
+            odd = next(rank for rank, digest in enumerate(of_name) if digest != usual)
+            raise ArgumentError(
+                f"Rank {odd} has another {name} than most ranks. Pass the same on all ranks."
+            )
 
 
 def get_group(mesh: Any) -> Any:

@@ -60,6 +60,11 @@ if TYPE_CHECKING:
 
 EXCHANGES: Final = ("auto", "all_to_all", "ring")
 MIN_RING_FRACTION: Final = 0.95  # of the keys of an all-gather, from which "auto" selects the ring
+# What must be the same on all ranks.
+AGREED: Final = (
+    *("mask or layout", "shape (batch, heads, head_dim)", "dtype", "scale", "exchange"),
+    *("softcap", "bias", "sinks", "requires_grad or grad mode of q, k, v, bias and sinks"),
+)
 HALF_DTYPES: Final = (torch.float16, torch.bfloat16)
 
 
@@ -82,8 +87,8 @@ def context_parallel_attention(
 ) -> Any:
     """Attention of this rank's queries over the whole sequence, under a mask of it.
 
-    All ranks must call it together. Ranks whose masks differ raise an error before anything is
-    exchanged.
+    All ranks must call it together. If their masks, shapes, options or `requires_grad` differ, all
+    raise an error before anything is exchanged.
 
     Args:
         q: Queries of this rank (batch, heads, rows, head_dim): the rows that
@@ -132,7 +137,8 @@ Start the processes by torchrun and call torch.distributed.init_process_group().
     group = get_group(mesh)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     problem: MaskError | None = None
-    digest, call, scores = b"", None, NO_SCORE_TENSORS
+    values: tuple[object, ...] = ()
+    call, scores = None, NO_SCORE_TENSORS
     try:
         check_tensors(q, k, v, enable_gqa)
         check_storage(q, k, v)
@@ -155,12 +161,18 @@ Start the processes by torchrun and call torch.distributed.init_process_group().
         call = RankCall(plan, group, attention, is_ring)
         sizes = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3])
         params = attention.params
-        changes = (params.softcap, params.terms, scores.sinks is not None)
-        settings = (*sizes, str(q.dtype), params.scale, is_ring, *changes)
-        digest = hashlib.sha256(mask_digest(bound, layout) + repr(settings).encode()).digest()
+        inputs = (q, k, v, *scores.values, scores.sinks)
+        # If one rank has no backward pass, the others wait in theirs.
+        has_backward = torch.is_grad_enabled() and any(
+            x is not None and x.requires_grad for x in inputs
+        )
+        values = (
+            *(mask_digest(bound, layout), sizes, str(q.dtype), params.scale, is_ring),
+            *(params.softcap, params.terms, scores.sinks is not None, has_backward),
+        )
     except MaskError as error:
         problem = error
-    check_agreement(digest, problem, group, q.device)
+    check_agreement(AGREED, values, problem, group, q.device)
     others = () if scores.sinks is None else (scores.sinks,)
     out, lse = ContextParallel.apply(call, q, k, v, *scores.values, *others)
     return (out, lse) if return_lse else out

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -39,6 +38,13 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
     from maskwright.parallel.layout import ShardLayout
+
+
+# What must be the same on all ranks.
+AGREED: Final = (
+    *("mask or layout", "shape (batch, heads, head_dim)", "dtype", "scale", "softcap", "bias"),
+    *("sinks", "requires_grad or grad mode of q, k, v, bias and sinks"),
+)
 
 
 def ulysses_attention(
@@ -106,7 +112,7 @@ def ulysses_attention(
     group = mesh.get_group(1) if dimensions == 2 else get_group(mesh)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     problem: MaskError | None = None
-    digest = b""
+    values: tuple[object, ...] = ()
     try:
         check_tensors(q, k, v, enable_gqa)
         options = AttentionOptions(
@@ -120,13 +126,18 @@ def ulysses_attention(
         check_shard(q, k, int(rows[rank]), rank)
         batch, num_heads = q.shape[:2]
         frame = replace(bound.frame, batch=batch, heads=num_heads)
-        terms, _ = read_scores(options, frame, q)
+        terms, scores = read_scores(options, frame, q)
         sizes = (batch, num_heads, k.shape[1], q.shape[3], v.shape[3])
-        settings = (*sizes, str(q.dtype), scale, softcap, terms, sinks is not None)
-        digest = hashlib.sha256(mask_digest(bound, layout) + repr(settings).encode()).digest()
+        others = any(x is not None and x.requires_grad for x in (*scores.values, scores.sinks))
+        # Each of q, k and v has an exchange of its own in the backward pass.
+        gradients = (q.requires_grad, k.requires_grad, v.requires_grad, others)
+        values = (
+            *(mask_digest(bound, layout), sizes, str(q.dtype), scale, softcap, terms),
+            *(sinks is not None, torch.is_grad_enabled() and any(gradients) and gradients),
+        )
     except MaskError as error:
         problem = error
-    check_agreement(digest, problem, group, q.device)
+    check_agreement(AGREED, values, problem, group, q.device)
     whole = bias if bias is None or hasattr(bias, "lower") else tensor(bias)
     shared = (() if whole is None else whole.tensors) + (() if sinks is None else (sinks,))
 

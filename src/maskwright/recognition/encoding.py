@@ -17,11 +17,12 @@ from maskwright.errors import ArgumentError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from maskwright.core.validate import BoolArray
+    from maskwright.core.validate import BoolArray, IntArray
 
 Form = Literal["bool", "integer", "float", "additive"]
 
 MAX_MASK_VALUE: Final = -1000.0  # a higher value, added to a score, does not mask it
+MAX_EMPTY_SHARE: Final = 0.5  # of the rows of a mask that is meant
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,8 @@ def _invalid_value(what: str, values: npt.NDArray[Any], invalid: BoolArray) -> A
 class PolarityEvidence(NamedTuple):
     """Properties of a mask that make it more or less plausible."""
 
-    has_diagonal: bool  # all queries that attend to a key attend to their own position
-    is_causal: bool  # no query attends to a later position
-    diagonal_share: float  # fraction of queries that attend to their own position
+    points: int  # 1 for the diagonal (all queries that attend to a key attend to themselves)
+    is_causal: bool  # no query attends to a later position: another point
     empty_share: float  # fraction of fully masked rows; 1 if a sequence is fully masked
 
 
@@ -179,7 +179,7 @@ def choose_polarity(one: BoolArray, other: BoolArray, q_starts: set[int]) -> Pol
 
     A causal mask is meant as such: its complement attends to the future only. A mask in which most
     rows or one whole sequence are fully masked is not meant. A mask without the diagonal is less
-    plausible but possible, as a graph without self-loops is.
+    plausible but possible, as a graph without self-loops is. Without evidence, it is the first one.
 
     Args:
         one: Visible cells of the first interpretation.
@@ -190,43 +190,57 @@ def choose_polarity(one: BoolArray, other: BoolArray, q_starts: set[int]) -> Pol
         return PolarityChoice(0, clear=True)
     if bool(one.all()) or bool(other.all()):
         return PolarityChoice(int(other.all()), clear=False)
+    if any(_is_diagonal(cells, q_start) for cells in (one, other) for q_start in q_starts):
+        return PolarityChoice(0, clear=False)  # no other key to compare with
     evidence = [_evidence(cells, q_starts) for cells in (one, other)]
-    points = [e.has_diagonal + e.is_causal for e in evidence]
-    scores = [
-        (n, e.is_causal, e.diagonal_share, -e.empty_share)
-        for n, e in zip(points, evidence, strict=True)
-    ]
-    best = int(scores[1] > scores[0])
+    points = [e.points for e in evidence]
+    is_empty = [e.empty_share > MAX_EMPTY_SHARE for e in evidence]
+    best = int((points[1], is_empty[0]) > (points[0], is_empty[1]))
     likely, unlikely = evidence[best], evidence[1 - best]
-    only_causal = likely.is_causal and points[1 - best] == 0
-    other_is_empty = unlikely.empty_share > 0.5 >= likely.empty_share
-    return PolarityChoice(
-        best, only_causal or (other_is_empty and points[best] >= points[1 - best])
-    )
+    only_causal = likely.is_causal and unlikely.points == 0
+    sequence_is_empty = unlikely.empty_share == 1 > likely.empty_share
+    other_is_empty = is_empty[1 - best] and not is_empty[best] and likely.points > unlikely.points
+    return PolarityChoice(best, only_causal or sequence_is_empty or other_is_empty)
 
 
 def _evidence(cells: BoolArray, q_starts: set[int]) -> PolarityEvidence:
     """The evidence for these cells, at the most favourable position of the queries."""
     nonempty: BoolArray = np.logical_or.reduce(cells, axis=3)
-    no_empty_sequence = bool(np.logical_or.reduce(nonempty, axis=2).all())
-    empty_share = 1 - float(nonempty.mean()) if no_empty_sequence else 1.0
     if bool((cells[:, :, 1:] == cells[:, :, :-1]).all()):  # nothing depends on the query
-        return PolarityEvidence(False, False, 0.0, empty_share)
-    found = [_diagonal_evidence(cells, nonempty, q_start) for q_start in q_starts]
-    best = max(found, key=sum, default=(False, False, 0.0))
-    return PolarityEvidence(*best, empty_share)
+        return PolarityEvidence(0, False, _empty_share(nonempty))
+    choices = (_positional_evidence(cells, nonempty, q_start) for q_start in q_starts)
+    return max(choices, key=lambda e: (e.points, -e.empty_share))
 
 
-def _diagonal_evidence(
-    cells: BoolArray, nonempty: BoolArray, q_start: int
-) -> tuple[bool, bool, float]:
-    """`has_diagonal`, `is_causal` and `diagonal_share` for one position of the first query."""
+def _positional_evidence(cells: BoolArray, nonempty: BoolArray, q_start: int) -> PolarityEvidence:
+    """The evidence for one position of the first query."""
     rows, keys = cells.shape[2:]
-    own = np.arange(max(q_start, 0), min(q_start + rows, keys))
-    if not own.size:
-        return False, False, 0.0
+    own = _own_positions(cells, q_start)
+    inside = nonempty[:, :, own - q_start]
+    empty_share = _empty_share(inside if own.size else nonempty)
+    if own.size < 2:
+        return PolarityEvidence(0, False, empty_share)
     diagonal = cells[:, :, own - q_start, own]
     last = keys - 1 - cells[:, :, :, ::-1].argmax(axis=3)
-    causal = (last <= np.arange(q_start, q_start + rows)) | ~nonempty
-    has_diagonal = bool((diagonal | ~nonempty[:, :, own - q_start]).all())
-    return has_diagonal, bool(causal.all()), float(diagonal.mean())
+    causal = bool(((last <= np.arange(q_start, q_start + rows)) | ~nonempty).all())
+    has_diagonal = bool(diagonal.any()) and bool((diagonal | ~inside).all())
+    return PolarityEvidence(causal + has_diagonal, causal, empty_share)
+
+
+def _empty_share(nonempty: BoolArray) -> float:
+    """The fraction of fully masked rows of (batch, heads, queries); 1 if they are a sequence."""
+    if not bool(np.logical_or.reduce(nonempty, axis=2).all()):
+        return 1.0
+    return 1 - float(nonempty.mean())
+
+
+def _own_positions(cells: BoolArray, q_start: int) -> IntArray:
+    """The positions of the queries that are among the keys."""
+    rows, keys = cells.shape[2:]
+    return np.arange(max(q_start, 0), min(q_start + rows, keys))
+
+
+def _is_diagonal(cells: BoolArray, q_start: int) -> bool:
+    """Whether queries attend to nothing but their own position."""
+    own = _own_positions(cells, q_start)
+    return bool(np.count_nonzero(cells) == np.count_nonzero(cells[:, :, own - q_start, own]))

@@ -13,6 +13,7 @@ from weakref import ref
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from maskwright.core.atoms.structure import Tree
 from maskwright.core.atoms.tokens import Padding
 from maskwright.core.expr import And, Or
 
@@ -256,12 +257,23 @@ def terms_of(mask: Mask, operator: Operator) -> tuple[Mask, ...]:
 
 
 def cost(mask: Mask) -> float:
-    """Description length: the characters of its text, less a bonus for each padding term.
+    """Description length: the characters of its text, less those that say what is usual.
 
-    An expression with padding() states what is meant, so it is preferred to an equal key set.
+    An expression with padding() states what is meant, so it is preferred to an equal key set. The
+    parents of the tokens of a prompt are known; the tree of drafts after it is not charged for them.
     """
-    padding = sum(_is_typical_padding(term) for term in terms_of(mask, "and"))
-    return len(repr(mask)) - PADDING_BONUS * padding
+    terms = terms_of(mask, "and")
+    padding = sum(map(_is_typical_padding, terms))
+    prompts = sum(_prompt_length(term) for term in terms if isinstance(term, Tree))
+    return len(repr(mask)) - PADDING_BONUS * padding - prompts
+
+
+def _prompt_length(mask: Tree) -> int:
+    """Characters of the parents of the tokens before the first branch, where all share one root."""
+    parents = mask.parents.data
+    is_chain = np.logical_and.accumulate(parents == np.arange(parents.shape[1]) - 1, axis=1)
+    one_root = (parents < 0).sum(axis=1) == 1
+    return sum(len(f"{parent}, ") for parent in parents[is_chain & one_root[:, None]].tolist())
 
 
 def _is_typical_padding(mask: Mask) -> bool:

@@ -38,6 +38,10 @@ CELL_COST: Final = 3.0  # characters of a cell in dense() or blocks()
 MAX_MEMBERS: Final = 256  # of by_head() or by_batch()
 MAX_FAILED_SEARCHES: Final = 4  # of planes, more than succeed, before the others are listed
 MAX_SUCCESS_COST: Final = 60.0  # a longer expression of a plane lists edges or positions
+MAX_LONG_RESULTS: Final = (
+    24  # expressions of planes that are no short ones, before the others are listed
+)
+MAX_LONG_NESTED: Final = 6  # of these, found with nested operators
 
 
 # ── arrays ────────────────────────────────────────────────────────────────────────────────────
@@ -49,15 +53,20 @@ def explain_array(cells: BoolArray, q_start: int) -> Candidate:
 
 
 class _Budget:
-    """Bounds the search of arrays without structure, in which the search of every plane fails."""
+    """Bounds the search of arrays without structure, in which most planes have no short expression."""
 
     def __init__(self) -> None:
-        self._left = MAX_FAILED_SEARCHES
+        self._failures_left = MAX_FAILED_SEARCHES
+        self._long_left = MAX_LONG_RESULTS
 
     def explain_plane(self, plane: Plane, *, nested: bool = True) -> Candidate | None:
-        """As `explain_plane`; None without a search if too many have failed."""
-        found = explain_plane(plane, nested=nested) if self._left > 0 else None
-        self._left += 1 if found is not None and found.cost <= MAX_SUCCESS_COST else -1
+        """As `explain_plane`; None without a search if too many have failed or were long."""
+        if self._failures_left <= 0 or self._long_left <= 0:
+            return None
+        nested = nested and self._long_left > MAX_LONG_RESULTS - MAX_LONG_NESTED
+        found = explain_plane(plane, nested=nested)
+        self._failures_left += 1 if found is not None and found.cost <= MAX_SUCCESS_COST else -1
+        self._long_left -= found is None or not is_short(found)
         return found
 
 

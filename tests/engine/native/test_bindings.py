@@ -139,12 +139,16 @@ INVALID = [
     ("dropout.p", float("nan"), "dropout.p"),
     ("dropout.k_stride", 0, "dropout"),
     ("dropout.q_offset", -1, "dropout"),
+    ("scale", 1e39, "scale"),
+    ("scale", float("nan"), "scale"),
     ("lse.data", None, "lse"),
+    *((f"{name}.data", 4097, f"{name}.data") for name in ("q", "k", "v", "out", "lse")),
     *((f"{name}.data", None, f"{name}.data") for name in ("q", "k", "v", "out")),
     *((f"{name}.dim_stride", 2, f"{name}.dim_stride") for name in ("q", "k", "v", "out")),
 ]
 INVALID_BACKWARD = [
     *((f"{name}.data", None, f"{name}.data") for name in ("dout", "dq", "dk", "dv")),
+    *((f"{name}.data", 4097, f"{name}.data") for name in ("dout", "dq", "dk", "dv", "dlse")),
     *((f"{name}.dim_stride", 2, f"{name}.dim_stride") for name in ("dout", "dq", "dk", "dv")),
 ]
 
@@ -185,7 +189,7 @@ def test_every_error_code_has_own_text() -> None:
         if (text := loaded().library.maskwright_error(code)) is None:
             break
         texts.append(text)
-    assert len(texts) == len(set(texts)) == 19
+    assert len(texts) == len(set(texts)) == 21
     assert loaded().library.maskwright_error(0) is None
 
 

@@ -19,6 +19,7 @@ from tests._helpers.attention_inputs import INF, NAN, tensors
 from tests._helpers.native_kernel import isa, needs_kernel
 from tests._helpers.sampling import subset_of_cases
 from tests._helpers.score_terms import ScoreOptions, TermBias, exact_attention
+from tests.engine.test_scores import LARGE, LARGE_SIZES, check_large
 
 __all__ = ["isa"]
 pytestmark = [needs_kernel, pytest.mark.usefixtures("isa")]
@@ -144,6 +145,14 @@ def compare(bound: mw.BoundMask, given: Any, options: Any, dropout_p: float, see
         largest = true[finite].abs().max().item() if finite.any() else 0.0
         allowed = 6 * eps * math.sqrt(length) * max(largest, 3.0)
         assert error <= allowed, (n, error, allowed)
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_large_bias(name: str, dtype: torch.dtype) -> None:
+    """In decode and in tiles of several key blocks."""
+    for size in LARGE_SIZES:
+        check_large("native", dtype, LARGE[name], size)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1), (1, 4)])

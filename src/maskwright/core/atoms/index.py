@@ -11,6 +11,7 @@ import numpy as np
 
 from maskwright.core import regions
 from maskwright.core.atoms.position import Nothing
+from maskwright.core.cache import mask_property
 from maskwright.core.evaluate import View
 from maskwright.core.expr import (
     MAX_CHEAP,
@@ -206,9 +207,6 @@ class _Indexed(Atom):
     def _dims(self) -> tuple[BroadcastDims, ...]:
         return (BroadcastDims(f"{self.name}: where", self.where.batch, 1),)
 
-    def _sizes(self, exact: bool) -> Sizes:  # noqa: ARG002
-        return Sizes(None, self.where.tokens)
-
     def _call(self) -> tuple[str, dict[str, Any]]:
         return self.name, {"where": self.where.argument()}
 
@@ -262,6 +260,9 @@ class Keys(_Indexed):
     def _transposed(self) -> Mask:
         return Queries(self.where)
 
+    def _sizes(self, exact: bool) -> Sizes:  # noqa: ARG002
+        return Sizes(None, self.where.tokens)
+
     def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:  # noqa: ARG002
         return Not(self) if operator == "~" and self.where.is_prefix else None
 
@@ -297,6 +298,13 @@ class Queries(_Indexed):
 
     def _transposed(self) -> Mask:
         return Keys(self.where)
+
+    def _sizes(self, exact: bool) -> Sizes:  # noqa: ARG002
+        return Sizes(self.where.tokens, None)
+
+    @mask_property
+    def _query_tokens(self) -> int | None:
+        return self.where.tokens
 
     def _formula(self, writer: FormulaWriter, row: str, col: str) -> str:  # noqa: ARG002
         return self.where.formula(writer, "selected_queries", row)

@@ -20,8 +20,14 @@ import torch
 from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans
 from maskwright.engine.dropout import dropout_keep
+from maskwright.engine.layout import empty_out
 from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor, sink_row_gradient
-from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
+from maskwright.engine.softmax import (
+    masked_matmul,
+    masked_scores,
+    masked_softmax,
+    weights_from_lse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +58,9 @@ def forward(
     v: torch.Tensor,
     scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output in the dtype of q, and the logsumexp in float32, or in float64 for float64."""
+    """Output in the dtype and layout of q, and the logsumexp in float32, or float64 for float64."""
     dtype = compute_dtype(q.dtype)
-    out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+    out = empty_out(q, v.shape[3]).zero_()
     lse = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
     for block in _blocks(params, q, k, v, scores):
         compute = _fused_forward if block.is_fusible and not params.dropout_p else _forward
@@ -354,8 +360,8 @@ def _backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradien
     empty = (grads.lse == -math.inf).unsqueeze(-1)
     visible = block.visible & ~empty
     scores, slope = _scores(block, k, visible, params)
-    lse = grads.lse.unsqueeze(-1).masked_fill(empty, 0.0)
-    weights = (scores - lse).exp().masked_fill(~visible, 0.0)
+    lse = grads.lse.masked_fill(empty.squeeze(-1), 0.0)
+    weights = weights_from_lse(scores, lse, visible)
     dp = masked_scores(grads.grad_out, v, visible)
     dropped = weights
     if params.dropout_p:

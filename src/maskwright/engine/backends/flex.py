@@ -111,7 +111,7 @@ def _score_mod(params: AttentionParams, q: torch.Tensor, scores: ScoreTensors) -
 
     softcap = params.softcap
     lookups = [
-        _lookup(params, index, value.to(q.dtype))
+        _lookup(params, index, value.to(torch.promote_types(q.dtype, torch.float32)))
         for index, value in zip(params.terms, scores.values, strict=True)
     ]
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from maskwright.engine.layout import empty_out
 from maskwright.engine.native import (
     BFLOAT16,
     FLOAT16,
@@ -29,6 +30,7 @@ from maskwright.engine.native import (
     thread_count,
 )
 from maskwright.engine.native.score_args import (
+    aligned,
     finish_gradients,
     score_buffers,
     score_gradients,
@@ -85,19 +87,14 @@ def forward(
         scores: Values of the bias terms, and sinks.
 
     Returns:
-        The output (batch, heads, q_len, v_head_dim) in the dtype of q, laid out in memory as
-        (batch, q_len, heads, v_head_dim), and the logsumexp (batch, heads, q_len) in float32.
+        The output (batch, heads, q_len, v_head_dim) in the dtype and memory layout of q, and the
+        logsumexp (batch, heads, q_len) in float32.
     """
     import torch
 
     borrow_threads()
     batch, heads, _, q_len, _, _, dim = params.shape
-    out = torch.empty_strided(
-        (batch, heads, q_len, dim),
-        (q_len * heads * dim, dim, heads * dim, 1),
-        dtype=q.dtype,
-        device="cpu",
-    )
+    out = empty_out(q, dim)
     lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device="cpu")
     if 0 in params.shape:
         return out.zero_(), lse.fill_(-math.inf)
@@ -187,9 +184,7 @@ def backward(
         others = [x.new_zeros(x.shape) for x in (*scores.values, scores.sinks) if x is not None]
         return dq.zero_(), dk.zero_(), dv.zero_(), *others
     if grad_lse is not None:
-        grad_lse = grad_lse.to(torch.float32)
-        if grad_lse.is_neg():
-            grad_lse = grad_lse.resolve_neg()
+        grad_lse = aligned(grad_lse.to(torch.float32).resolve_neg())
     parts = submasks(params.mask, split=not params.terms)
     if parts[0].step > 1:
         for x in (dq, dk, dv):
@@ -252,10 +247,10 @@ def run(name: str, args: bytes) -> None:
 
 
 def _dense_rows(x: torch.Tensor) -> torch.Tensor:
-    """The tensor with a last dimension of stride 1, and without a lazy negation."""
+    """The tensor with a last dimension of stride 1, aligned, and without a lazy negation."""
     if x.stride(-1) != 1 and x.shape[-1] != 1:
         return x.contiguous()
-    return x.resolve_neg() if x.is_neg() else x
+    return aligned(x.resolve_neg() if x.is_neg() else x)
 
 
 def forward_numpy(
@@ -305,7 +300,7 @@ def _native_array(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     aligned = x.flags.aligned and x.dtype.isnative and x.strides[-1] == x.itemsize
     if aligned and not any(stride % x.itemsize for stride in x.strides):
         return x
-    return np.ascontiguousarray(x, x.dtype.newbyteorder("="))
+    return np.require(x, x.dtype.newbyteorder("="), ["C", "A"])  # ascontiguousarray does not align
 
 
 def _pointer(x: npt.NDArray[Any]) -> tuple[int, ...]:
@@ -424,9 +419,7 @@ def span_buffers(spans: Spans) -> SpanBuffers:
 def _checked(
     shape: tuple[int, int, int], kv_len: int, offsets: IntArray, starts: IntArray, stops: IntArray
 ) -> SpanBuffers:
-    offsets = np.ascontiguousarray(offsets, np.int64)
-    starts = np.ascontiguousarray(starts, np.int64)
-    stops = np.ascontiguousarray(stops, np.int64)
+    offsets, starts, stops = (np.require(x, np.int64, ["C", "A"]) for x in (offsets, starts, stops))
     batch, heads, rows = shape
     is_small = starts.size <= MAX_LISTED and offsets.size <= MAX_LISTED
     is_valid = _is_valid_list if is_small else _is_valid

@@ -57,6 +57,10 @@ def _float_mask(params: AttentionParams, q: torch.Tensor, scores: ScoreTensors) 
     import torch
 
     rows, keys = np.arange(params.shape.q_len), np.arange(params.shape.kv_len)
-    bias = CellIndex(params, rows, keys, q.device).bias(scores.values, q.dtype)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    bias = CellIndex(params, rows, keys, q.device).bias(scores.values, dtype)
+    if q.device.type != "cpu":  # where SDPA does not take a float32 mask of half precision
+        limits = torch.finfo(q.dtype)
+        bias = bias.clamp(limits.min, limits.max).to(q.dtype)
     visible = torch.from_numpy(params.mask.dense()).to(q.device)
     return torch.where(visible, bias, -math.inf)

@@ -99,7 +99,7 @@ def _term(params: AttentionParams, index: TermIndex, value: Any) -> tuple[Term, 
         origin = index.zero - params.mask.frame.q_start
         return Term(_address(value), 0, head_stride, -1, 1, origin), value
     rows, keys, origin = term_coordinates(params, index)
-    held = [np.ascontiguousarray(x, np.int32) for x in (rows, keys)]
+    held = [np.require(x, np.int32, ["C", "A"]) for x in (rows, keys)]
     addresses = (x.ctypes.data for x in held)
     return Term(_address(value), 0, head_stride, 0, 0, origin, *addresses), (value, held)
 
@@ -120,13 +120,20 @@ def _float32(x: Any, contiguous: int = 0) -> Any:
     """The values in float32, with the last `contiguous` dimensions contiguous."""
     if isinstance(x, np.ndarray):
         x = np.asarray(x, np.float32)
-        return np.ascontiguousarray(x) if contiguous or any(n % 4 for n in x.strides) else x
+        if contiguous or not x.flags.aligned or any(n % 4 for n in x.strides):
+            return np.require(x, requirements=["C", "A"])
+        return x
     import torch
 
-    x = x.detach().to(torch.float32).resolve_neg()
+    x = aligned(x.detach().to(torch.float32).resolve_neg())
     if contiguous == 1:
         return x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
     return x.contiguous() if contiguous else x
+
+
+def aligned(x: Any) -> Any:
+    """The tensor, copied if its address is not a multiple of the element size, as in a byte buffer."""
+    return x.clone() if x.data_ptr() % x.element_size() else x
 
 
 def _address(x: Any) -> int:

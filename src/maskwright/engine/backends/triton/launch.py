@@ -38,6 +38,7 @@ from maskwright.engine.backends.triton.work_list import (
     row_work,
 )
 from maskwright.engine.dropout import dropout_threshold
+from maskwright.engine.layout import memory_order, restored
 
 if TYPE_CHECKING:
     from maskwright.engine.params import AttentionParams, Saved
@@ -93,10 +94,11 @@ def run_forward(
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     terms: ScoreTerms = NO_TERMS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output in the dtype of q, and the logsumexp in float32, without sinks."""
+    """Output in the dtype and layout of q, and the logsumexp in float32, without sinks."""
     q, k, v = (aligned_rows(x) for x in tensors)
     batch, heads, kv_heads, q_len, kv_len, _, v_head_dim = params.shape
-    out = empty_rows((batch, q_len, heads, v_head_dim), q).transpose(1, 2)
+    sizes, order = (batch, heads, q_len), memory_order(tensors[0])
+    out = restored(empty_rows((*(sizes[n] for n in order), v_head_dim), q), order)
     lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device=q.device)
     if 0 in params.shape:
         return out.zero_(), lse.fill_(-math.inf)

@@ -4,6 +4,7 @@
 #include "kernel_args.h"
 #include "work.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -131,15 +132,21 @@ const char *maskwright_score_field(int64_t n, int64_t *offset, int64_t *size) {
 
 /* -- argument checks ------------------------------------------------------------------------- */
 
-static int bad_tensor(const Tensor *t, int64_t dim) {
-    return !t->data || (dim > 1 && t->dim_stride != 1);
+static int is_unaligned(const void *data, int64_t size) { return (uintptr_t)data % (size_t)size != 0; }
+
+static int bad_tensor(const Tensor *t, int64_t dim, int64_t dtype) {
+    return !t->data || (dim > 1 && t->dim_stride != 1) || is_unaligned(t->data, dtype_size(dtype));
 }
+
+static int bad_rows(const RowTensor *t) { return is_unaligned(t->data, sizeof *t->data); }
 
 static int bad_scores(const ScoreArgs *s) {
     if (!(s->softcap >= 0.0) || s->num_terms < 0 || s->num_terms > MAX_TERMS) return 1;
     for (int64_t i = 0; i < s->num_terms; i++)
-        if (!s->terms[i].data || !s->terms[i].rows != !s->terms[i].keys) return 1;
-    return 0;
+        if (!s->terms[i].data || is_unaligned(s->terms[i].data, 4) ||
+            !s->terms[i].rows != !s->terms[i].keys)
+            return 1;
+    return is_unaligned(s->sinks, 4);
 }
 
 static int64_t check_args(const KernelArgs *a) {
@@ -156,26 +163,28 @@ static int64_t check_args(const KernelArgs *a) {
     if (!(a->dropout.p >= 0.0 && a->dropout.p < 1.0) || a->dropout.q_offset < 0 ||
         a->dropout.k_offset < 0 || a->dropout.q_stride < 1 || a->dropout.k_stride < 1)
         return ERR_DROPOUT;
-    if (bad_tensor(&a->q, a->head_dim)) return ERR_Q;
-    if (bad_tensor(&a->k, a->head_dim)) return ERR_K;
-    if (bad_tensor(&a->v, a->v_head_dim)) return ERR_V;
-    if (bad_tensor(&a->out, a->v_head_dim)) return ERR_OUT;
-    if (!a->lse.data) return ERR_LSE;
+    if (!(fabs(a->scale) <= MAX_SCALE)) return ERR_SCALE;
+    if (bad_tensor(&a->q, a->head_dim, a->dtype)) return ERR_Q;
+    if (bad_tensor(&a->k, a->head_dim, a->dtype)) return ERR_K;
+    if (bad_tensor(&a->v, a->v_head_dim, a->dtype)) return ERR_V;
+    if (bad_tensor(&a->out, a->v_head_dim, a->dtype)) return ERR_OUT;
+    if (!a->lse.data || bad_rows(&a->lse)) return ERR_LSE;
     if (a->scores && bad_scores(a->scores)) return ERR_SCORES;
     return OK;
 }
 
 static int64_t check_backward_args(const KernelArgs *a) {
-    if (bad_tensor(&a->dout, a->v_head_dim)) return ERR_DOUT;
-    if (bad_tensor(&a->dq, a->head_dim)) return ERR_DQ;
-    if (bad_tensor(&a->dk, a->head_dim)) return ERR_DK;
-    if (bad_tensor(&a->dv, a->v_head_dim)) return ERR_DV;
+    if (bad_tensor(&a->dout, a->v_head_dim, a->dtype)) return ERR_DOUT;
+    if (bad_tensor(&a->dq, a->head_dim, a->dtype)) return ERR_DQ;
+    if (bad_tensor(&a->dk, a->head_dim, a->dtype)) return ERR_DK;
+    if (bad_tensor(&a->dv, a->v_head_dim, a->dtype)) return ERR_DV;
+    if (bad_rows(&a->dlse)) return ERR_DLSE;
     return OK;
 }
 
 /* The rule that the argument behind an error code breaks; NULL for other codes. */
 const char *maskwright_error(int64_t code) {
-#define TENSOR_RULE(name) name ".data must not be NULL, and " name ".dim_stride must be 1"
+#define TENSOR_RULE(name) name ".data must be aligned and not NULL, and " name ".dim_stride must be 1"
     static const char *const rules[] = {
         [ERR_SHAPE] = "batch, heads, q_len and kv_len must be at least 1",
         [ERR_KV_HEADS] = "kv_heads must be at least 1 and divide heads",
@@ -186,17 +195,19 @@ const char *maskwright_error(int64_t code) {
         [ERR_SPANS] = "spans.batch and spans.heads must be 1, or batch and heads",
         [ERR_SPANS_POINTER] = "spans.offsets, spans.starts and spans.stops must not be NULL",
         [ERR_DROPOUT] = "dropout.p must be in [0, 1), its offsets at least 0, its strides at least 1",
+        [ERR_SCALE] = "scale must be between -1e30 and 1e30",
         [ERR_Q] = TENSOR_RULE("q"),
         [ERR_K] = TENSOR_RULE("k"),
         [ERR_V] = TENSOR_RULE("v"),
         [ERR_OUT] = TENSOR_RULE("out"),
-        [ERR_LSE] = "lse.data must not be NULL",
+        [ERR_LSE] = "lse.data must be aligned and not NULL",
         [ERR_DOUT] = TENSOR_RULE("dout"),
         [ERR_DQ] = TENSOR_RULE("dq"),
         [ERR_DK] = TENSOR_RULE("dk"),
         [ERR_DV] = TENSOR_RULE("dv"),
+        [ERR_DLSE] = "dlse.data must be aligned",
         [ERR_SCORES] = "scores must have a softcap of 0 or more and at most 4 terms, whose data is "
-                       "not NULL, and which have both coordinates or none",
+                       "aligned and not NULL, and which have both coordinates or none",
     };
     return code >= ERR_SHAPE && code < ERR_COUNT ? rules[code] : NULL;
 }

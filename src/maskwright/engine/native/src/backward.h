@@ -1,14 +1,17 @@
 /* The backward pass of one (batch, kv_head): a work item is one block of BWD_BLOCK_N keys.
  *
- *   prepare, once: q and dO as floats, lse in base 2, delta = rowsum(dO * out) - dlse
+ *   prepare, once: q and dO as floats, lse as the scores are, delta = rowsum(dO * out) - dlse
  *   for each block of BWD_BLOCK_M rows with a visible cell:
- *     P  = exp2(Q K^T - lse), recomputed; dP = dO V^T, dropped and scaled as P was
+ *     P  = exp2((S - lse) * score_base), recomputed; dP = dO V^T, dropped and scaled as P was
  *     dS = P * (dP - delta), the gradient of the bias; times the derivative of the soft cap
  *     dQ += dS K, shared by all items; dV += P^T dO and dK += dS^T Q, private to the item
  *   write dK and dV of the block; at the end write dQ
  *
  * A sink scales the output by r = 1 / (1 + exp(sink - lse)). So P is that of the visible keys, dO is
  * multiplied by r, and the gradient of the sink is -(1 - r) * rowsum(dO * out).
+ *
+ * A large lse = m + log(l) has rounded log(l) away. Then P is exp(S - m), and dO and delta are divided
+ * by l, since all gradients are linear in them (row_sum).
  *
  * Items run in parallel. A row block takes their contributions to dQ in the order of the key blocks
  * (next_kv_block), so the sum does not depend on the number of threads. Items are started in that
@@ -28,6 +31,7 @@
 #include "threads.h"
 #include "work.h"
 
+#include <float.h>
 #include <sched.h>
 
 enum {
@@ -176,6 +180,60 @@ static void clear_rows(BackwardUnit *u, int64_t n, int64_t count) {
     memset(u->span_stop + n, 0, (size_t)count * 8);
 }
 
+/* Above it the rounding of a logsumexp is an error of the weights of 2^-11. */
+#define MAX_EXACT_LSE 8192.0f
+
+/* The largest score of a row, and the sum of exp2((score - m) * score_base). */
+typedef struct {
+    float m, l;
+} RowSum;
+
+/* The sum of row n, whose q is read. If the saved logsumexp is over further keys, l is that over all
+ * of them. Scores are computed in the order of gemm_panel, so they are equal to the last bit. */
+static NOINLINE RowSum row_sum(const KernelArgs *args, const BackwardUnit *u, int64_t n,
+                               int64_t head, int64_t row, float lse) {
+    const Spans *spans = &args->spans;
+    const ScoreArgs *scores = args->scores;
+    const float *q = u->q + n * u->d, base = score_base(args), score_scale = score_factor(args);
+    float panel[MAX_HEAD_DIM * NR], converted[W][MAX_HEAD_DIM], m = -INFINITY, l = 0.0f;
+    for (int64_t span = u->span[n]; span < u->span_stop[n]; span++)
+        for (int64_t key = spans->starts[span]; key < spans->stops[span]; key += W) {
+            const int64_t left = spans->stops[span] - key;
+            const float *rows[W];
+            for (int i = 0; i < W; i++) {
+                rows[i] = tensor_row(&args->k, args->dtype, u->batch, u->kv_head,
+                                     key + min_i64(i, left - 1));
+                if (args->dtype == FLOAT32) continue;
+                read_floats(converted[i], rows[i], args->dtype, args->head_dim);
+                rows[i] = converted[i];
+            }
+            interleave(rows, args->head_dim, score_scale, 0, panel);
+            vec x[1] = {{0}};
+            for (int64_t d = 0; d < args->head_dim; d++) x[0] += broadcast(q[d]) * load(panel + d * NR);
+            if (scores && scores->softcap > 0) {
+                tanh_vec(x, 1);
+                x[0] *= (float)scores->softcap;
+            }
+            for (int64_t i = 0; scores && i < scores->num_terms; i++)
+                x[0] += term_values(&scores->terms[i],
+                                    term_row(&scores->terms[i], u->batch, head, row), key,
+                                    args->kv_len);
+            if (left < W)
+                x[0] = blend(lane_mask(((uint32_t)1 << left) - 1, 0), x[0], broadcast(-INFINITY));
+            const float before = m;
+            m = fmaxf(m, reduce_max(x[0]));
+            if (m == -INFINITY) continue;
+            if (before != m) l *= exp2f((before - m) * base);
+            x[0] = (x[0] - m) * base;
+            exp2_vec(x, 1);
+            l += reduce_sum(x[0]);
+        }
+    const double natural = changes_scores(args) ? (double)m : m * LN2;
+    const double further = lse - (natural + log(l)); /* of the logsumexp, due to further keys */
+    if (!(fabs(further) <= 4 * FLT_EPSILON * fabsf(lse))) l = (float)(l * exp(further));
+    return (RowSum){m, l};
+}
+
 /* Read q, dO, lse and delta of row n, which is query `row` of a GQA group. Returns the sums of
  * nonfinite_sums. */
 static vec prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
@@ -211,17 +269,27 @@ static vec prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
         delta = reduce_sum(sum);
         for (; d < args->v_head_dim; d++) delta += dout[d] * out[d];
     }
+    const double natural = changes_scores(args) ? 1.0 : LN2;
+    RowSum sums = {(float)(lse / natural), 1.0f};
+    double m = lse; /* natural, of which sums.m is the score */
+    if (fabsf(lse) > MAX_EXACT_LSE && lse != INFINITY) {
+        sums = row_sum(args, u, n, head, row, lse);
+        m = sums.m * natural;
+    }
+    float factor = 1.0f / sums.l;
     if (args->scores && args->scores->sinks) {
-        float sink = args->scores->sinks[head], r = 1.0f / (1.0f + expf(sink - lse));
+        float sink = args->scores->sinks[head];
+        float odds = (float)exp(sink - m) * factor; /* weight of the sink by that of the keys */
         if (args->scores->dsinks.data)
-            *row_element(&args->scores->dsinks, u->batch, head, row) =
-                -delta / (1.0f + expf(lse - sink));
-        for (int64_t d = 0; d < args->v_head_dim; d++) dout[d] *= r;
-        delta *= r;
+            *row_element(&args->scores->dsinks, u->batch, head, row) = -delta / (1.0f + 1.0f / odds);
+        factor /= 1.0f + odds;
+        delta /= 1.0f + odds;
     }
     if (args->dlse.data) delta -= *row_element(&args->dlse, u->batch, head, row);
-    u->delta[n] = delta;
-    u->lse[n] = lse == INFINITY ? NAN : (float)(lse * LOG2E);
+    if (factor != 1.0f)
+        for (int64_t d = 0; d < args->v_head_dim; d++) dout[d] *= factor;
+    u->delta[n] = delta / sums.l;
+    u->lse[n] = lse == INFINITY ? NAN : sums.m;
     return nonfinite_sums(q, u->d) + nonfinite_sums(dout, u->dv);
 }
 
@@ -389,7 +457,7 @@ INLINE void change_scores_backward(const BackwardScratch *s, int64_t key, float 
                                    vec acc[MR][NV], const int nv) {
     const ScoreArgs *scores = s->args->scores;
     if (scores->softcap > 0) {
-        const float factor = (float)(scores->softcap * LOG2E);
+        const float factor = (float)scores->softcap;
         tanh_panel(acc, nv);
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++)
@@ -432,6 +500,9 @@ INLINE void compute_ds(BackwardScratch *s, int64_t row, int offset, int64_t key,
         vec x[2 * NV];
 #pragma GCC unroll 8
         for (int n = 0; n < 2 * nv; n++) x[n] = acc[r + n / nv][n % nv] - lse[r + n / nv];
+        if (level)
+#pragma GCC unroll 8
+            for (int n = 0; n < 2 * nv; n++) x[n] *= (float)LOG2E;
         exp2_vec(x, 2 * nv);
 #pragma GCC unroll 8
         for (int n = 0; n < 2 * nv; n++) store(p + (r + n / nv) * BWD_BLOCK_N + n % nv * W, x[n]);
@@ -662,7 +733,7 @@ BACKWARD_TILE(backward_tile_dropout, 1, PLAIN)
 BACKWARD_TILE(backward_tile_dropout_scores, 1, ANY_SCORES)
 
 static BackwardTile *select_tile(const KernelArgs *args) {
-    const int scores = args->scores && (args->scores->softcap > 0 || args->scores->num_terms);
+    const int scores = changes_scores(args);
     if (args->dropout.p > 0) return scores ? backward_tile_dropout_scores : backward_tile_dropout;
     return scores ? backward_tile_scores : backward_tile_plain;
 }

@@ -3,8 +3,8 @@
  *   for each split of the keys (in parallel), each block of BLOCK_N keys, each row:
  *     S = q K^T over the row's visible keys, K read where it is; soft cap and bias
  *     m, alpha, P, l, acc as in forward.h; each (acc, m, l) is a partial result
- *   merge the splits: m = max m_i, acc = sum acc_i * exp2(m_i - m), l likewise
- *   out = acc / (l + exp2(sink - m)), lse = m + log(l)
+ *   merge the splits: m = max m_i, acc = sum acc_i * exp2((m_i - m) * score_base), l likewise
+ *   out = acc / (l + exp(sink - m)), lse = m + log(l)
  *
  * Each key is read once per row, so packing would not pay. Rows are computed one by one, so a masked
  * cell is never read. */
@@ -25,7 +25,7 @@ typedef struct {
     uint64_t keep[BLOCK_WORDS + 1]; /* dropout: bit per key that is kept */
     float p[BLOCK_N + W] __attribute__((aligned(64)));
     float k[W][MAX_HEAD_DIM] __attribute__((aligned(64)));
-    float q[MAX_DECODE_ROWS][MAX_HEAD_DIM] __attribute__((aligned(64))); /* times scale, log2(e) */
+    float q[MAX_DECODE_ROWS][MAX_HEAD_DIM] __attribute__((aligned(64))); /* times score_factor */
     float v[] __attribute__((aligned(64))); /* [BLOCK_N][width], if V is converted */
 } DecodeScratch;
 
@@ -146,17 +146,17 @@ static NOINLINE void change_decode_scores(const KernelArgs *args, const float *c
     vec x = load(s);
     if (scores->softcap > 0) {
         tanh_vec(&x, 1);
-        x *= (float)(scores->softcap * LOG2E);
+        x *= (float)scores->softcap;
     }
     for (int64_t i = 0; i < scores->num_terms; i++)
-        x += term_values(&scores->terms[i], bias[i], key, args->kv_len) * LOG2E_F;
+        x += term_values(&scores->terms[i], bias[i], key, args->kv_len);
     store(s, x);
 }
 
 /* Row n and one key block. */
 static void decode_step(const KernelArgs *args, const GqaGroup *group, int64_t row_index,
                         int64_t start, int count, const DecodeRow *row, DecodeScratch *s) {
-    const float *q = s->q[row_index];
+    const float *q = s->q[row_index], base = score_base(args);
     const int dropout = args->dropout.p > 0;
     const int64_t width = v_width(args);
     vec row_max = broadcast(-INFINITY), sum = {0};
@@ -184,13 +184,13 @@ static void decode_step(const KernelArgs *args, const GqaGroup *group, int64_t r
             int64_t left = s->runs[n].stop - key;
             vec given = load(s->p + key), x[1];
             ivec own = left < W ? lane_mask(((uint32_t)1 << left) - 1, 0) : ~(ivec){0};
-            x[0] = blend(own, given, broadcast(-INFINITY)) - shift;
+            x[0] = (blend(own, given, broadcast(-INFINITY)) - shift) * base;
             exp2_vec(x, 1);
             sum += x[0];
             if (dropout) x[0] = (vec)((ivec)x[0] & lane_mask(keep_bits_at(s->keep, key), 0));
             store(s->p + key, blend(own, x[0], given));
         }
-    float alpha = before == now ? 1.0f : exp2f(before - now);
+    float alpha = before == now ? 1.0f : exp2f((before - now) * base);
     *row->l = *row->l * alpha + reduce_sum(sum);
     *row->m = now;
     Operand v = decode_values(args, group, start, count, s);
@@ -267,6 +267,7 @@ INLINE float merged_max(float m, float l, float other_m, float other_l) {
 static void decode_merge(const KernelArgs *args, const GqaGroup *group, float *partials,
                          int64_t splits) {
     const int64_t width = v_width(args), stride = decode_partial_floats(args);
+    const float base = score_base(args);
     for (int64_t n = 0; n < args->q_len * group->heads; n++) {
         int64_t split = 0;
         while (split < splits - 1 && *decode_row(partials + split * stride, width, n).l == SKIPPED)
@@ -281,7 +282,8 @@ static void decode_merge(const KernelArgs *args, const GqaGroup *group, float *p
             DecodeRow other = decode_row(partials + split * stride, width, n);
             if (*other.l == SKIPPED) continue;
             float m = merged_max(*own.m, *own.l, *other.m, *other.l), shift = softmax_shift(m);
-            float scale_own = exp2f(*own.m - shift), scale_other = exp2f(*other.m - shift);
+            float scale_own = exp2f((*own.m - shift) * base);
+            float scale_other = exp2f((*other.m - shift) * base);
             for (int64_t d = 0; d < width; d++)
                 own.acc[d] = own.acc[d] * scale_own + other.acc[d] * scale_other;
             *own.l = *own.l * scale_own + *other.l * scale_other;

@@ -1,12 +1,14 @@
 /* The forward pass for rows of a GQA group (FlashAttention-2).
  *
  *   for each block of BLOCK_M rows, each row group of MR rows, each block of BLOCK_N keys:
- *     S = Q K^T in base 2, soft cap and bias, -inf in masked cells     (score_block)
- *     m, alpha = exp2(m_before - m)                 (update_max)
- *     P = exp2(S - m), l = l * alpha + rowsum(P)    (exp_rows)
+ *     S = Q K^T, soft cap and bias, -inf in masked cells (score_block)
+ *     m, alpha = exp2((m_before - m) * base)        (update_max)
+ *     P = exp2((S - m) * base), l = l * alpha + rowsum(P)    (exp_rows)
  *     drop weights of P                             (dropout only)
  *     acc = acc * alpha + P V                       (gemm_pv)
- *   out = acc / (l + exp2(sink - m)), lse = m + log(l)
+ *   out = acc / (l + exp(sink - m)), lse = m + log(l)
+ *
+ * where base is score_base.
  *
  * The row groups of a block take their key blocks in turn, so that K and V stay in the cache.
  *
@@ -109,7 +111,8 @@ INLINE int score_block(const ForwardCall *c, const RowGroup *g, int64_t start,
 }
 
 /* The new m, and alpha, the factor of what was accumulated against the old one. */
-INLINE void update_max(RowGroup *g, const vec row_max[MR], float alpha[MR_PADDED]) {
+INLINE void update_max(RowGroup *g, const vec row_max[MR], float alpha[MR_PADDED],
+                       const float base) {
     for (int r = 0; r < MR_PADDED; r++) alpha[r] = 0.0f;
     for (int r = 0; r < MR; r++) {
         float before = g->m[r], now = reduce_max(row_max[r]);
@@ -118,7 +121,7 @@ INLINE void update_max(RowGroup *g, const vec row_max[MR], float alpha[MR_PADDED
         g->m[r] = now;
     }
     for (int r = 0; r < MR_PADDED; r += W) {
-        vec x[1] = {load(alpha + r)};
+        vec x[1] = {load(alpha + r) * base};
         exp2_vec(x, 1);
         store(alpha + r, x[0]);
     }
@@ -126,12 +129,15 @@ INLINE void update_max(RowGroup *g, const vec row_max[MR], float alpha[MR_PADDED
 
 /* P of two rows and `nv` listed vectors of keys, added to the rows' sums. */
 INLINE void exp_vectors(ForwardScratch *s, int r, const short *list, const vec shift[2], vec sum[2],
-                        const int nv, const int dropout) {
+                        const int nv, const int dropout, const int level) {
     float *p = s->p + r * BLOCK_N;
     vec x[2 * NV];
 #pragma GCC unroll 8
     for (int n = 0; n < 2 * nv; n++)
         x[n] = load(p + n / nv * BLOCK_N + list[n % nv]) - shift[n / nv];
+    if (level)
+#pragma GCC unroll 8
+        for (int n = 0; n < 2 * nv; n++) x[n] *= (float)LOG2E;
     exp2_vec(x, 2 * nv);
 #pragma GCC unroll 8
     for (int n = 0; n < 2 * nv; n++) {
@@ -146,13 +152,14 @@ INLINE void exp_vectors(ForwardScratch *s, int r, const short *list, const vec s
 
 /* P from scores, and l. With dropout, dropped weights count in l but are 0 in P. */
 INLINE void exp_rows(RowGroup *g, ForwardScratch *s, const short *list, int count,
-                     const float *alpha, const int dropout) {
+                     const float *alpha, const int dropout, const int level) {
     for (int r = 0; r < MR; r += 2) {
         vec shift[2], sum[2] = {{0}, {0}};
         for (int i = 0; i < 2; i++) shift[i] = broadcast(softmax_shift(g->m[r + i]));
         int i = 0;
-        for (; i + NV <= count; i += NV) exp_vectors(s, r, list + i, shift, sum, NV, dropout);
-        for (; i < count; i++) exp_vectors(s, r, list + i, shift, sum, 1, dropout);
+        for (; i + NV <= count; i += NV)
+            exp_vectors(s, r, list + i, shift, sum, NV, dropout, level);
+        for (; i < count; i++) exp_vectors(s, r, list + i, shift, sum, 1, dropout, level);
         for (i = 0; i < 2; i++)
             g->l[r + i] = g->l[r + i] * alpha[r + i] + reduce_sum(sum[i]);
     }
@@ -215,10 +222,10 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
     prefetch_queued(&s->queue, PREFETCH_AT_ONCE);
     begin = phase_end(PHASE_SCORES, begin);
     if (exact) memcpy(m_before, g->m, sizeof m_before);
-    update_max(g, row_max, alpha);
+    update_max(g, row_max, alpha, level ? (float)LOG2E : 1.0f);
     if (exact) check_inf_scores(g, s, m_before);
     if (dropout) draw_keep_bits(c, first_row, start, s);
-    exp_rows(g, s, list, count, alpha, dropout);
+    exp_rows(g, s, list, count, alpha, dropout, level);
     prefetch_queued(&s->queue, PREFETCH_AT_ONCE);
     begin = phase_end(PHASE_SOFTMAX, begin);
     Operand v = {kv->v + start * kv->v_stride, kv->v_stride, s->runs, 0};
@@ -255,11 +262,6 @@ FORWARD_STEP(forward_step_exact, 0, 1, PLAIN)
 FORWARD_STEP(forward_step_exact_scores, 0, 1, ANY_SCORES)
 FORWARD_STEP(forward_step_exact_dropout, 1, 1, PLAIN)
 FORWARD_STEP(forward_step_exact_dropout_scores, 1, 1, ANY_SCORES)
-
-/* Does the call have a soft cap or a bias? */
-INLINE int changes_scores(const KernelArgs *args) {
-    return args->scores && (args->scores->softcap > 0 || args->scores->num_terms);
-}
 
 static ForwardStep *select_step(const KernelArgs *args, int exact) {
     const int scores = changes_scores(args);

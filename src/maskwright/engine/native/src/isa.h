@@ -37,7 +37,7 @@ typedef struct {
     int64_t rows, row_blocks, kv_blocks;
     int64_t d, dv;             /* head dims, rounded up to whole vectors */
     float *q, *dout, *dq;      /* [rows][d or dv] */
-    float *lse, *delta;        /* [rows]; lse in base 2 */
+    float *lse, *delta;        /* [rows]; lse as the scores are */
     int64_t *span, *span_stop; /* [rows]: intervals of each row; none for masked rows */
     uint8_t *row_flags;        /* [rows]: q or dO holds NaN or Inf */
     uint8_t *block_flags;      /* [row_blocks]: some row of the block is flagged */

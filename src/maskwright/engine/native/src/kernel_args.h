@@ -12,6 +12,7 @@
 enum { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 enum { MAX_HEAD_DIM = 256 };
 enum { MAX_TERMS = 4 };    /* of a bias */
+#define MAX_SCALE 1e30    /* of the scores; validate.py has the same limit */
 
 #define LOG2E 1.4426950408889634
 #define LN2 0.6931471805599453
@@ -31,6 +32,7 @@ enum {
     ERR_SPANS,
     ERR_SPANS_POINTER,
     ERR_DROPOUT,
+    ERR_SCALE,
     ERR_Q,
     ERR_K,
     ERR_V,
@@ -40,6 +42,7 @@ enum {
     ERR_DQ,
     ERR_DK,
     ERR_DV,
+    ERR_DLSE,
     ERR_SCORES,
     ERR_COUNT, /* one past the last */
 };
@@ -126,10 +129,24 @@ static inline double softcap_of(const KernelArgs *args) {
     return args->scores ? args->scores->softcap : 0.0;
 }
 
-/* The factor of q k before the soft cap: scores in base 2, or divided by the cap. */
+/* Is there a soft cap or a bias? */
+static inline int changes_scores(const KernelArgs *args) {
+    return args->scores && (args->scores->softcap > 0 || args->scores->num_terms);
+}
+
+/* Scores of weights are 2^(score * score_base): scores are in base 2, but natural if there is a soft
+ * cap or a bias, since a large bias times log2(e) is not finite. */
+static inline float score_base(const KernelArgs *args) {
+    return changes_scores(args) ? (float)LOG2E : 1.0f;
+}
+
+/* The factor of q k: to the score, or to its quotient by the soft cap. The limits of scale and soft
+ * cap allow a larger quotient, of which tanh is 1. */
 static inline float score_factor(const KernelArgs *args) {
-    double cap = softcap_of(args);
-    return (float)(cap > 0 ? args->scale / cap : args->scale * LOG2E);
+    const double cap = softcap_of(args), most = 1e32;
+    double factor = cap > 0 ? args->scale / cap : args->scale;
+    if (!changes_scores(args)) factor *= LOG2E;
+    return (float)(factor > most ? most : factor < -most ? -most : factor);
 }
 
 static inline int64_t dtype_size(int64_t dtype) { return dtype == FLOAT32 ? 4 : 2; }

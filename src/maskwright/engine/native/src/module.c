@@ -56,29 +56,30 @@ typedef struct {
 
 static const DLPackApi *dlpack; /* NULL if this version of PyTorch has none */
 
-/* Given once by `set_types`: torch.Tensor, torch.strided, torch.empty_like, and the dtypes by their
- * codes. */
-static PyObject *tensor_type, *strided, *empty_like, *dtypes[FLOAT16 + 1];
+/* Given once by `set_types`: torch.Tensor, torch.strided, torch.empty_like, `empty_out` of layout.py,
+ * and the dtypes by their codes. */
+static PyObject *tensor_type, *strided, *empty_like, *empty_out, *dtypes[FLOAT16 + 1];
 
-enum { IS_CPU, LAYOUT, DTYPE, SHAPE, IS_NEG, DATA_PTR, STRIDE, NEW_EMPTY_STRIDED, NUM_NAMES };
+enum { IS_CPU, LAYOUT, DTYPE, SHAPE, IS_NEG, DATA_PTR, STRIDE, NUM_NAMES };
 static PyObject *names[NUM_NAMES];
 
 /* Below, an address may be the offset in a storage that was freed. */
 #define MIN_ADDRESS ((uintptr_t)1 << 40)
 
-/* set_types(torch.Tensor, torch.strided, torch.empty_like, (float32, bfloat16, float16), capsule of
- * DLPack or None) */
+/* set_types(torch.Tensor, torch.strided, torch.empty_like, empty_out, (float32, bfloat16, float16),
+ * capsule of DLPack or None) */
 static PyObject *set_types(PyObject *module, PyObject *args) {
-    static const char *const texts[] = {"is_cpu", "layout",   "dtype",  "shape",
-                                        "is_neg", "data_ptr", "stride", "new_empty_strided"};
+    static const char *const texts[] = {"is_cpu", "layout",   "dtype", "shape",
+                                        "is_neg", "data_ptr", "stride"};
     PyObject *capsule;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOO(OOO)O", &tensor_type, &strided, &empty_like, &dtypes[FLOAT32],
-                          &dtypes[BFLOAT16], &dtypes[FLOAT16], &capsule))
+    if (!PyArg_ParseTuple(args, "OOOO(OOO)O", &tensor_type, &strided, &empty_like, &empty_out,
+                          &dtypes[FLOAT32], &dtypes[BFLOAT16], &dtypes[FLOAT16], &capsule))
         return NULL;
     Py_INCREF(tensor_type); /* for as long as the process runs, as the module itself */
     Py_INCREF(strided);
     Py_INCREF(empty_like);
+    Py_INCREF(empty_out);
     for (int i = 0; i <= FLOAT16; i++) Py_INCREF(dtypes[i]);
     for (int i = 0; i < NUM_NAMES; i++)
         if (!names[i] && !(names[i] = PyUnicode_InternFromString(texts[i]))) return NULL;
@@ -260,34 +261,30 @@ static int read_rows(PyObject *x, const KernelArgs *args, RowTensor *t) {
            shape[0] == args->batch && shape[1] == args->heads && shape[2] == args->q_len;
 }
 
-/* A tensor like x without values; NULL if it cannot be made. */
-static PyObject *new_like(PyObject *x, int64_t dtype, Tensor *t) {
+/* What the function returns for x and an argument that may be NULL: a tensor without values. NULL if
+ * it cannot be read. */
+static PyObject *new_tensor(PyObject *function, PyObject *x, PyObject *arg, int64_t dtype,
+                            Tensor *t) {
     int64_t shape[4];
-    PyObject *made = PyObject_CallFunctionObjArgs(empty_like, x, NULL);
+    PyObject *made = PyObject_CallFunctionObjArgs(function, x, arg, NULL);
     if (made && read_memory(made, dtype, 4, shape, &t->data, &t->batch_stride)) return made;
     Py_XDECREF(made);
     return NULL;
 }
 
-/* The output, (batch, heads, q_len, v_head_dim), in memory (batch, q_len, heads, v_head_dim); NULL
- * if it cannot be made. */
+/* The output, (batch, heads, q_len, v_head_dim), in the memory layout of q; NULL if it cannot be
+ * made. This is `empty_out` of layout.py, without a call of Python for what is usual. */
 static PyObject *new_out(PyObject *q, const KernelArgs *args, Tensor *t) {
-    int64_t shape[4];
-    const int64_t dim = args->v_head_dim, width = args->heads * dim;
-    const Tensor *x = &args->q;
-    if (dim == args->head_dim && x->batch_stride == args->q_len * width &&
-        x->head_stride == dim && x->row_stride == width && x->dim_stride == 1)
-        return new_like(q, args->dtype, t);
-    PyObject *sizes = Py_BuildValue("(LLLL)", args->batch, args->heads, args->q_len, dim);
-    PyObject *strides = Py_BuildValue("(LLLL)", args->q_len * width, dim, width, (int64_t)1);
-    PyObject *made = NULL;
-    if (sizes && strides)
-        made = PyObject_CallMethodObjArgs(q, names[NEW_EMPTY_STRIDED], sizes, strides, NULL);
-    Py_XDECREF(sizes);
-    Py_XDECREF(strides);
-    if (made && read_memory(made, args->dtype, 4, shape, &t->data, &t->batch_stride)) return made;
-    Py_XDECREF(made);
-    return NULL;
+    PyObject *out, *dim;
+    if (args->v_head_dim == args->head_dim) {
+        out = new_tensor(empty_like, q, NULL, args->dtype, t);
+        if (!out || t->dim_stride == 1 || args->head_dim == 1) return out;
+        Py_DECREF(out);
+    }
+    if (!(dim = PyLong_FromLongLong(args->v_head_dim))) return NULL;
+    out = new_tensor(empty_out, q, dim, args->dtype, t);
+    Py_DECREF(dim);
+    return out;
 }
 
 static void set_dense_lse(KernelArgs *args, void *data) {
@@ -368,7 +365,7 @@ static PyObject *backward(PyObject *module, PyObject *const *given, Py_ssize_t c
                 read_out(saved[3], &args, &args.out) && read_out(given[4], &args, &args.dout) &&
                 (given[5] == Py_None || read_rows(given[5], &args, &args.dlse));
     for (int i = 0; valid && i < 3; i++)
-        valid = (grads[i] = new_like(saved[i], args.dtype, to[i])) != NULL;
+        valid = (grads[i] = new_tensor(empty_like, saved[i], NULL, args.dtype, to[i])) != NULL;
     if (valid) {
         Py_BEGIN_ALLOW_THREADS
         code = maskwright_backward(&args);

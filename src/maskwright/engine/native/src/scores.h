@@ -1,14 +1,12 @@
 /* Soft cap, bias and sinks.
  *
- * Scores are in base 2: score = softcap * log2(e) * tanh(q k * scale / softcap) + bias * log2(e). */
+ * score = softcap * tanh(q k * scale / softcap) + bias; see score_base. */
 #ifndef MASKWRIGHT_SCORES_H
 #define MASKWRIGHT_SCORES_H
 
 #include "isa.h"
 #include "microkernel.h"
 #include "vector.h"
-
-#define LOG2E_F 1.44269504f
 
 /* What a kernel is specialised for. */
 enum { PLAIN = 0, BIAS = 1, SOFTCAP = 2, ANY_SCORES = 3 }; /* ANY_SCORES tests at run time */
@@ -106,7 +104,7 @@ static NOINLINE void read_panel(const Term *t, const float *const rows[MR], int6
         for (int n = 0; n < nv; n++) values[r][n] = term_values(t, rows[r], key + n * W, kv_len);
 }
 
-/* s += bias * log2(e) for `nv` vectors of keys from `key` on; rows[i][r] is the row of term i. */
+/* s += bias for `nv` vectors of keys from `key` on; rows[i][r] is the row of term i. */
 INLINE void add_bias(const ScoreArgs *scores, const float *const rows[MAX_TERMS][MR], int64_t key,
                      int64_t kv_len, vec s[MR][NV], const int nv) {
     for (int64_t i = 0; i < scores->num_terms; i++) {
@@ -115,14 +113,14 @@ INLINE void add_bias(const ScoreArgs *scores, const float *const rows[MAX_TERMS]
 #pragma GCC unroll 16
             for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-                for (int n = 0; n < nv; n++) s[r][n] += load(rows[i][r] + key + n * W) * LOG2E_F;
+                for (int n = 0; n < nv; n++) s[r][n] += load(rows[i][r] + key + n * W);
         } else {
             vec values[MR][NV];
             read_panel(t, rows[i], key, kv_len, values, nv);
 #pragma GCC unroll 16
             for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-                for (int n = 0; n < nv; n++) s[r][n] += values[r][n] * LOG2E_F;
+                for (int n = 0; n < nv; n++) s[r][n] += values[r][n];
         }
     }
 }
@@ -132,7 +130,7 @@ INLINE void change_scores(const ScoreArgs *scores, const float *const rows[MAX_T
                           int64_t key, int64_t kv_len, vec s[MR][NV], const int nv,
                           const int level) {
     if (level == SOFTCAP || (level == ANY_SCORES && scores->softcap > 0)) {
-        const float factor = (float)(scores->softcap * LOG2E);
+        const float factor = (float)scores->softcap;
         tanh_panel(s, nv);
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++)
@@ -166,10 +164,10 @@ INLINE void add_term_gradient(const Term *t, float *grad, int64_t key, int64_t k
 
 /* -- sinks ----------------------------------------------------------------------------------- */
 
-/* l of a row with the sink of its head; the row has a visible score above -inf. */
-INLINE float with_sink(const KernelArgs *args, int64_t head, float m, float l) {
+/* l of a row with the sink of its head; the row has a visible score above -inf. m is natural. */
+INLINE float with_sink(const KernelArgs *args, int64_t head, double m, float l) {
     if (!args->scores || !args->scores->sinks) return l;
-    return l + exp2f((float)(args->scores->sinks[head] * LOG2E) - m);
+    return l + (float)exp(args->scores->sinks[head] - m);
 }
 
 #endif

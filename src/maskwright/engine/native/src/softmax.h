@@ -1,6 +1,6 @@
-/* Rules of the online softmax that forward and decode share. Scores are in base 2.
+/* Rules of the online softmax that forward and decode share.
  *
- * m is the row's largest score so far, l the sum of exp2(score - m). A row without visible cell, or
+ * m is the row's largest score so far, l the sum of exp2((score - m) * score_base). A row without visible cell, or
  * whose visible scores are all -inf, has m = -inf and l = 0. A visible +inf gives m = +inf and
  * l = NaN. A visible NaN gives l = NaN; next to a visible +inf it gives m = NaN too, so that the
  * logsumexp is NaN. */
@@ -19,16 +19,17 @@ INLINE float max_with_inf(float m_before, float l_before, int block_has_nan) {
     return isnan(m_before) || nan_before || block_has_nan ? NAN : INFINITY;
 }
 
-/* The row's natural logsumexp. */
-INLINE float logsumexp(float m, float l) {
+/* The row's natural logsumexp; m is natural. */
+INLINE float logsumexp(double m, float l) {
     if (l == 0.0f) return -INFINITY;
     if (m == INFINITY) return INFINITY;
-    return (float)(m * LN2 + logf(l));
+    return (float)(m + logf(l));
 }
 
 /* Write one row of the output and its logsumexp. */
 INLINE void write_output(const KernelArgs *args, int64_t batch, int64_t head, int64_t row,
-                         const float *acc, float m, float l) {
+                         const float *acc, float max_score, float l) {
+    const double m = (double)max_score * (changes_scores(args) ? 1.0 : LN2);
     if (l == 0.0f)
         write_zeros(&args->out, args->dtype, batch, head, row, args->v_head_dim);
     else

@@ -107,7 +107,7 @@ static void add_costs(const Spans *spans, const int64_t *offsets, int64_t first,
 int is_scattered(const KernelArgs *args, int backward) {
     const Spans *spans = &args->spans;
     const int64_t planes = spans->batch * spans->heads;
-    if (args->dropout.p > 0 || (args->scores && (args->scores->softcap > 0 || args->scores->num_terms)))
+    if (args->dropout.p > 0 || changes_scores(args))
         return 0;
     if (spans->offsets[planes * args->q_len] <= planes * args->q_len) return 0;
     const int64_t heads = group_heads(args), rows = max_i64(SAMPLE_ROWS / heads, 1);
