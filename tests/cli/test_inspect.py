@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 
 import maskwright as mw
 from maskwright.draw import terminal
@@ -131,6 +133,63 @@ def test_explain_scaling(cli: RunCli) -> None:
     lines = cli("explain", "--scaling").out.splitlines()
     assert [line.split()[0] for line in lines[3:]] == ["1", "4", "16", "64", "256"]
     assert len(json.loads(cli("explain", "--scaling", "-f", "json").out)) == 5
+
+
+ENGLISH_WORDS = re.compile(
+    r"\b(?:no mask|causal mask|mask(?:ed)?|visible|weights?|query|key|scores|darker|head size|"
+    r"variance|sharpness|scaled|random)\b",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.parametrize("form", ["text", "svg", "html"])
+@pytest.mark.parametrize("expression", ["causal()", "everything()"])
+def test_explain_compares_masks_in_chinese(cli: RunCli, expression: str, form: str) -> None:
+    words = ("explain", expression, "-t", "我 喜欢 茶", "--compare", "-f", form)
+    chinese, english = cli(*words, "--lang", "zh").out, cli(*words).out
+    for text in (
+        "无掩码",
+        "因果掩码",
+        "注意力权重：",
+        "同样的注意力分数",
+        "查询",
+        "键",
+        "被屏蔽",
+    ):
+        assert text in chinese
+    shown = re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", chinese, flags=re.DOTALL)
+    shown = shown.replace(expression, "")
+    if form != "html":  # its controls are in English
+        assert ENGLISH_WORDS.findall(shown) == []
+    assert ENGLISH_WORDS.search(english)
+    numbers = re.compile(r"\d\.\d\d")
+    assert sorted(numbers.findall(shown)) == sorted(
+        numbers.findall(re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", english, flags=re.DOTALL))
+    )
+
+
+def test_explain_scaling_in_chinese(cli: RunCli) -> None:
+    chinese, english = (cli("explain", "--scaling", "--lang", lang).out for lang in ("zh", "en"))
+    assert chinese.splitlines()[2].split() == [
+        *("头维度", "方差", "缩放后的方差", "最大权重", "缩放后的最大权重"),
+    ]
+    assert ENGLISH_WORDS.findall(chinese) == []
+    values = [[line.split() for line in text.splitlines()[3:]] for text in (chinese, english)]
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("words", [("--compare",), ("--scaling",), ()])
+def test_data_of_explain_does_not_depend_on_the_language(
+    cli: RunCli, words: tuple[str, ...]
+) -> None:
+    command = ("explain", "-t", "a b", *words, "-f", "json", "--lang")
+    assert cli(*command, "zh").out == cli(*command, "en").out
+
+
+def test_legend_of_the_calculation_is_in_the_language(cli: RunCli) -> None:
+    out = cli("explain", "causal()", "-t", "我 喜欢", "--lang", "zh").out
+    assert "(0) 被屏蔽" in out
+    assert "(0) masked" not in out
 
 
 def test_recipes_lists_all_and_draws_one(cli: RunCli) -> None:

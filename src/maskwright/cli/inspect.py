@@ -12,6 +12,7 @@ from maskwright.cli import options as opt
 from maskwright.cli.errors import UsageError
 from maskwright.cli.main import command
 from maskwright.cli.output import scene_text, table, write_result, write_scene
+from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,7 +167,7 @@ def explain(
 
     chosen = opt.choose_format(form, output, opt.TEXT if scaling or cell else opt.PICTURE)
     if scaling:
-        _explain_scaling(seed, chosen, output)
+        _explain_scaling(seed, chosen, output, lang)
         return
     mask = parse(expression)
     if cell is not None:
@@ -192,10 +193,15 @@ def explain(
     if compare:
         masks = {"no mask": None, expression: mask, "causal mask": causal()}
         walks = {name: walkthrough(sentence, m, **options) for name, m in masks.items()}
+        codes = {"no mask": "none", "causal mask": "causal"}  # of names that are no expressions
+        titles = {
+            name: render(Reason(f"walkthrough.compare.{code}"), lang)
+            for name, code in codes.items()
+        }
         write_scene(
             chosen,
             output,
-            lambda: weights_scene(walks),
+            lambda: weights_scene({titles.get(n, n): walk for n, walk in walks.items()}, lang=lang),
             lambda: {name: walk.as_dict() for name, walk in walks.items()},
         )
     else:
@@ -287,15 +293,15 @@ def _cell(text: str) -> tuple[int, int]:
     return query, key
 
 
-def _explain_scaling(seed: int, chosen: str, output: Path | None) -> None:
-    from maskwright.draw.walkthrough import scaling
+def _explain_scaling(seed: int, chosen: str, output: Path | None, lang: str) -> None:
+    from maskwright.draw.walkthrough import NUM_KEYS, scaling
 
-    found = scaling(seed=seed)
-    rows = [row._asdict() for row in found]
-    header = [name.replace("_", " ") for name in rows[0]]
-    cells = [[str(size), *(f"{value:.2f}" for value in values)] for size, *values in found]
-    intro = "Random queries and keys: variance of the scores, largest weight (sharpness) of 16 keys"
-    write_result(chosen, output, f"{intro}\n\n{table(cells, header)}", rows)
+    measured = scaling(seed=seed)
+    rows = [row._asdict() for row in measured]
+    header = [render(Reason(f"walkthrough.scaling.{name}"), lang) for name in rows[0]]
+    cells = [[str(size), *(f"{value:.2f}" for value in values)] for size, *values in measured]
+    title = render(Reason("walkthrough.scaling.title", {"keys": NUM_KEYS}), lang)
+    write_result(chosen, output, f"{title}\n\n{table(cells, header)}", rows)
 
 
 def _numbers(text: str) -> Any:

@@ -28,7 +28,6 @@ from maskwright.errors import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from maskwright.draw.scene import LegendEntry
 
 # Columns per cell: two, one, or one for two rows.
 Mode = Literal["double", "single", "half"]
@@ -83,7 +82,7 @@ def render(
     parts = [
         [*style.lines(scene.title, width, bold=True), *style.lines(note, width)],
         *_side_by_side(blocks, width),
-        _draw_legend(scene.legend, blocks, width, style),
+        _draw_legend(scene, blocks, width, style),
     ]
     return "\n\n".join("\n".join(line.rstrip(" ") for line in part) for part in parts if part)
 
@@ -148,14 +147,17 @@ def _side_by_side(blocks: Sequence[_Block], width: int) -> Iterator[list[str]]:
 
 
 def _draw_legend(
-    entries: Sequence[LegendEntry], blocks: Sequence[_Block], width: int, style: TerminalStyle
+    scene: Scene, blocks: Sequence[_Block], width: int, style: TerminalStyle
 ) -> list[str]:
     """The symbols of each kind that was drawn."""
     symbols: dict[Kind, dict[str, None]] = {}
     for block in blocks:
         for kind, symbol in block.symbols.items():
             symbols.setdefault(kind, {})[symbol] = None
-    names = KIND_NAMES | {entry.kind: entry.text for entry in entries}
+    names = dict(KIND_NAMES)
+    for grid in scene.grids:
+        names |= grid.names or {}
+    names |= {entry.kind: entry.text for entry in scene.legend}
     items = []
     for kind in sorted(symbols, reverse=True):
         drawn = " ".join(symbols[kind])

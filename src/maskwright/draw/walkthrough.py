@@ -7,7 +7,7 @@ of their own.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -18,8 +18,8 @@ from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import parse_int
-from maskwright.draw.matrices import NUMBER_NAMES, format_number, matrix_grid
-from maskwright.draw.scene import Scene, legend_of
+from maskwright.draw.matrices import format_number, matrix_grid
+from maskwright.draw.scene import Kind, Scene, legend_of
 from maskwright.draw.text import split_tokens
 from maskwright.engine.softmax import masked_softmax
 from maskwright.errors import ArgumentError, FrameError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from maskwright.core.validate import BoolArray
-    from maskwright.draw.scene import Grid
+    from maskwright.draw.scene import Grid, LegendEntry
 
     Array = npt.NDArray[np.float64]
 
@@ -87,7 +87,7 @@ class Step:
         """The step as a grid, with the names of its axes in English or Chinese."""
         axes = ("query", "key") if self.axes == ("T", "T") else ("token", "column")
         row, column = (render(Reason(f"walkthrough.axis.{name}"), lang) for name in axes)
-        return matrix_grid(
+        grid = matrix_grid(
             self.values,
             title=title,
             hidden=self.hidden,
@@ -96,6 +96,7 @@ class Step:
             names=(row, column),
             digits=digits,
         )
+        return replace(grid, names=_kind_names(lang))
 
     def scene(self, digits: int = 2, lang: str = "en") -> Scene:
         """The step as a scene, in English or Chinese."""
@@ -154,7 +155,7 @@ class Walkthrough:
         )
         title = render(Reason("walkthrough.title", {"mask": title_of(self.mask)}), lang)
         text = " ".join(step.scene(digits, lang).description for step in self.steps)
-        return Scene(title, grids, " ".join(self.tokens), legend_of(grids, NUMBER_NAMES), text)
+        return Scene(title, grids, " ".join(self.tokens), _legend(grids, lang), text)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -357,8 +358,10 @@ def softmax_with_sink(scores: Array, sink: float | None) -> tuple[Array, Array]:
     return weights[..., :-1], weights[..., -1]
 
 
-def weights_scene(walks: Mapping[str, Walkthrough], digits: int = 2) -> Scene:
+def weights_scene(walks: Mapping[str, Walkthrough], digits: int = 2, lang: str = "en") -> Scene:
     """The softmax weights of several walkthroughs side by side, each under its name.
+
+    Titles, axes and the legend are in English ("en") or Chinese ("zh").
 
     >>> import maskwright as mw
     >>> from maskwright.draw.walkthrough import weights_scene
@@ -367,10 +370,11 @@ def weights_scene(walks: Mapping[str, Walkthrough], digits: int = 2) -> Scene:
     >>> [grid.title for grid in scene.grids]
     ['no mask', 'look-ahead mask']
     """
-    grids = tuple(walk["weights"].grid(digits, name) for name, walk in walks.items())
-    title = "weights under " + ", ".join(walks)
-    note = "the same scores, softmax of each row"
-    return Scene(title, grids, note, legend_of(grids, NUMBER_NAMES), f"{title}: {note}.")
+    grids = tuple(walk["weights"].grid(digits, name, lang) for name, walk in walks.items())
+    masks = render(Reason("list.separator"), lang).join(walks)
+    title = render(Reason("walkthrough.compare.title", {"masks": masks}), lang)
+    note = render(Reason("walkthrough.compare.note"), lang)
+    return Scene(title, grids, note, _legend(grids, lang), f"{title}: {note}.")
 
 
 def generation(
@@ -434,6 +438,17 @@ def scaling(sizes: Sequence[int] = (1, 4, 16, 64, 256), *, seed: int = 0) -> tup
         sharp, soft = (float(masked_softmax(s)[0].max(1).mean()) for s in (scores, divided))
         found.append(Scaled(size, float(scores.var()), float(divided.var()), sharp, soft))
     return tuple(found)
+
+
+def _kind_names(lang: str) -> dict[Kind, str]:
+    """The kinds of cells of a step."""
+    names = {Kind.MASKED: "masked", Kind.VISIBLE: "visible"}
+    return {kind: render(Reason(f"walkthrough.kind.{name}"), lang) for kind, name in names.items()}
+
+
+def _legend(grids: Sequence[Grid], lang: str) -> tuple[LegendEntry, ...]:
+    darker = render(Reason("walkthrough.legend.visible"), lang)
+    return legend_of(grids, _kind_names(lang) | {Kind.VISIBLE: darker})
 
 
 def _read_tokens(tokens: Any) -> tuple[str, ...]:
