@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tomllib
 import yaml
+from packaging.version import Version
 
 import maskwright as mw
 
@@ -25,9 +26,21 @@ def read(path: Path) -> Any:
 
 def test_version_stands_in_one_place_and_others_follow() -> None:
     assert read(ROOT / "CITATION.cff")["version"] == mw.__version__
-    release = mw.__version__.partition(".dev")[0]
-    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[:2] == ["Unreleased", release]
+    release, dev, _ = mw.__version__.partition(".dev")
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## \[(.+?)\]", changes, re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    if dev:  # what the next release contains
+        assert f"Planned as {release}." in changes
+        assert release not in headings
+    else:
+        assert headings[1] == release
+
+
+def test_development_version_is_later_than_the_last_release() -> None:
+    headings = re.findall(r"^## \[(\d.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert Version(mw.__version__) >= Version(headings[0])
+    assert str(Version(mw.__version__)) == mw.__version__
 
 
 def test_citation_has_required_fields() -> None:

@@ -61,7 +61,7 @@ from maskwright.errors import (
     Unsupported,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from maskwright.auditing import audit
