@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from maskwright._memory import free_memory
-from maskwright.core.bound import MAX_BYTES
+from maskwright.core.frame import MAX_BYTES
 from maskwright.core.validate import parse_int
 from maskwright.engine.api import attention, explain_backend
 from maskwright.errors import ArgumentError, SizeError
