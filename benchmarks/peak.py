@@ -56,8 +56,9 @@ class Yardstick(NamedTuple):
 
 
 def yardstick() -> Yardstick:
-    """The peak of as many threads as torch has now."""
-    width, threads = BYTES.get(loaded().isa or "", 16), torch.get_num_threads()
+    """The peak of the processor with as many threads as torch has now, whichever kernel is selected."""
+    best = next(iter(loaded().isas), "")
+    width, threads = BYTES.get(best, 16), torch.get_num_threads()
     multiply_add = _compiled(width)
     if multiply_add is None:
         square = torch.randn(MATRIX, MATRIX)

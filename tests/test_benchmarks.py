@@ -292,6 +292,17 @@ def test_file_in_the_folder_of_peers_is_a_peer(
     assert set(cell["differs"]) == {"mean of all"}
 
 
+@needs_kernel
+def test_peak_does_not_depend_on_the_selected_kernel() -> None:
+    used, flops = loaded().isa, peak.yardstick().flops
+    try:
+        for isa in loaded().isas:
+            use_isa(isa)
+            assert peak.yardstick().flops == flops
+    finally:
+        use_isa(str(used))
+
+
 @pytest.mark.parametrize("compiler", ["cc", "no-such-compiler"])
 def test_peak_without_compiler_is_that_of_matmul(
     compiler: str, monkeypatch: pytest.MonkeyPatch
