@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import shutil
@@ -34,7 +35,7 @@ def make() -> tuple[nn.Module, torch.optim.Optimizer]:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     model, optimizer = make()
-    state = TrainingState("line", {"a": [1]}, step=7, losses=[0.5])
+    state = TrainingState("line", {"a": [1]}, step=7, losses=[0.5] * 7)
     save_checkpoint(tmp_path / "last", state, model.state_dict(), optimizer_tensors(optimizer))
     return tmp_path / "last"
 
@@ -51,7 +52,7 @@ def load(folder: Path) -> tuple[TrainingState, nn.Module, torch.optim.Optimizer]
 def test_what_is_saved_is_loaded(saved: Path) -> None:
     state, model, optimizer = load(saved)
     right, moments = make()
-    assert (state.step, state.config, state.losses) == (7, {"a": [1]}, [0.5])
+    assert (state.step, state.config, state.losses) == (7, {"a": [1]}, [0.5] * 7)
     assert torch.equal(model.weight, right.weight)
     for key, value in optimizer_tensors(moments).items():
         assert torch.equal(optimizer_tensors(optimizer)[key], value)
@@ -88,7 +89,7 @@ def test_it_is_on_the_disk_before_the_previous_one_is_deleted(
     monkeypatch.setattr(shutil, "rmtree", check_deletion)
     model, optimizer = make()
     for step in (8, 9):
-        state = TrainingState("line", {}, step=step)
+        state = TrainingState("line", {}, step=step, losses=[0.5] * step)
         save_checkpoint(saved, state, model.state_dict(), optimizer_tensors(optimizer))
         assert load(saved)[0].step == step
 
@@ -164,6 +165,22 @@ DAMAGES = {
     "negative step": _state(step=-1),
     "losses of another type": _state(losses=["x"]),
     "evaluations of another type": _state(evaluations=[1]),
+    "no list of losses": _state(losses={}, step=0),
+    "NaN loss": _state(losses=[math.nan] * 7),
+    "infinite loss": _state(losses=[math.inf] * 7),
+    "loss beyond float": _state(losses=[10**400] * 7),
+    "infinite step": _state(step=math.inf),
+    "step without losses": _state(step=10**30),
+    "infinite step of an evaluation": _state(evaluations=[[math.inf, 1.0]], best_loss=1.0),
+    "infinite evaluation": _state(evaluations=[[7, math.inf]]),
+    "fraction of a step": _state(evaluations=[[1.5, 1.0]], best_loss=1.0),
+    "evaluation after the last step": _state(evaluations=[[8, 1.0]], best_loss=1.0),
+    "evaluations out of order": _state(evaluations=[[4, 1.0], [2, 2.0]], best_loss=1.0),
+    "NaN best loss": _state(best_loss=math.nan),
+    "best loss of no evaluation": _state(best_loss=-math.inf),
+    "best loss below all evaluations": _state(evaluations=[[7, 2.0]], best_loss=1.0),
+    "negative evals_since_best": _state(evals_since_best=-1),
+    "more evals_since_best than evaluations": _state(evals_since_best=1),
     "unknown field": _state(more=1),
     "not an object": lambda folder: (folder / "state.json").write_text("[1]"),
     "deeply nested": lambda folder: (folder / "state.json").write_text("[" * 200_000),

@@ -147,8 +147,26 @@ def test_what_cannot_be_resumed_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(mw.ArgumentError, match="needs a folder"):
         train(Line(), SHORT, resume=True)
     train(Line(), SHORT, tmp_path)
-    with pytest.raises(mw.ArgumentError, match="other options"):
+    with pytest.raises(mw.ArgumentError, match="other options: width differs"):
         train(Line(width=5), SHORT, tmp_path, resume=True)
+
+
+def test_the_best_weights_of_a_replaced_run_are_deleted(tmp_path: Path) -> None:
+    train(Line(), SHORT, tmp_path)
+    assert checkpoint_exists(tmp_path / "best")
+    train(Line(), replace(SHORT, max_steps=0), tmp_path, overwrite=True)
+    assert checkpoint_exists(tmp_path / "last")
+    assert not checkpoint_exists(tmp_path / "best")
+
+
+def test_a_held_out_loss_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
+    class Diverged(Line):
+        def evaluate(self) -> float:
+            return float("nan")
+
+    with pytest.raises(mw.ArgumentError, match=r"held-out loss is nan at step \d+.*learning-rate"):
+        train(Diverged(), SHORT, tmp_path)
+    assert load_state(tmp_path / "last", "line").evaluations == []
 
 
 def test_a_run_is_not_overwritten_unless_told(tmp_path: Path) -> None:

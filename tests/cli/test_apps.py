@@ -7,14 +7,11 @@ import json
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import RunCli, in_terminal, read_terminal, read_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("tokenizers")
 
@@ -72,6 +69,48 @@ def test_a_run_is_resumed_or_overwritten_only_when_told(cli: RunCli, tmp_path: P
     state = json.loads((tmp_path / "parts" / "last" / "state.json").read_text())
     assert len(state["losses"]) == 4
     assert cli(*TRAIN, "--max-steps", "1", "--output-dir", "parts", "--overwrite").code == 0
+
+
+def test_resuming_with_other_options_names_them(cli: RunCli) -> None:
+    cli(*TRAIN, "--max-steps", "1", "--output-dir", "parts")
+    train = ("train", *SMALL, "--max-steps", "2", "--output-dir", "parts", "--resume")
+    refused = cli(*train, "--batch-size", "8", "--mask", "window(back=3)", "--seed", "5")
+    assert refused.code == 2
+    for difference in (
+        "--batch-size was 4, is 8",
+        "--mask was causal(), is window(back=3)",
+        "--seed was 0, is 5",
+    ):
+        assert difference in refused.err
+    assert "differs" not in refused.err
+    Path("other.txt").write_text("Zebras quickly jump over lazy dogs! 0123456789\n" * 60)
+    refused = cli(*train, "--batch-size", "4", "--text", "other.txt")
+    assert "--text was notes.txt, is other.txt" in refused.err
+    assert len(refused.err.splitlines()) == 1
+
+
+def test_generate_uses_the_last_checkpoint_before_the_first_evaluation(
+    cli: RunCli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from maskwright.apps import trainer
+
+    step = trainer._Run.step
+
+    def interrupted(run: trainer._Run) -> tuple[float, int]:
+        signal.raise_signal(signal.SIGINT)
+        return step(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer._Run, "step", interrupted)
+        ran = cli(*TRAIN, "--max-steps", "4")
+    assert ran.code == 130
+    assert "interrupted at step 1" in ran.out
+    said = cli(*GENERATE)
+    assert said.code == 0, said.err
+    assert said.out.startswith("The c")
+    assert said.err == "runs/language-v3 has no evaluation yet: the weights are those of step 1.\n"
+    assert cli(*TRAIN, "--max-steps", "4", "--resume").code == 0
+    assert cli(*GENERATE).err == ""
 
 
 def test_another_mask_is_trained(cli: RunCli) -> None:

@@ -13,6 +13,8 @@ import contextlib
 import json
 import math
 import os
+import shutil
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,11 +60,24 @@ class TrainingState:
     def __post_init__(self) -> None:
         if self.format != FORMAT:
             raise ValueError(f"format is {self.format!r:.60}, expected {FORMAT!r}")
-        if not isinstance(self.config, dict) or type(self.step) is not int or self.step < 0:
-            raise ValueError("config or step is not of its type")
-        if not all(isinstance(x, (int, float)) for x in (self.best_loss, *self.losses)):
-            raise ValueError("a loss is not a number")
-        self.evaluations = [(int(step), float(loss)) for step, loss in self.evaluations]
+        if not isinstance(self.config, dict):
+            raise ValueError("config is not an object")
+        if not (_is_count(self.step) and _is_count(self.evals_since_best)):
+            raise ValueError("step or evals_since_best is not a count")
+        if not isinstance(self.losses, list) or not all(map(_is_finite, self.losses)):
+            raise ValueError("losses is not a list of finite numbers")
+        steps, losses = zip(*self.evaluations, strict=True) if self.evaluations else ((), ())
+        if not all(map(_is_count, steps)) or not all(map(_is_finite, losses)):
+            raise ValueError("an evaluation is not a step and a finite loss")
+        self.evaluations = [*zip(steps, losses, strict=True)]
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_finite(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
 
 
 def save_checkpoint(
@@ -100,6 +115,21 @@ def checkpoint_exists(folder: Path) -> bool:
     return complete_folder(folder) is not None
 
 
+def remove_checkpoint(folder: Path) -> None:
+    """Deletes a checkpoint, if there is one.
+
+    Raises:
+        ArgumentError: If it cannot be deleted.
+    """
+    try:
+        while (path := complete_folder(folder)) is not None:
+            shutil.rmtree(path)
+    except OSError as error:
+        raise ArgumentError(
+            f"The checkpoint {folder} cannot be deleted: {_reason(error)}. Pass another folder."
+        ) from error
+
+
 def load_state(folder: Path, task: str) -> TrainingState:
     """Reads `state.json`.
 
@@ -109,6 +139,7 @@ def load_state(folder: Path, task: str) -> TrainingState:
     path = _find(folder) / STATE
     try:
         state = TrainingState(**json.loads(path.read_text(encoding="utf-8")))
+        _check_progress(state)
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise _invalid(folder, error) from error
     if state.task != task:
@@ -116,6 +147,22 @@ def load_state(folder: Path, task: str) -> TrainingState:
             f"{folder} is a checkpoint of {state.task!r:.40}, not of {task}. Pass another folder."
         )
     return state
+
+
+def _check_progress(state: TrainingState) -> None:
+    """Raises ValueError where the entries of a stored state contradict each other."""
+    if len(state.losses) != state.step:
+        raise ValueError(f"it has {len(state.losses)} losses after {state.step} steps")
+    steps = [0, *(step for step, _ in state.evaluations), state.step]
+    if steps != sorted(steps):
+        raise ValueError("the steps of its evaluations are not in order")
+    best_loss = min((loss for _, loss in state.evaluations), default=math.inf)
+    if state.best_loss != best_loss:
+        raise ValueError(f"best_loss is {state.best_loss}, and the lowest evaluation {best_loss}")
+    if state.evals_since_best > len(state.evaluations):
+        raise ValueError(
+            f"evals_since_best is {state.evals_since_best} after {len(state.evaluations)} evaluations"
+        )
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:

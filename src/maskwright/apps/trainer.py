@@ -12,12 +12,13 @@ import math
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils import clip_grad_norm_
 
+from maskwright.apps import TaskOptions
 from maskwright.apps.checkpoint import (
     TrainingState,
     checkpoint_exists,
@@ -27,6 +28,7 @@ from maskwright.apps.checkpoint import (
     load_state,
     load_weights,
     optimizer_tensors,
+    remove_checkpoint,
     save_checkpoint,
 )
 from maskwright.apps.distributed import SingleProcess, restarted
@@ -176,6 +178,8 @@ class _Run:
         self.state = TrainingState(task.name, task.config())
         if resume:
             self.state = _resumable_state(folder, task)
+        elif folder is not None:  # the best weights of the run that is replaced
+            strategy.on_main(lambda: remove_checkpoint(folder / "best"))
         strategy.wrap(task.model, torch.compile(task.loss) if config.compile else task.loss)
         self.optimizer = make_optimizer(task.model, config, self.device)
         if resume and folder is not None:
@@ -262,6 +266,10 @@ class _Run:
         task.model.eval()
         with torch.no_grad(), strategy.unsharded(), strategy.context_parallel(task.model):
             loss = strategy.broadcast(task.evaluate())
+        if not math.isfinite(loss):
+            raise ArgumentError(
+                f"The held-out loss is {loss} at step {state.step}. Pass a lower --learning-rate."
+            )
         state.evaluations.append((state.step, loss))
         if loss < state.best_loss:
             state.best_loss, state.evals_since_best = loss, 0
@@ -326,12 +334,30 @@ def _resumable_state(folder: Path | None, task: Task) -> TrainingState:
     if folder is None:
         raise ArgumentError("resume=True needs a folder. Pass that of the training run.")
     state = load_state(folder / "last", task.name)
-    if state.config != json.loads(json.dumps(task.config())):
+    config = json.loads(json.dumps(task.config()))
+    differences = [
+        _difference(name, state.config.get(name), config.get(name))
+        for name in {**config, **state.config}
+        if state.config.get(name) != config.get(name)
+    ]
+    if differences:
         raise ArgumentError(
-            f"{folder} was trained with other options. Pass the same ones, or train again without "
-            "--resume."
+            f"{folder} was trained with other options: {'; '.join(differences)}. Pass the same ones, "
+            "or train again without --resume."
         )
     return state
+
+
+def _difference(name: str, trained: Any, passed: Any) -> str:
+    """An entry of a task's configuration that differs: an option, or what data determines."""
+    if name not in {option.name for option in fields(TaskOptions)}:
+        return f"{name} differs"
+    option = f"--{name.replace('_', '-')}"
+    return f"{option} was {_shown(trained)}, is {_shown(passed)}"
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else f"{value!s:.60}"
 
 
 @contextlib.contextmanager

@@ -215,13 +215,17 @@ def generate(
     if output is not None:
         opt.check_output(output)
     folder = checkpoint or default_folder(cls, version)
-    best = folder / "best"
-    if not checkpoint_exists(best):
+    kept = [folder / kind for kind in ("best", "last") if checkpoint_exists(folder / kind)]
+    if not kept:
         command = f"maskwright train {name}" + (f" --version {version}" if version else "")
         command += f" --output-dir {checkpoint}" if checkpoint else ""
         raise ArgumentError(f"There is no checkpoint in {folder}. Run: {command}")
-    task = cls.from_checkpoint(load_state(best, name))
-    load_model(best, task.model)
+    state = load_state(kept[0], name)
+    if kept[0].name == "last":
+        said = f"{folder} has no evaluation yet: the weights are those of step {state.step}."
+        typer.echo(said, err=True)
+    task = cls.from_checkpoint(state)
+    load_model(kept[0], task.model)
     chat = task.chat(_typed_lines()) if text is None and output is None else None
     prompt = Prompt(
         *(text, max_new_tokens, temperature, top_k, top_p, num_beams, num_samples, seed)
