@@ -261,3 +261,10 @@ def shuffle(mask: mw.Mask, data: st.DataObject) -> mw.Mask:
     if isinstance(mask, expr.Chain):
         parts = data.draw(st.permutations(parts))
     return mask._with_parts(tuple(parts))
+
+
+@pytest.mark.parametrize("mask", [mw.causal(), mw.causal().on(4)], ids=["mask", "bound"])
+@pytest.mark.parametrize("name", ["dim", "device", "dtype", "ndim", "size", "to"])
+def test_mask_in_place_of_a_tensor(mask: Any, name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute {name}\. It is no tensor: pass"):
+        getattr(mask, name)

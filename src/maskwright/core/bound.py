@@ -12,9 +12,9 @@ import numpy as np
 
 from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
-from maskwright.core.expr import Cell, Mask
+from maskwright.core.expr import NO_TENSOR, TENSOR_ATTRIBUTES, Cell, Mask
 from maskwright.core.frame import MAX_BYTES, MAX_SIZE, Frame
-from maskwright.core.mask_registry import HANDLES, MASKS
+from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_range
 from maskwright.core.validate import parse_int
@@ -91,6 +91,10 @@ class BoundMask:
         raise AttributeError(
             f"A bound mask is immutable: cannot set {name}. Bind the mask again with other sizes."
         )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = f" {NO_TENSOR.replace(', q_len=...', '')}" if name in TENSOR_ATTRIBUTES else ""
+        raise AttributeError(f"A bound mask has no attribute {name}.{hint}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BoundMask):
@@ -521,6 +525,7 @@ class BoundMask:
 
 
 Mask._bound_class = BoundMask
+outside_graphs(BoundMask.__init__)
 
 
 def _check_size(what: str, size: int, fix: str) -> None:

@@ -27,7 +27,7 @@ from maskwright.core import spans as span_ops
 from maskwright.core.cache import Cache, mask_property
 from maskwright.core.frame import BroadcastDims, Frame, make_frame, merge_dims
 from maskwright.core.interval_ops import CSR, complement_row, intersect_rows, unite_rows
-from maskwright.core.mask_registry import HANDLES, MASKS
+from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
 from maskwright.core.validate import FrozenArray, literal, parse_int
 from maskwright.errors import ArgumentError, FrameError, TruthError
 from maskwright.messages import Reason
@@ -123,6 +123,14 @@ class FormulaWriter(Protocol):
     @property
     def tokens(self) -> int:
         """Number of positions of the frame."""
+
+
+# Attributes that code for tensors reads first, such as that of a transformers model.
+TENSOR_ATTRIBUTES: Final = frozenset({"dim", "device", "dtype", "ndim", "size", "to"})
+NO_TENSOR: Final = (
+    'It is no tensor: pass **lower(mask, "hf", q_len=...) to a transformers model, and '
+    'lower(mask, "torch.bool", q_len=...) where a tensor is expected.'
+)
 
 
 class Mask(ABC):
@@ -232,7 +240,9 @@ class Mask(ABC):
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = ""
-        if not name.startswith("_") and hasattr(Mask._bound_class, name):
+        if name in TENSOR_ATTRIBUTES:
+            hint = f" {NO_TENSOR}"
+        elif not name.startswith("_") and hasattr(Mask._bound_class, name):
             hint = f" Bind it to a size first: mask.on(q_len).{name}."
         raise AttributeError(f"A mask has no attribute {name}.{hint}")
 
@@ -503,6 +513,9 @@ class Mask(ABC):
 
     def __repr__(self) -> str:
         return self._text()
+
+
+outside_graphs(Mask.__new__)
 
 
 class Atom(Mask):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from maskwright.errors import ArgumentError
@@ -31,6 +31,18 @@ MIN_PRUNE: Final = 64  # held masks below which no owner is checked
 # instead of another one.
 HANDLES: Final = count(secrets.randbits(40) << 20)
 MASKS: Final[WeakValueDictionary[int, Mask | BoundMask]] = WeakValueDictionary()
+
+
+def outside_graphs(function: Callable[..., Any]) -> None:
+    """Marks a constructor that torch.compile does not trace: a graph break, or this error message.
+
+    `torch.compiler.disable` sets the same attributes, on a wrapper that every call would pay for.
+    """
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
+        "a mask cannot be constructed or bound in a graph: construct it outside of the compiled "
+        "function, and pass it as an argument or refer to it; or omit fullgraph=True"
+    )
 
 
 class _Held(NamedTuple):
