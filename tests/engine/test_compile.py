@@ -337,6 +337,29 @@ def test_export_is_rejected(strict: bool) -> None:
         torch.export.export(layer, tuple(given), strict=strict)
 
 
+@pytest.mark.parametrize("impl", ["sdpa", "flex", "reference"])
+@pytest.mark.parametrize(("axis", "name"), [(0, "batch"), (2, "q_len, kv_len")])
+def test_export_with_dynamic_sizes_is_rejected(axis: int, name: str, impl: str) -> None:
+    given, layer = tensors(2), Layer(mw.window(back=3), impl=impl)
+    for size in (torch.export.Dim("size"), torch.export.Dim.AUTO):
+        with pytest.raises(mw.Unsupported, match=rf"attention: {name} cannot be dynamic"):
+            torch.export.export(layer, tuple(given), dynamic_shapes=[{axis: size}] * 3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("size", ["size", torch.export.Dim("size"), torch.export.Dim.AUTO])
+def test_onnx_export_with_dynamic_sizes_is_rejected(size: Any) -> None:
+    """It would write a model of one length."""
+    pytest.importorskip("onnxscript")
+    given, layer = tensors(), Layer(mw.window(back=3), impl="sdpa")
+    with pytest.raises(torch.onnx.OnnxExporterError) as error:
+        torch.onnx.export(
+            layer, tuple(given), dynamic_shapes=[{2: size}] * 3, dynamo=True, verbose=False
+        )
+    assert isinstance(error.value.__cause__, mw.Unsupported)
+
+
 @pytest.mark.slow
 def test_export_with_mask_as_constant(tmp_path: Path) -> None:
     given, layer = tensors(), Layer(mw.window(back=3) & mw.chunks(8), impl="sdpa")
@@ -434,3 +457,31 @@ def test_eager_code_does_not_load_compiler() -> None:
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert run_python(code).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        mw.causal,
+        lambda: mw.causal() & mw.window(back=2),
+        lambda: mw.recipes.packed(lengths=[[4, 2]]),
+        lambda: mw.causal().on(6),
+        lambda: CAUSAL.on(6),
+        lambda: CAUSAL & CAUSAL.T,
+    ],
+)
+def test_mask_constructed_in_a_graph(make: Any) -> None:
+    """One sentence with `fullgraph=True`, and a graph break otherwise."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return mw.attention(x, x, x, make())
+
+    x = torch.randn(1, 2, 6, 4)
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="construct it outside of the compiled"):
+        torch.compile(run, fullgraph=True, backend="eager")(x)
+    torch.compiler.reset()
+    assert torch.allclose(torch.compile(run, backend="eager")(x), run(x))
+
+
+CAUSAL = mw.causal()

@@ -126,6 +126,14 @@ def attend_tensors(
             f'attention: impl="{options.impl}" is not available in a compiled graph. '
             'Leave impl out, or pass impl="blocks".'
         )
+    elif torch.compiler.is_exporting():
+        dynamic = [name for name, size in shape._asdict().items() if isinstance(size, torch.SymInt)]
+        if dynamic:
+            raise Unsupported(
+                f"attention: {', '.join(dynamic)} cannot be dynamic, because the mask is exported as "
+                "a constant tensor. Leave out dynamic_shapes, and export each size by itself.",
+                target="torch.export",
+            )
     params, scores = make_params(tensors, shape, mask, options)
     return run(params, tensors, scores)
 
