@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from contextlib import suppress
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
 
 import torch
 from torch.nn import functional
@@ -67,7 +69,7 @@ NAME: Final = "maskwright"
 
 _OWN_ATTENTION: Final = "computes its own attention and does not use the attention interface"
 _ADDITIVE_MASK: Final = "adds a float mask to the scores, whatever attn_implementation is"
-_OWN_TABLE: Final = "selects its attention from its own table, which has no other entries"
+_OWN_TABLE: Final = "selects its attention from its own table, which has no entry for it"
 _SELECTS_KEYS: Final = (
     "selects keys in every layer, and passes them as indices to other implementations"
 )
@@ -79,6 +81,13 @@ UNSUPPORTED_MODELS: Final = {
     **dict.fromkeys(("falcon", "gpt_neo", "gptj"), _OWN_TABLE),
     "deepseek_v32": _SELECTS_KEYS,
     "hy_v4": _SELECTS_KEYS,
+}
+
+# The tables of model types that select their attention from one, in `transformers.models`.
+OWN_TABLES: Final = {
+    "falcon": "FALCON_ATTENTION_CLASSES",
+    "gpt_neo": "GPT_NEO_ATTENTION_CLASSES",
+    "gptj": "GPTJ_ATTENTION_CLASSES",
 }
 
 # Arguments of the attention interface that are not supported.
@@ -127,6 +136,18 @@ def register() -> None:
     attention_functions, mask_functions = _interfaces()
     attention_functions[NAME] = attention_forward
     mask_functions[NAME] = mask_for_layers
+    for model_type, table in OWN_TABLES.items():
+        with suppress(ImportError):  # a release without this model
+            module = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+            getattr(module, table, {})[NAME] = partial(_refuse_model, model_type)
+
+
+def _refuse_model(model_type: str, *_: object, **__: object) -> NoReturn:
+    """Raises Unsupported in place of an attention layer: an entry of `OWN_TABLES`."""
+    raise Unsupported(
+        f'attn_implementation="maskwright": {model_type} {UNSUPPORTED_MODELS[model_type]}. '
+        'Load the model with attn_implementation="eager".'
+    )
 
 
 def _interfaces() -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
