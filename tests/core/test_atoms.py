@@ -6,6 +6,7 @@ The oracle reads an atom's own fields, so it can't see a constructor that reads 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,8 +64,7 @@ def test_graph_from_edges(edges: list[tuple[int, int]], directed: bool, loops: b
 
 
 def test_networkx_edges_are_edges() -> None:
-    import networkx
-
+    networkx = pytest.importorskip("networkx")
     club = networkx.karate_club_graph()
     mask = mw.graph(club.edges()).on(34)
     assert mask.count() == 2 * club.number_of_edges() + 34

@@ -101,7 +101,7 @@ def test_draw_and_code() -> None:
     bound = Anti(3).on(4)
     assert "anti(3)" in mw.picture(bound, form="svg")
     assert str(bound).startswith("anti(3)\n")
-    assert "anti(3)" in mw.explain_lowering(Anti(3), "torch.bool", q_len=4)
+    assert "anti(3)" in mw.explain_lowering(Anti(3), "numpy", q_len=4)
 
 
 def test_lint() -> None:

@@ -239,7 +239,9 @@ def check_device(array: object, device: object) -> Iterator[Finding]:
     """
     if device is None:
         return
-    expected, actual = _parse_device(device), _parse_device(getattr(array, "device", None))
+    # Arrays of numpy state a device from version 2 on only.
+    own = "cpu" if isinstance(array, np.ndarray) else getattr(array, "device", None)
+    expected, actual = _parse_device(device), _parse_device(own)
     if expected is None:
         raise ArgumentError(
             f"lint: device is {describe_type(device)}. Pass a name such as 'cuda:0'."
