@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,6 +111,54 @@ def test_an_unreadable_file_is_one_line(
     ran = cli("recognize", name)
     assert (ran.code, ran.out) == (2, "")
     assert len(ran.err.splitlines()) == 1
+
+
+def huge_file(folder: Path, suffix: str) -> str:
+    """A file whose header states 60,000² booleans; of the array itself it has only zeros, or none."""
+    header = io.BytesIO()
+    whole = {"descr": "|b1", "fortran_order": False, "shape": (60_000, 60_000)}
+    np.lib.format.write_array_header_1_0(header, whole)
+    name = f"huge{suffix}"
+    if suffix == ".npy":
+        (folder / name).write_bytes(header.getvalue())
+    elif suffix == ".npz":
+        with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("mask.npy", header.getvalue())
+    elif suffix == ".safetensors":
+        end = 60_000**2
+        text = json.dumps(
+            {"mask": {"dtype": "BOOL", "shape": [60_000] * 2, "data_offsets": [0, end]}}
+        )
+        with (folder / name).open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text.encode())
+            file.truncate(8 + len(text) + end)  # sparse
+    else:
+        with (folder / name).open("wb") as file:
+            file.truncate(2**27)
+    return name
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".json", ".csv"])
+@pytest.mark.parametrize("verb", ["recognize", "lint"])
+def test_an_array_that_is_too_large_is_not_read(
+    cli: RunCli, tmp_path: Path, suffix: str, verb: str
+) -> None:
+    ran = cli(verb, huge_file(tmp_path, suffix))
+    assert (ran.code, ran.out) == (2, "")
+    assert "at most" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_too_little_memory_is_no_finding(
+    cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("maskwright.lint", fail)
+    ran = cli("lint", written(tmp_path, ".npy"))
+    assert (ran.code, ran.out) == (2, "")
+    assert "memory" in ran.err
 
 
 def test_a_pickle_is_never_loaded(cli: RunCli, tmp_path: Path) -> None:

@@ -141,6 +141,22 @@ def test_note_on_rows_that_look_like_padding_masks() -> None:
     assert not recognize(mw.causal().on(3, 5).dense()[0, 0]).notes
 
 
+@pytest.mark.parametrize("lengths", [[3, 5, 2, 4, 5], [5, 5, 2, 4, 6, 3], [2, 5, 7, 3, 8, 8, 1, 4]])
+def test_as_many_padding_masks_as_tokens(lengths: list[int]) -> None:
+    """Rows of a square are queries by default, unless no short expression relates them."""
+    size = max(max(lengths), len(lengths))
+    rows = np.arange(size) < np.array(lengths)[:, None]
+    found = recognize(rows, polarity="keep")
+    assert found.mask == mw.padding(lengths=lengths)
+    assert found.frame == recognize(rows, axes="bk", polarity="keep").frame
+    assert (found.frame.batch, found.frame.kv_len) == (len(lengths), size)
+    assert any('axes="qk"' in note for note in found.notes)
+    assert recognize(rows[:, ::-1], polarity="keep").frame.batch == len(lengths)
+    assert recognize(rows, axes="qk", polarity="keep").frame.batch == 1
+    block_causal = (mw.causal() | mw.chunks(2)).on(8).dense()[0, 0]
+    assert recognize(block_causal).mask == mw.causal() | mw.chunks(2)
+
+
 def test_decode_step() -> None:
     row = mw.window(back=2).step(7).dense()
     found = recognize(row, polarity="keep")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,10 @@ from maskwright.recognition import recognize, search
 from tests._helpers.mask_encodings import cells_on, check_exact
 from tests._helpers.strategies import cases
 from tests.conftest import FUZZ
+
+if TYPE_CHECKING:
+    from maskwright.recognition.cover import Candidate
+    from maskwright.recognition.plane import Plane
 
 R = mw.recipes
 
@@ -116,3 +122,27 @@ def test_flipped_cell_is_graph_edge() -> None:
     cells[0, 0, 3, 11] = True
     found = recognize(cells).mask
     assert repr(found) == "causal() | graph([[3, 11]])"
+
+
+@pytest.mark.parametrize("drafts", [[11, 12, 12, 14], [11, 11, 11], [11, 12, 11, 14, 14]])
+def test_tree_after_a_prompt(drafts: list[int]) -> None:
+    tree = mw.tree([*range(-1, 11), *drafts])
+    size = 12 + len(drafts)
+    for rows in (len(drafts), size):
+        assert recognize(tree.on(rows, size).dense(), polarity="keep").mask == tree
+
+
+def test_search_of_noise_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many planes that have expressions, but long ones."""
+    planes = []
+
+    def counted(plane: Plane, *, nested: bool = True) -> Candidate | None:
+        planes.append(plane)
+        return explain_plane(plane, nested=nested)
+
+    explain_plane = search.explain_plane
+    monkeypatch.setattr(search, "explain_plane", counted)
+    noise = np.random.default_rng(0).random((3, 12, 4, 5)) < 0.5
+    cells = noise & np.tri(4, 5, 1, dtype=bool)
+    check_exact(recognize(cells, polarity="keep"), cells)
+    assert len(planes) < 100

@@ -6,6 +6,7 @@ Also reads arrays from files.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from maskwright.core.frame import Frame
 
 ARRAY_SUFFIXES: Final = (".npy", ".npz", ".safetensors", ".json", ".csv")
+MAX_ARRAY_BYTES: Final = 2**30  # of an array that is read; recognition takes twice as much
+MAX_TEXT_BYTES: Final = 2**26  # of a .json or .csv file, whose numbers take many times as much
 TARGET_LABELS: Final = {  # fields of a target that its description shows
     "returns": "lower() returns",
     "polarity": "values",
@@ -227,7 +230,7 @@ def read_array(path: Path, name: str | None = None) -> Any:
         raise UsageError("no_file", path=path)
     try:
         return _read(path, suffix, name)
-    except (UsageError, MissingError):
+    except (UsageError, MissingError, MemoryError):
         raise
     except RecursionError:
         raise UsageError("nested", path=path) from None
@@ -245,7 +248,11 @@ def _read(path: Path, suffix: str, name: str | None) -> Any:
 
     if suffix == ".npz":
         with np.load(path, allow_pickle=False) as arrays:
-            return arrays[_choose(path, arrays.files, name)]
+            chosen = _choose(path, arrays.files, name)
+            member = chosen if chosen in arrays.zip.namelist() else f"{chosen}.npy"
+            with arrays.zip.open(member) as file:
+                _check_header(path, file)
+            return arrays[chosen]
     if suffix == ".safetensors":
         try:
             from safetensors import safe_open
@@ -253,7 +260,12 @@ def _read(path: Path, suffix: str, name: str | None) -> Any:
             fix = "Run: pip install safetensors"
             raise MissingError(f"{path}: safetensors is not installed. {fix}") from error
         with safe_open(path, framework="numpy") as tensors:
-            return tensors.get_tensor(_choose(path, list(tensors.keys()), name))
+            chosen = _choose(path, list(tensors.keys()), name)
+            num_values = math.prod(tensors.get_slice(chosen).get_shape())
+            _check_size(path, min(8 * num_values, path.stat().st_size))  # of 8 bytes at most
+            return tensors.get_tensor(chosen)
+    if suffix != ".npy":
+        _check_size(path, path.stat().st_size, MAX_TEXT_BYTES)
     data = json.loads(path.read_text(encoding="utf-8")) if suffix == ".json" else None
     if isinstance(data, dict):
         return np.array(data[_choose(path, list(data), name)])
@@ -261,7 +273,26 @@ def _read(path: Path, suffix: str, name: str | None) -> Any:
         raise UsageError("no_name", path=path)
     if suffix == ".json":
         return np.array(data)
-    return _read_csv(path) if suffix == ".csv" else np.load(path, allow_pickle=False)
+    if suffix == ".csv":
+        return _read_csv(path)
+    with path.open("rb") as file:
+        _check_header(path, file)
+    return np.load(path, allow_pickle=False)
+
+
+def _check_header(path: Path, file: Any) -> None:
+    """Checks the size that the header of a .npy file states, before the array is allocated."""
+    from numpy.lib import format as npy
+
+    version = npy.read_magic(file)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    _check_size(path, math.prod(shape) * dtype.itemsize)
+
+
+def _check_size(path: Path, size: int, limit: int = MAX_ARRAY_BYTES) -> None:
+    if size > limit:
+        raise UsageError("too_large", path=path, size=f"{size:,}", limit=f"{limit:,}")
 
 
 def _choose(path: Path, names: list[str], name: str | None) -> str:

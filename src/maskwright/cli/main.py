@@ -75,6 +75,8 @@ def main() -> None:
         _fail(str(message))
     except RecursionError:
         _fail("the input is nested too deeply. Pass fewer levels of brackets.")
+    except MemoryError:
+        _fail("not enough memory. Pass smaller sizes, or a part of the mask.")
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:  # such as a full disk behind standard output

@@ -10,7 +10,7 @@ that is shorter (`search`). The result is compared with all cells of the array b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -46,6 +46,7 @@ DEFAULT_AXES: Final = {1: "k", 2: "qk", 3: "bqk", 4: "bhqk"}
 POLARITIES: Final = ("keep", "drop")
 MAX_TEXT: Final = 240  # characters of an expression that is shown in full
 MIN_ALIGNMENT_GAIN: Final = 10.0  # characters that q_start=0 must save to be preferred
+MIN_PADDING_GAIN: Final = 10  # characters that padding() of each row must save to be preferred
 MAX_CHECKED_CELLS: Final = 2**24  # that are compared at a time
 
 Polarity = Literal["keep", "drop"]
@@ -123,7 +124,8 @@ def recognize(
         array: A mask of bools, of 0 and 1, or of values to add to the scores.
         polarity: Whether True or 1 means "keep" or "drop". Default: inferred from the values.
         axes: The array's axes, some of the letters b, h, q and k. Default: "k", "qk", "bqk" or
-            "bhqk". A padding mask (sequence, token) is "bk".
+            "bhqk". A padding mask (sequence, token) is "bk", which is also the default where rows
+            look like padding and no short expression relates them.
         q_start: Position of the first query. Default: the last query is aligned with the last key,
             unless `q_start=0` gives a much shorter expression.
 
@@ -161,13 +163,20 @@ def recognize(
         order = [choice.best] if choice.clear else [choice.best, 1 - choice.best]
         found, cells = tuple(found[i] for i in order), [cells[i] for i in order]
     shared = _value_reasons(array, found[0].convention)
+    rows_like_padding = axes is None and names == "qk" and any(map(_rows_like_padding, cells))
     result = None
     for one, visible in reversed(list(zip(found, cells, strict=True))):
         mask, frame, reasons = _explain(visible, names, batch, heads, start)
-        if axes is None and names == "qk":
-            reasons += _row_reasons(visible)
+        if rows_like_padding and frame.q_len != frame.kv_len and _rows_like_padding(visible):
+            reasons = [*reasons, Reason("recognition.rows_like_padding")]
         result = Recognized(mask, frame, one.convention, (*shared, *reasons), result)
     assert result is not None
+    if rows_like_padding and start is None:
+        padding = recognize(array, polarity=polarity, axes="bk")
+        if len(repr(padding.mask)) + MIN_PADDING_GAIN <= len(repr(result.mask)):
+            return replace(
+                padding, reasons=(*padding.reasons, Reason("recognition.read_as_padding"))
+            )
     return result
 
 
@@ -296,20 +305,17 @@ def _value_reasons(array: object, convention: Convention) -> list[Reason]:
     return [Reason("recognition.several_mask_values", {"highest": highest, "lowest": lowest})]
 
 
-def _row_reasons(cells: BoolArray) -> list[Reason]:
-    """A remark if the rows of (query, key) look like padding masks of several sequences."""
+def _rows_like_padding(cells: BoolArray) -> bool:
+    """Whether the rows of (query, key) look like padding masks of several sequences."""
     plane = cells[0, 0]
-    rows, keys = plane.shape
-    if rows < 2 or rows == keys:
-        return []
     for chosen in (plane, plane[:, ::-1]):
         lengths = prefix_lengths(chosen)
-        if lengths is None or not lengths.all():
+        if len(plane) < 2 or lengths is None or not lengths.all():
             continue
         steps = set(np.diff(lengths).tolist())
         if steps - {-1, 0, 1} or (0 in steps and len(steps) > 1):
-            return [Reason("recognition.rows_like_padding")]
-    return []
+            return True
+    return False
 
 
 def _abbreviate(mask: Mask) -> str:
