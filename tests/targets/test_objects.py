@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from tests._helpers.target_readers import READERS
 
 XFORMERS = [
     (mw.causal(), {}, "LowerTriangularMask"),
@@ -72,3 +73,13 @@ def test_jax_is_given_flags_where_they_are_exactly_equal(
     mask: mw.Mask, sizes: dict[str, Any], names: set[str]
 ) -> None:
     assert set(mw.lower(mask, "jax", 8, **sizes)) == names
+
+
+def test_rectangles_of_magi_slices_are_disjoint() -> None:
+    """The triangle of rows 0 and 1 ends before the column of row 1, which is in its rectangle."""
+    mask = mw.dense([[0, 1, 1, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 1, 0]])
+    lowered = mw.lower(mask, "magi")
+    assert np.array_equal(READERS["magi"](lowered, (1, 1, 4, 4)), mask.on(4).dense())
+    bands = mw.window(1) | (mw.window(6) - mw.window(4))
+    lowered = mw.lower(bands, "magi", 16)
+    assert np.array_equal(READERS["magi"](lowered, (1, 1, 16, 16)), bands.on(16).dense())
