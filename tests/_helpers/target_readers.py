@@ -236,10 +236,35 @@ def splash(given: dict[str, Any], shape: Shape) -> np.ndarray:
     assert tuple(heads.shape) == (h, t, s)
     cells = np.asarray(heads[:, :, :], np.bool_)
     assert cells.shape == (h, t, s)
+    if t and s:
+        assert np.array_equal(splash_blocks(heads), cells)
     if ids is None:
         return np.broadcast_to(cells, shape)
     assert (ids.q.shape, ids.kv.shape) == ((b, t), (b, s))
     return cells & np.equal(ids.q[:, None, :, None], ids.kv[:, None, None, :])
+
+
+def splash_blocks(heads: Any) -> np.ndarray:
+    """The cells that the kernel computes, from its table of blocks, (H, T, S)."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as info
+
+    _, t, s = heads.shape
+    block = tuple(next(size for size in (4, 3, 2, 1) if length % size == 0) for length in (t, s))
+    table, function = info.process_mask(heads, block, shrink_grid=False)
+    state = np.asarray(table.block_mask)
+    out = np.zeros((state.shape[0], t, s), np.bool_)
+    for h, i, j in np.ndindex(*state.shape):
+        rows, cols = (
+            slice(at * size, (at + 1) * size) for at, size in zip((i, j), block, strict=True)
+        )
+        if state[h, i, j] == 2:
+            out[h, rows, cols] = True
+        elif state[h, i, j] == 1 and function is not None:
+            index = np.asarray(table.q_sequence)[rows, None]
+            out[h, rows, cols] = function(index, np.arange(s)[None, cols])
+        elif state[h, i, j] == 1:
+            out[h, rows, cols] = table.partial_mask_blocks[table.mask_next[h, i, j]]
+    return np.broadcast_to(out, heads.shape)
 
 
 def keras(given: dict[str, Any], shape: Shape) -> np.ndarray:

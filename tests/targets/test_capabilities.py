@@ -123,7 +123,8 @@ def test_empty_rows_of_splash_attention_are_uniform() -> None:
     assert mw.capabilities()["jax.splash"].empty_rows.startswith("uniform")
     given = mw.lower(mw.dense(ALLOWED), "jax.splash", q_len=3, empty_rows="native")
     q, k, v = (x[0].float().numpy() for x in qkv())
-    out = np.asarray(kernel.make_masked_mha_reference(given["mask"])(q, k, v))
+    ids = type(given["segment_ids"])(*(side[0] for side in given["segment_ids"]))
+    out = np.asarray(kernel.make_masked_mha_reference(given["mask"])(q, k, v, ids))
     assert np.allclose(out[0, 1], v[0].mean(axis=0), atol=1e-6)
 
 
