@@ -198,7 +198,13 @@ def xformers(given: Any, shape: Shape) -> np.ndarray:
         assert tuple(given.shape) == shape
         return torch_additive(given, shape)
     if "BlockDiagonal" in type(given).__name__:
-        assert shape[0] == 1  # tokens of one row, end to end
+        b, _, t, s = shape
+        size = (b * t, b * s)  # of the tokens of all sequences
+        if hasattr(given, "block_tables"):
+            pages = given.block_tables.numel()
+            assert (int(given.block_tables.max()) + 1) * given.page_size == b * s
+            size = (b * t, pages * given.page_size)
+        return end_to_end(kept(given.materialize(size, dtype=torch.float64).numpy()), shape)
     bias = given.materialize(shape, dtype=torch.float64)
     return np.broadcast_to(kept(bias.numpy()), shape)
 

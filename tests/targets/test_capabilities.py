@@ -17,6 +17,7 @@ from tests._helpers.target_runners import keras_layer, mha_module, transformer_m
 PACKAGE = Path(mw.__file__).parent / "targets"
 SHARED = {
     "_torch", "base", "codegen", "diagnose", "lower", "predicates", "scores", "varlen",
+    "xformers_blocks",
 }  # fmt: skip
 FILES = {name: path.partition(":")[0] for name, path in TARGETS.entries.items()}
 ALLOWED = np.array([[[[True, False, False], [False, False, False], [True, True, True]]]])

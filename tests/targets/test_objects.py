@@ -17,7 +17,7 @@ XFORMERS = [
     (mw.window(2, 1), {}, "LocalAttentionFromBottomRightMask"),
     (mw.documents(lengths=[[3, 5]]), {}, "BlockDiagonalMask"),
     (mw.causal() & mw.documents(lengths=[[3, 5]]), {}, "BlockDiagonalCausalFromBottomRightMask"),
-    (mw.window(1) & mw.documents(lengths=[[3, 5]]), {}, "Tensor"),
+    (mw.window(1) & mw.documents(lengths=[[3, 5]]), {}, "BlockDiagonalCausalLocalAttentionMask"),
     (mw.causal() | mw.prefix(3), {}, "Tensor"),
 ]
 
