@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.core.validate import parse_int
+from maskwright.core.validate import parse_bool, parse_int
 from maskwright.errors import ArgumentError
 from maskwright.targets._torch import additive_mask, check_options, parse_device
 from maskwright.targets.base import FORMAT_ONLY, Target, Unrepresentable
@@ -57,9 +57,15 @@ def lower(
     backward: bool = False,
     scores: Scores = NO_SCORES,
 ) -> Any:
-    """The AttentionBias that is equal to this mask, if there is one; else a float tensor."""
+    """The AttentionBias that is equal to this mask, if there is one; else a float tensor.
+
+    `packed`: for the concatenated tokens of all sequences, (1, B·T, H, D). `page_size`: keys are
+    in pages of that size. `backward`: only a class that xformers has a backward pass for.
+    """
     check_options(device, dtype)
     check_empty_rows(bound, empty_rows, returns_zero=False)
+    packed = parse_bool(packed, "lower: packed")
+    backward = parse_bool(backward, "lower: backward")
     if scores.bias is not None and (packed or page_size is not None):
         raise UnsupportedScore(scores.terms()["bias"], "packed sequences take no bias")
     if scores.bias is not None:
