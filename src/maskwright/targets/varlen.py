@@ -57,7 +57,8 @@ def find_segments(bound: BoundMask) -> Segments:
     Raises:
         Unrepresentable: If the mask is not of this form.
     """
-    low, high, at, last, begin, end, keys = row_groups(bound)
+    low, high, at, last, begin, _, keys = row_groups(bound)
+    end = high[last]
     if bool((begin[1:] < end[:-1]).any()):
         raise Unrepresentable("two separate blocks of queries attend to the same keys")
     row, rows = np.flatnonzero(high > low), low.size

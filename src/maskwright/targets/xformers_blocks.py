@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from maskwright.errors import ArgumentError
+from maskwright.targets._torch import int32_tensor
 from maskwright.targets.base import Unrepresentable
 from maskwright.targets.predicates import check_bytes, spans_shared_by_heads
 from maskwright.targets.varlen import row_groups
@@ -137,8 +138,6 @@ def paged_bias(bound: BoundMask, page_size: int, biases: Any, device: Any) -> An
         Unrepresentable: If there is none.
         ArgumentError: If the keys are not a number of pages.
     """
-    import torch
-
     num_keys = bound.frame.batch * bound.frame.kv_len
     if num_keys % page_size:
         raise ArgumentError(
@@ -153,18 +152,17 @@ def paged_bias(bound: BoundMask, page_size: int, biases: Any, device: Any) -> An
         raise Unrepresentable("the keys of a sequence are not consecutive in any order of pages")
     causal, queries, parts = min(fits, key=lambda fit: len(fit.queries))
     orders, starts, stops = zip(*parts, strict=True)
-    table = torch.tensor(
-        _block_table(orders, cells.shape[1] // page_size), dtype=torch.int32, device=device
-    )
+    pages = np.array(_block_table(orders, cells.shape[1] // page_size))
+    table = int32_tensor(pages, device)
     size = table.shape[1] * page_size
     suffix = "CausalWithOffset" if causal else ""
     if not any(starts):
         kind = getattr(biases, f"PagedBlockDiagonal{suffix}PaddedKeysMask")
-        return kind.from_seqlens(queries, list(stops), table, page_size, device=device)
+        return kind.from_seqlens(queries, list(stops), table, page_size, device=table.device)
     begin = [index * size + start for index, start in enumerate(starts)]
     lengths = [stop - start for start, stop in zip(starts, stops, strict=True)]
     gappy = getattr(biases, f"BlockDiagonal{suffix}GappyKeysMask").from_seqlens(
-        queries, [*begin, len(begin) * size], lengths, device=device
+        queries, [*begin, len(begin) * size], lengths, device=table.device
     )
     kind = getattr(biases, f"PagedBlockDiagonal{suffix}GappyKeysMask")
     return gappy.make_paged(table, page_size, notional_padding=size, paged_type=kind)
