@@ -10,7 +10,7 @@ import numpy as np
 
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import And, Chain
-from maskwright.core.interval_ops import covered, sweep
+from maskwright.core.interval_ops import CSR, covered, sweep
 from maskwright.core.spans import Spans, union
 from maskwright.targets.base import Target, Unrepresentable
 from maskwright.targets.codegen import bound_code
@@ -127,18 +127,20 @@ def _merge_blocks(owner: IntArray, block: IntArray, count: int) -> IntArray:
     return np.array([find(at) for at in range(count)], np.int64)
 
 
-def _same_segment(segments: list[Any]) -> Spans:
+def _same_segment(segments: list[tuple[IntArray, IntArray]]) -> Spans:
     """The cells whose query and key have the same segment id, in each sequence."""
     planes = []
     for queries, keys in segments:
-        names = np.unique(keys)
-        check_bytes((names.size, keys.size), 1)
-        cells = keys[None, :] == names[:, None]  # the keys of each segment
-        held = Spans.from_cells(cells[None, None], keys.size)
+        # The keys of each segment, as runs of keys that follow each other.
+        edges = np.flatnonzero(np.diff(keys)) + 1
+        starts, stops = np.append(0, edges)[: keys.size], np.append(edges, keys.size)[: keys.size]
+        order = np.argsort(keys[starts], kind="stable")
+        names, count = np.unique(keys[starts], return_counts=True)
+        runs = CSR(np.append(0, np.cumsum(count)), starts[order], stops[order])
+        by_segment = Spans((1, 1, names.size), keys.size, flat=runs)
         at = np.searchsorted(names, queries)
-        found = at < names.size
-        found[found] = names[at[found]] == queries[found]
-        planes.append(held.take(np.where(found, at, -1)[None, None]))
+        at[~np.isin(queries, names)] = -1  # no key
+        planes.append(by_segment.take(at[None, None]))
     return Spans.stack(planes, axis=0)
 
 

@@ -161,21 +161,22 @@ def _single_block(bound: BoundMask, biases: Any) -> Any:
 
 def _block_diagonal(bound: BoundMask, biases: Any, device: Any, backward: bool) -> Any:
     """The block-diagonal class whose blocks have no keys in common, or None."""
-    found = contiguous_bias(bound, biases, device)
-    if found is not None or backward:
-        return found
-    found = padded_bias(bound, biases, device)
-    return gappy_bias(bound, biases, device, shared_keys=False) if found is None else found
+    bias = contiguous_bias(bound, biases, device)
+    if bias is None and not backward:
+        bias = padded_bias(bound, biases, device)
+    if bias is None and not backward:
+        bias = gappy_bias(bound, biases, device, shared_keys=False)
+    return bias
 
 
 def _packed_bias(bound: BoundMask, biases: Any, device: Any, backward: bool) -> Any:
     """A block-diagonal class over the concatenated tokens of all sequences."""
-    found = _block_diagonal(bound, biases, device, backward)
-    if found is None and not backward:
-        found = gappy_bias(bound, biases, device, shared_keys=True)
-    if found is None:
+    bias = _block_diagonal(bound, biases, device, backward)
+    if bias is None and not backward:
+        bias = gappy_bias(bound, biases, device, shared_keys=True)
+    if bias is None:
         raise Unrepresentable("it is not a block of keys per block of queries")
-    return found
+    return bias
 
 
 def _single_code(lowered: Any) -> str:
