@@ -51,14 +51,14 @@ API_ZH = {
     "from_json": "读取 `to_json` 写出的掩码。",
 }
 HEADLINE = """
-- **On CPUs it is fast.** Attention under windows, packed documents and other sparse masks, forward and
-  backward, is {sparse_times} times as fast as SDPA with a dense mask; the prefill of {tokens} tokens by a
-  model with a window of {window} is {prefill_times} times as fast. [Measurements](docs/performance.md), and
-  [every configuration in which a baseline is faster]({losses}).
+- **On CPUs it is fast.** Under windows, packed documents and other sparse masks of {long} tokens or more,
+  forward and backward are {sparse_times} times as fast as SDPA with a dense mask (geometric mean). The prefill of
+  {tokens} tokens by a model with a window of {window} is {prefill_times} times as fast. [Measurements](docs/performance.md),
+  and [every configuration in which a baseline is faster]({losses}).
 """
 HEADLINE_ZH = """
-- **在 CPU 上很快。** 滑动窗口、打包文档等稀疏掩码下的注意力，
-前向加反向的速度是使用稠密掩码的 SDPA 的 {sparse_times} 倍；
+- **在 CPU 上很快。** 在滑动窗口、打包文档等稀疏掩码下（长度不小于 {long}），
+前向加反向的速度是使用稠密掩码的 SDPA 的 {sparse_times} 倍（几何平均）；
 窗口为 {window} 的模型预填充 {tokens} 个词元的速度是 SDPA 的 {prefill_times} 倍。
 [测量结果](docs/performance.md)（英文），
 包括[所有基线更快的配置]({losses})。
@@ -68,7 +68,7 @@ Relative to the fastest of SDPA, compiled FlexAttention and a textbook implement
 (geometric means):
 
 - forward {forward} ({forward_count} configurations), forward + backward {both} ({both_count});
-- sparse masks (at most 15 % visible, 4,096 tokens or more), forward + backward: {sparse}, against SDPA
+- sparse masks (at most {density} visible, {long} tokens or more), forward + backward: {sparse}, against SDPA
   with a dense mask, since FlexAttention has no backward pass on the CPU.
 
 {where} [docs/performance.md](docs/performance.md) lists all {total} configurations and further
@@ -78,7 +78,7 @@ PERFORMANCE_ZH = """
 与同一次运行中 SDPA、编译后的 FlexAttention、朴素实现中最快者相比（几何平均）：
 
 - 前向 {forward}（{forward_count} 组配置），前向加反向 {both}（{both_count} 组）；
-- 稀疏掩码（可见比例不超过 15 %，长度不小于 4,096）前向加反向 {sparse}，
+- 稀疏掩码（可见比例不超过 {density}，长度不小于 {long}）前向加反向 {sparse}，
 对比使用稠密掩码的 SDPA：FlexAttention 在 CPU 上没有反向传播。
 
 {where_zh}[docs/performance.md](docs/performance.md)（英文）列出全部 {total} 组配置和其他测量，
@@ -249,6 +249,8 @@ def _figures() -> dict[str, str]:
         "losses": "docs/performance.md#configurations-in-which-a-baseline-is-faster",
         "sparse_times": f"{figures.geomean(sparse):.0f}",
         "prefill_times": f"{prefill['ratio']['sdpa']:.1f}",
+        "density": figures.percent(figures.SPARSE),
+        "long": f"{figures.LONG:,}",
         "window": str(prefill["config"]["sliding_window"]),
         "tokens": f"{prefill['tokens']:,}",
         "total": str(len(cells)),
