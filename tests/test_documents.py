@@ -62,8 +62,20 @@ def test_scripts_run(path: Path, mask_audit: MaskAudit, capsys: pytest.CaptureFi
     with namespace_for(path.name) as names:
         for script in blocks(path, "python"):
             exec(compile(script, shown(path), "exec"), names)
+            printed = results(capsys.readouterr().out)
+            comments = re.findall(r"# (.+), expected (?:0|False)$", script, re.MULTILINE)
+            for claim in "; ".join(comments).split("; ") if comments else ():
+                assert results(claim)[0] in printed, f"{claim} is not in {printed}"
         for test in [value for name, value in names.items() if name.startswith("test_")]:
             test(mask_audit)
+
+
+def results(text: str) -> list[str]:
+    """The truth values, and the numbers with two digits, of printed text or a comment."""
+    words = re.findall(r"True|False|\d[\d.]*(?:e-?\d+)?", text)
+    return [
+        word if word in ("True", "False") else f"{float(word.rstrip('.')):.2g}" for word in words
+    ]
 
 
 def new_commands() -> dict[Path, list[list[str]]]:
