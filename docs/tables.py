@@ -52,9 +52,10 @@ API_ZH = {
 }
 HEADLINE = """
 - **On CPUs it is fast.** Under windows, packed documents and other sparse masks of {long} tokens or more,
-  forward and backward are {sparse_times} times as fast as SDPA with a dense mask (geometric mean). The prefill of
-  {tokens} tokens by a model with a window of {window} is {prefill_times} times as fast. [Measurements](docs/performance.md),
-  and [every configuration in which a baseline is faster]({losses}).
+  forward and backward are {sparse_times} times as fast as SDPA with a dense mask (geometric mean). The
+  prefill of {tokens} tokens by a model with a window of {window} is {prefill_times} times as fast.
+  [Measurements](docs/performance.md), and
+  [every configuration in which a baseline is faster]({losses}).
 """
 HEADLINE_ZH = """
 - **在 CPU 上很快。** 在滑动窗口、打包文档等稀疏掩码下（长度不小于 {long}），
@@ -68,8 +69,8 @@ Relative to the fastest of SDPA, compiled FlexAttention and a textbook implement
 (geometric means):
 
 - forward {forward} ({forward_count} configurations), forward + backward {both} ({both_count});
-- sparse masks (at most {density} visible, {long} tokens or more), forward + backward: {sparse}, against SDPA
-  with a dense mask, since FlexAttention has no backward pass on the CPU.
+- sparse masks (at most {density} visible, {long} tokens or more), forward + backward: {sparse}, against
+  SDPA with a dense mask, since FlexAttention has no backward pass on the CPU.
 
 {where} [docs/performance.md](docs/performance.md) lists all {total} configurations and further
 measurements, and names those in which a baseline is faster.
