@@ -88,6 +88,8 @@ class Pace:
     """How often a runner is run."""
 
     least: int = 3
+    long: float = 1.0  # a run longer than this is run
+    least_long: int = 2  # times at least
     most: int = 30
     seconds: float = 0.5  # after which `least` rounds are enough
     once: float = 4.0  # a run longer than this is not repeated
@@ -156,7 +158,7 @@ def race(runners: Sequence[Runner], pace: Pace) -> tuple[dict[str, Tensors], dic
         going = [
             runner
             for runner in going
-            if runner.rounds < pace.least
+            if runner.rounds < (pace.least if runner.best <= pace.long else pace.least_long)
             or (runner.rounds < pace.most and runner.spent < pace.seconds)
         ]
     _settle(runners, pace)

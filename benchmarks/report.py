@@ -151,10 +151,11 @@ def _peak_line(result: Result) -> str:
 _METHOD = f"""\
 In each configuration all implementations receive the same tensors, and their outputs (and gradients)
 are compared. They run interleaved, and the best time counts: at least {PACE.least} repetitions, more for
-short calls; a call that takes more than {PACE.once:g} seconds, or more than {PACE.behind:g} times the
-fastest baseline, is not repeated. There are 8 heads (2 at 16,384 tokens) with head_dim 64, batch size 1
-(4 for ragged padding, 2 at 16,384 tokens), and q, k and v have the memory layout of a fused projection.
-bfloat16 is measured up to {MAX_BFLOAT16_TOKENS:,} tokens. The baselines:
+short calls, and at least {PACE.least_long} of calls that take more than {PACE.long:g} second. A call that
+takes more than {PACE.once:g} seconds, or more than {PACE.behind:g} times the fastest baseline, is not
+repeated. There are 8 heads (2 at 16,384 tokens) with head_dim 64, batch size 1 (4 for ragged padding, 2
+at 16,384 tokens), and q, k and v have the memory layout of a fused projection. bfloat16 is measured up to
+{MAX_BFLOAT16_TOKENS:,} tokens. The baselines:
 
 - `sdpa`, `sdpa is_causal`: `scaled_dot_product_attention` without a mask, or with its flag, where that
   is exactly the same mask;
@@ -163,7 +164,7 @@ bfloat16 is measured up to {MAX_BFLOAT16_TOKENS:,} tokens. The baselines:
   from 4,096 tokens;
 - `flex`: compiled `flex_attention` with a precomputed BlockMask, a hand-written mask_mod, and the block
   size that suits the mask. It has no backward pass on the CPU;
-- `textbook`: scores, `masked_fill`, softmax, up to {MAX_SCORES / 1e9:.1f} GB of scores;
+- `textbook` (float32 only): scores, `masked_fill`, softmax, up to {MAX_SCORES / 1e9:.1f} GB of scores;
 - `… in float32` (bfloat16 only): q, k and v are cast to float32 and the output is cast back. With a
   backward pass, SDPA in bfloat16 itself is measured up to {math.isqrt(MAX_BFLOAT16_CELLS[1]):,} tokens.
 

@@ -31,7 +31,9 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "probes.md": {"probes": probes.sections, "causes": probes.causes},
     "audit.md": {"cost": tables.audit_cost},
     "attention.md": {"without-kernel": tables.without_kernel},
-    "apps.md": {"training": tables.training},
+    "apps.md": {"training": tables.training, "language": tables.language_results},
+    "lessons/08-training-and-generation.md": {"language": tables.language_en},
+    "lessons/zh/08-training-and-generation.md": {"language": tables.language_zh},
     "parallel.md": {
         part: lambda part=part: ranks.tables(figures.load("ranks"))[part]
         for part in ("balance", "traffic", "large")

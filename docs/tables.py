@@ -6,7 +6,7 @@ import inspect
 import re
 
 import maskwright as mw
-from benchmarks import figures, report
+from benchmarks import figures, language, report
 from maskwright.core.atoms import ATOMS
 from maskwright.recipes.registry import RECIPES
 
@@ -218,6 +218,39 @@ def extrapolation_zh() -> str:
     """The table in Chinese."""
     labels = {"learned": "学习式", "alibi": "ALiBi", "t5": "T5"}
     return extrapolation(labels, "位置编码 | {} 个字符")
+
+
+def language_en() -> str:
+    """Losses and samples of the app `language`, in English."""
+    versions = figures.load("language")["versions"]
+    labels = {name: f", {heads}" for name, heads in language.VERSIONS.items()}
+    bigram = next(iter(versions.values()))["bigram"]
+    return (
+        f"{language.losses({'versions': versions}, labels, 'step')}\n\n"
+        f"A bigram model, which only counts which character follows which, has {bigram:.3f}. Samples:\n\n"
+        f"{language.samples(versions)}"
+    )
+
+
+def language_zh() -> str:
+    """Losses and samples of the app `language`, in Chinese."""
+    versions = figures.load("language")["versions"]
+    bigram = next(iter(versions.values()))["bigram"]
+    labels = {"v3": "，1 个头", "v4": "，8 个头"}
+    return (
+        f"{language.losses({'versions': versions}, labels, '步数')}\n\n"
+        f"二元（bigram）模型只统计哪个字符跟在哪个字符之后，损失为 {bigram:.3f}。生成样例：\n\n"
+        f"{language.samples(versions)}"
+    )
+
+
+def language_results() -> str:
+    """The best held-out loss of each version of the app `language`."""
+    rows = ["| command | best loss on held-out text | bigram model |", "|---|---|---|"]
+    for version, run in figures.load("language")["versions"].items():
+        command = f"`maskwright train language --version {version}`"
+        rows.append(f"| {command} | {run['best']:.3f} nats/character | {run['bigram']:.3f} |")
+    return "\n".join(rows)
 
 
 def _figures() -> dict[str, str]:
