@@ -62,7 +62,7 @@ setup: $(VENV)/.ready ## Set up .venv for development
 tour: $(VENV)/.tour ## Run the tour in the terminal and write tour.html (under a minute)
 	@$(BIN)/maskwright tour
 
-test: $(VENV)/.peers ## Run all tests except TensorFlow's (about 8 minutes on two cores)
+test: $(VENV)/.peers ## Run all tests except TensorFlow's
 	$(TEST)
 
 test-fast: $(VENV)/.peers ## Run the unit tests of core, engine, targets and lint (at most 90 seconds)

@@ -50,7 +50,8 @@ def chart(result: Result) -> str:
             _legend(),
             *(line for n, cell in enumerate(cells) for line in _row(cell, TOP + n * ROW)),
             *(
-                f'<text x="16" y="{height + 2 - 16 * (len(told) - n)}" font-size="11" class="faint">{escape(line)}</text>'
+                f'<text x="16" y="{height + 2 - 16 * (len(told) - n)}" font-size="11" class="faint">'
+                f"{escape(line)}</text>"
                 for n, line in enumerate(told)
             ),
             "</svg>",
