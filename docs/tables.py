@@ -6,7 +6,7 @@ import inspect
 import re
 
 import maskwright as mw
-from benchmarks import figures, language, report
+from benchmarks import figures, language, ranks, report
 from maskwright.core.atoms import ATOMS
 from maskwright.recipes.registry import RECIPES
 
@@ -176,7 +176,12 @@ def training() -> str:
         rows.append(
             f"| {shape} | `{cell['mask']}` | {ours:,.0f} | {sdpa:,.0f} | {cell['ratio']:.2f} |"
         )
-    return "\n".join(rows)
+    size = result["size"]
+    note = (
+        f"`n_embd={size['width']}`, {size['heads']} heads, {size['layers']} layers, float32; SDPA uses "
+        f"`is_causal`, or a dense mask for the window. Measured on {report.where(result)}."
+    )
+    return "\n".join([*rows, "", note])
 
 
 def without_kernel() -> str:
@@ -195,6 +200,13 @@ def without_kernel() -> str:
         f"relative to the kernel, that took these multiples of its time: {', '.join(ratios)} "
         "([instruction sets](performance.md#instruction-sets))."
     )
+
+
+def layouts(part: str) -> str:
+    """A part of the page on distributed attention; the measured time with its machine."""
+    found = figures.load("ranks")
+    text = ranks.tables(found)[part]
+    return text if part != "large" else f"{text} Measured on {report.where(found)}."
 
 
 def extrapolation(labels: dict[str, str], head: str) -> str:
@@ -317,11 +329,10 @@ def _default(parameter: inspect.Parameter) -> str:
 def audit_cost() -> str:
     """The cost of an audit of models with 110 million weights."""
     found = figures.load("audit")
-    machine = found["machine"]
     return (
         f"The probes {', '.join(f'`{name}`' for name in found['probes'])} on two sequences of "
         f"{found['tokens']} tokens, one of them padded; random weights, float32, {found['threads']} "
-        f"threads of {machine['cpu']}. Memory is relative to one forward and backward pass. "
-        "`python -m benchmarks audit` repeats the measurement.\n\n"
+        "threads. Memory is relative to one forward and backward pass. `python -m benchmarks audit` repeats "
+        f"the measurement. Measured on {report.where(found)}.\n\n"
         + figures.audit_table(found["models"])
     )
