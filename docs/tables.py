@@ -332,7 +332,7 @@ def audit_cost() -> str:
     return (
         f"The probes {', '.join(f'`{name}`' for name in found['probes'])} on two sequences of "
         f"{found['tokens']} tokens, one of them padded; random weights, float32, {found['threads']} "
-        "threads. Memory is relative to one forward and backward pass. `python -m benchmarks audit` repeats "
-        f"the measurement. Measured on {report.where(found)}.\n\n"
+        "threads. Memory is relative to one forward and backward pass. `python -m benchmarks audit` "
+        f"repeats the measurement. Measured on {report.where(found)}.\n\n"
         + figures.audit_table(found["models"])
     )
