@@ -72,8 +72,9 @@ Relative to the fastest of SDPA, compiled FlexAttention and a textbook implement
 - sparse masks (at most {density} visible, {long} tokens or more), forward + backward: {sparse}, against
   SDPA with a dense mask, since FlexAttention has no backward pass on the CPU.
 
-{where} [docs/performance.md](docs/performance.md) lists all {total} configurations and further
-measurements, and names those in which a baseline is faster.
+{where}
+[docs/performance.md](docs/performance.md) lists all {total} configurations and further measurements, and
+names those in which a baseline is faster.
 """
 PERFORMANCE_ZH = """
 与同一次运行中 SDPA、编译后的 FlexAttention、朴素实现中最快者相比（几何平均）：
