@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import maskwright as mw
 from docs import generate, pictures
 from maskwright.__main__ import main
 from tests._helpers.doc_namespaces import namespace_for
@@ -127,6 +128,11 @@ def test_drawings_are_current() -> None:
 def test_pictures_and_links_exist(path: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         assert "://" in link or (path.parent / link).exists(), link
+
+
+def test_readme_counts_the_targets() -> None:
+    for name, words in {"README.md": "one of {} formats", "README.zh-CN.md": "# {} 种格式"}.items():
+        assert words.format(len(mw.capabilities())) in (ROOT / name).read_text()
 
 
 def test_faq_leads_to_the_measurements_in_which_sdpa_is_faster() -> None:
