@@ -304,7 +304,7 @@ def suite(
     result |= {"threads": torch.get_num_threads(), "seconds": 0.0, "cells": []}
     peak = Peak() if peak is None else peak
     result |= {"yardstick": peak.yardstick.name, "peak": 0.0}
-    peak.ask(rounds=5)
+    peak.ask(rounds=20)
     _warm_up()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peers that tell of slow paths of their own
