@@ -62,7 +62,7 @@ setup: $(VENV)/.ready ## Set up .venv for development
 tour: $(VENV)/.tour ## Run the tour in the terminal and write tour.html (under a minute)
 	@$(BIN)/maskwright tour
 
-test: $(VENV)/.peers ## Run all tests except TensorFlow's (about 8 minutes on two cores)
+test: $(VENV)/.peers ## Run all tests except TensorFlow's
 	$(TEST)
 
 test-fast: $(VENV)/.peers ## Run the unit tests of core, engine, targets and lint (at most 90 seconds)
@@ -124,7 +124,7 @@ audit-faults: $(VENV)/.peers ## Audit models with planted faults and their healt
 	$(BIN)/python -m tests.auditing.faults
 	MASKWRIGHT_ALL_CASES=1 $(TEST) tests/auditing/test_huggingface.py tests/auditing/faults
 
-bench: $(VENV)/.peers ## Run all benchmarks (about 45 minutes on a quiet machine); writes benchmarks/results/
+bench: $(VENV)/.peers ## Run all benchmarks (more than half an hour on a quiet machine); writes benchmarks/results/
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.ready ## Regenerate the generated pages of docs/ and build the site into site/
