@@ -149,6 +149,18 @@ def test_an_array_that_is_too_large_is_not_read(
     assert len(ran.err.splitlines()) == 1
 
 
+def test_a_small_array_of_a_large_file_is_read(
+    cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is that of the array, whatever else the file contains."""
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    monkeypatch.setattr("maskwright.cli.convert.MAX_ARRAY_BYTES", 600)
+    tensors = {"mask": np.tri(24, dtype=bool), "weights": np.zeros(200)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert cli("recognize", "model.safetensors", "--name", "mask").out.startswith("causal()")
+    assert cli("recognize", "model.safetensors", "--name", "weights").code == 2
+
+
 def test_too_little_memory_is_no_finding(
     cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,8 +261,10 @@ def _read(path: Path, suffix: str, name: str | None) -> Any:
             raise MissingError(f"{path}: safetensors is not installed. {fix}") from error
         with safe_open(path, framework="numpy") as tensors:
             chosen = _choose(path, list(tensors.keys()), name)
-            num_values = math.prod(tensors.get_slice(chosen).get_shape())
-            _check_size(path, min(8 * num_values, path.stat().st_size))  # of 8 bytes at most
+            with path.open("rb") as file:  # 8 bytes of length, then JSON, which is read and valid
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            start, stop = header[chosen]["data_offsets"]
+            _check_size(path, stop - start, MAX_ARRAY_BYTES)
             return tensors.get_tensor(chosen)
     if suffix != ".npy":
         _check_size(path, path.stat().st_size, MAX_TEXT_BYTES)
@@ -287,10 +289,10 @@ def _check_header(path: Path, file: Any) -> None:
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(file)
-    _check_size(path, math.prod(shape) * dtype.itemsize)
+    _check_size(path, math.prod(shape) * dtype.itemsize, MAX_ARRAY_BYTES)
 
 
-def _check_size(path: Path, size: int, limit: int = MAX_ARRAY_BYTES) -> None:
+def _check_size(path: Path, size: int, limit: int) -> None:
     if size > limit:
         raise UsageError("too_large", path=path, size=f"{size:,}", limit=f"{limit:,}")
 

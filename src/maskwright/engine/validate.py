@@ -242,9 +242,9 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
     try:
         return mask.bound_to(q_len, kv_len, batch, heads, q_start)
     except FrameError as error:
-        problem, _, _ = str(error).partition(". ")
+        problem = str(error).partition(". ")[0].removeprefix("on: ").rstrip(".")
         raise FrameError(
-            f"attention: {problem.removeprefix('on: ')}. q and k have batch {batch}, {heads} heads, "
+            f"attention: {problem}. q and k have batch {batch}, {heads} heads, "
             f"{q_len} queries and {kv_len} keys; pass a mask whose data has these sizes."
         ) from None
 
