@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from maskwright.core.frame import Frame
 
 ARRAY_SUFFIXES: Final = (".npy", ".npz", ".safetensors", ".json", ".csv")
-MAX_ARRAY_BYTES: Final = 2**30  # of an array that is read; recognition takes twice as much
+MAX_ARRAY_BYTES: Final = 2**30  # of an array that is read; recognition takes four times as much
 MAX_WHOLE: Final = 2.0**53  # of a float that stands for an integer
 MAX_TEXT_BYTES: Final = 2**26  # of a .json or .csv file, whose numbers take many times as much
 TARGET_LABELS: Final = {  # fields of a target that its description shows
