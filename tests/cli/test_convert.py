@@ -161,6 +161,27 @@ def test_a_small_array_of_a_large_file_is_read(
     assert cli("recognize", "model.safetensors", "--name", "weights").code == 2
 
 
+@pytest.mark.parametrize("verb", ["recognize", "lint"])
+def test_an_empty_array_with_a_huge_axis_is_not_read(
+    cli: RunCli, tmp_path: Path, verb: str
+) -> None:
+    path = tmp_path / "mask.npy"
+    with path.open("wb") as file:
+        header = {"descr": "|b1", "fortran_order": False, "shape": (2**62, 0)}
+        np.lib.format.write_array_header_1_0(file, header)
+    ran = cli(verb, str(path))
+    assert (ran.code, ran.out) == (2, "")
+    assert "at most" in ran.err
+
+
+def test_large_values_in_csv_stay_floats(cli: RunCli, tmp_path: Path) -> None:
+    path = tmp_path / "mask.csv"
+    path.write_text("0,-1e30\n0,0\n")
+    ran = cli("recognize", str(path))
+    assert ran.out.startswith("causal()   additive, 0 keeps, -1e+30 masks")
+    assert cli("lint", str(path), "--causal").code == 0
+
+
 def test_too_little_memory_is_no_finding(
     cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ TARGET = Target(
     shape="H masks of (T, S), and segment ids (B, T) and (B, S)",
     empty_rows="uniform; refused",
     encoding="keep",
+    dtypes=("bool",),
     requires="jax",
     alternatives=("jax", "torch.flex"),
     scores={
