@@ -363,7 +363,7 @@ def test_hooks_that_change_what_was_saved(rows: int) -> None:
         gradients(torch.Tensor.bfloat16), gradients(lambda x: x), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=0.1, atol=0.1)
-    with pytest.raises(RuntimeError):
+    with pytest.raises((RuntimeError, mw.ArgumentError), match="shape"):
         gradients(lambda x: x[..., :1])
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.core.validate import describe_type
 from maskwright.engine.params import Positions, ScoreTensors, TermIndex
+from maskwright.engine.validate import check_layout, check_subclass
 from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def read_scores(
 
 def _lower(bias: Any, frame: Frame, q: Any) -> tuple[Any, ...]:
     """The terms of a bias expression, or of a plain tensor or array."""
+    if not isinstance(q, np.ndarray):
+        _check_memory(bias, "bias")
     if hasattr(bias, "lower") and hasattr(bias, "dense"):
         return tuple(bias.lower(frame))
     if not hasattr(bias, "shape") or not hasattr(bias, "ndim"):
@@ -155,6 +158,7 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
         raise ArgumentError(
             f"attention: {name} is {describe_type(x)}. Pass a torch tensor or a numpy array."
         )
+    _check_memory(x, name)
     if not x.is_floating_point():
         raise ArgumentError(_wrong_dtype(name, x.dtype))
     if not torch.compiler.is_compiling() and is_fake(x) and not is_fake(q):
@@ -169,9 +173,20 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
     return x
 
 
+def _check_memory(x: Any, name: str) -> None:
+    """Raise for tensors that are sparse, nested, of 8 bits, or wrap others."""
+    import torch
+
+    if isinstance(x, torch.Tensor):
+        check_layout(name, x)
+        check_subclass(name, x)
+        if x.is_floating_point() and x.itemsize == 1:
+            raise ArgumentError(_wrong_dtype(name, x.dtype))
+
+
 def _wrong_dtype(name: str, dtype: Any) -> str:
     fix = "Pass a boolean mask as mask=mw.dense(...)." if name == "bias" else "Pass floats."
-    return f"attention: {name} has dtype {dtype}, expected a floating-point one. {fix}"
+    return f"attention: {name} has dtype {dtype}, expected a floating-point one of at least 16 bits. {fix}"
 
 
 def _requires_grad(value: Any) -> bool:

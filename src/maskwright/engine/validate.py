@@ -57,7 +57,7 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
         check_shapes(q.shape, k.shape, v.shape, enable_gqa)
     if not (type(q) is type(k) is type(v) is torch.Tensor):
         for name, x in (("q", q), ("k", k), ("v", v)):
-            _check_subclass(name, x)
+            check_subclass(name, x)
     batch, heads, q_len, head_dim = q.shape
     return AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
 
@@ -67,6 +67,8 @@ def _is_valid(q: Any, k: Any, v: Any, enable_gqa: bool) -> bool:
     import torch
 
     try:
+        if q.is_nested or k.is_nested or v.is_nested:
+            return False  # their sizes raise other errors
         (b, h, _, d), (kb, kh, s, kd), (vb, vh, vs, _) = q.shape, k.shape, v.shape
         return bool(
             b == kb == vb
@@ -92,15 +94,22 @@ def _check_tensor(name: str, x: Any) -> None:
             f"attention: {name} is {describe_type(x)}. Pass a torch tensor of shape "
             "(batch, heads, length, head_dim)."
         )
-    if x.layout != torch.strided or x.is_nested:
-        raise ArgumentError(
-            f"attention: {name} is a sparse or nested tensor. Pass a strided one, and pad or pack "
-            "sequences of different lengths with mw.pad or mw.pack."
-        )
+    check_layout(name, x)
     if x.dim() != 4:
         raise ArgumentError(
             f"attention: {name} has shape {tuple(x.shape)}. "
             "Expected (batch, heads, length, head_dim)."
+        )
+
+
+def check_layout(name: str, x: Any) -> None:
+    """Raise for a sparse or nested tensor."""
+    import torch
+
+    if x.is_nested or x.layout != torch.strided:
+        raise ArgumentError(
+            f"attention: {name} is a sparse or nested tensor. Pass a strided one, and pad or pack "
+            "sequences of different lengths with mw.pad or mw.pack."
         )
 
 
@@ -132,14 +141,14 @@ def check_shapes(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
         )
 
 
-def _check_subclass(name: str, x: Any) -> None:
+def check_subclass(name: str, x: Any) -> None:
     """Raise for tensors whose data is not in a storage of their own."""
     import torch
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
     if type(x) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return
-    if is_traceable_wrapper_subclass(x):
+    if is_traceable_wrapper_subclass(x) or _is_opaque(x):
         kind = type(x).__name__
         fix = (
             "its local tensor, x.to_local(), or use maskwright.parallel"
@@ -152,15 +161,41 @@ def _check_subclass(name: str, x: Any) -> None:
         )
 
 
+def _is_opaque(x: Any) -> bool:
+    """Whether a subclass without `__tensor_flatten__` has no memory that a kernel can read."""
+    import torch
+    from torch._subclasses.fake_tensor import is_fake
+
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or x.is_meta:
+        return False
+    if not x.numel() or is_fake(x):
+        return False
+    try:
+        return not x.data_ptr() and x.untyped_storage().nbytes() > 0
+    except RuntimeError:
+        return True
+
+
 def check_storage(*tensors: Any) -> None:
     """Raise for a tensor whose storage was freed, as by FSDP or `resize_(0)`."""
+    from torch._C._functorch import is_functorch_wrapped_tensor
+
     for x in tensors:
-        if x.untyped_storage().nbytes() == 0 and x.numel():
+        if is_functorch_wrapped_tensor(x):  # it has none of its own
+            continue
+        if x.numel() and x.untyped_storage().nbytes() < _last_byte(x):
             raise Unsupported(
-                f"attention: a tensor of shape {tuple(x.shape)} has an empty storage: its memory "
-                "was freed. Pass tensors with allocated storage.",
+                f"attention: a tensor of shape {tuple(x.shape)} has an empty storage, or one that is "
+                "too small: its memory was freed. Pass tensors with allocated storage, and keep it "
+                "until the backward pass.",
                 target="attention",
             )
+
+
+def _last_byte(x: Any) -> int:
+    """The number of bytes of its storage up to the last element of a tensor."""
+    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return int((x.storage_offset() + reach + 1) * x.itemsize)
 
 
 def check_arrays(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
@@ -190,22 +225,29 @@ def check_options(options: AttentionOptions) -> None:
     scale, softcap, dropout_p = options.scale, options.softcap, options.dropout_p
     if scale is not None and not (isinstance(scale, (int, float)) and abs(scale) <= MAX_SCALE):
         raise ArgumentError(
-            f"attention: scale is {scale!r}. Pass a finite number between -{MAX_SCALE} and "
+            f"attention: scale is {_describe_number(scale)}. Pass a finite number between -{MAX_SCALE} and "
             f"{MAX_SCALE}, or None for 1 / sqrt(head_dim)."
         )
     if softcap is not None and not (
         isinstance(softcap, (int, float)) and MIN_SOFTCAP <= softcap <= MAX_SCALE
     ):
         raise ArgumentError(
-            f"attention: softcap is {softcap!r}. Pass a positive number between {MIN_SOFTCAP} and "
-            f"{MAX_SCALE}, or None for no soft cap."
+            f"attention: softcap is {_describe_number(softcap)}. Pass a positive number between "
+            f"{MIN_SOFTCAP} and {MAX_SCALE}, or None for no soft cap."
         )
     if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p < 1.0:
         raise ArgumentError(
-            f"attention: dropout_p is {dropout_p!r}. Expected a number p with 0 <= p < 1."
+            f"attention: dropout_p is {_describe_number(dropout_p)}. Expected a number p with 0 <= p < 1."
         )
     if options.impl not in IMPLS:
         read_choice(options.impl, "attention: impl", IMPLS)
+
+
+def _describe_number(value: Any) -> str:
+    """A number, or the type of what is no Python number; an integer of many digits as its size."""
+    if isinstance(value, int) and abs(value) > 10**40:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value) if isinstance(value, (int, float, str)) else describe_type(value)
 
 
 def default_scale(head_dim: int) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskwright.engine.autograd import is_exporting
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_functions import View, read_function
 from maskwright.integrations.transformers_graph import bind_in_graph, with_handle
@@ -134,11 +135,7 @@ def _with_padding(
 
 def is_compiled(x: torch.Tensor) -> bool:
     """Whether torch.compile traces a call on the CPU, which the operator for graphs computes."""
-    return (
-        torch.compiler.is_compiling()
-        and not torch.compiler.is_exporting()
-        and x.device.type == "cpu"
-    )
+    return torch.compiler.is_compiling() and not is_exporting() and x.device.type == "cpu"
 
 
 def _may_be_compiled(q_offset: Any, hints: Mapping[str, Any]) -> bool:
