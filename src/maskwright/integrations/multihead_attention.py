@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -125,8 +126,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         """The module that torch.jit.script compiles; a subclass is compiled as it is."""
         if type(self) is not MultiheadAttention:
             return self
-        plain = nn.MultiheadAttention.__new__(nn.MultiheadAttention)
-        plain.__dict__.update(self.__dict__)
+        plain = copy.copy(self)  # with the same parameters
+        plain.__class__ = nn.MultiheadAttention
         return plain
 
     def _project(
