@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
 import maskwright as mw
+from maskwright.integrations.torch_function import _as_4d
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,13 +101,13 @@ def samples(dtype: torch.dtype, *, repeated: bool = True) -> Iterator[Sample]:
 
 def read_mask(sample: Sample) -> tuple[mw.Mask | mw.BoundMask, Any]:
     """The mask of a sample, and the bias or None."""
-    q, k, _ = sample.tensors
+    q, k, v = sample.tensors
     if sample.options.get("is_causal"):
         return mw.causal().on(q.shape[-2], k.shape[-2], q_start=0), None
     given = sample.attn_mask
     if given is None:
         return mw.everything(), None
-    if q.dim() == 3 and given.dim() == 3:  # (batch, queries, keys)
+    if max(q.dim(), k.dim(), v.dim()) == given.dim() == 3:  # (batch, queries, keys)
         given = given[:, None]
     if given.dtype != torch.bool:
         return mw.from_additive(given)
@@ -119,7 +120,9 @@ def attend(sample: Sample, mask: Any = None, bias: Any = None) -> torch.Tensor:
         mask, bias = read_mask(sample)
     options = {name: x for name, x in sample.options.items() if name != "is_causal"}
     if bias is not None:
-        return mw.attention(*sample.tensors, mask, bias=bias, **options)  # type: ignore[no-any-return]
+        tensors, lead = _as_4d(sample.tensors, options.get("enable_gqa", False))
+        out = mw.attention(*tensors, mask, bias=bias, **options)
+        return out.reshape(*lead, *out.shape[2:])  # type: ignore[no-any-return]
     return F.scaled_dot_product_attention(*sample.tensors, attn_mask=mask, **options)
 
 

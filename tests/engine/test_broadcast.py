@@ -62,7 +62,13 @@ def test_result_is_that_of_sdpa(leads: Any) -> None:
 
 @pytest.mark.parametrize("impl", [impl for impl, dtype in BACKENDS if dtype == torch.float32])
 def test_groups_of_heads_broadcast_over_batch(impl: str) -> None:
-    for leads in (((1, H), (B, 2), (B, 2)), ((B, H), (1, 2), (2,)), ((H,), (B, 2), (2,))):
+    for leads in (
+        ((1, H), (B, 2), (B, 2)),
+        ((B, H), (1, 2), (2,)),
+        ((H,), (B, 2), (2,)),
+        ((H,), (B, 1), (2,)),
+        ((B, H), (B, 2), (1, 1)),
+    ):
         tensors = randoms(torch.float32, *leads)
         out = mw.attention(*tensors, MASK, enable_gqa=True, impl=impl)
         whole = expanded(tensors, H, 2)

@@ -109,3 +109,54 @@ def test_lazy_negation_is_resolved(impl: str) -> None:
     incoming = tuple(torch._neg_view(-x.detach()) for x in (torch.sin(out), torch.cos(lse)))
     again = torch.autograd.grad(found, lazy, incoming)
     assert all(torch.equal(x, y) for x, y in zip((*found, *again), (out, lse, *grads), strict=True))
+
+
+CALLS_WITHOUT_VALUES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "logsumexp": {"return_lse": True},
+    "dropout": {"dropout_p": 0.5},
+    "no weight": {"dropout_p": 1.0},
+    "bias and soft cap": {"bias": mw.bias.alibi(2), "softcap": 2.0},
+    "padding": {"mask": CAUSAL & mw.padding(lengths=[3, 50])},
+    "sdpa": {"impl": "sdpa"},
+    "reference": {"impl": "reference"},
+}
+
+
+@pytest.mark.parametrize("name", CALLS_WITHOUT_VALUES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_tensors_without_values_give_the_shape(name: str, dtype: torch.dtype) -> None:
+    options = {"mask": CAUSAL, **CALLS_WITHOUT_VALUES[name]}
+    qkv = tensors(batch=2, kv_len=50, value_dim=8, dtype=dtype)
+    expected = mw.attention(*qkv, **options)
+
+    def check(*given: torch.Tensor) -> None:
+        result = mw.attention(*given, **options)
+        pairs = (
+            [(result, expected)]
+            if isinstance(result, torch.Tensor)
+            else zip(result, expected, strict=True)
+        )
+        for x, right in pairs:
+            assert (x.shape, x.dtype, x.device) == (right.shape, right.dtype, given[0].device)
+
+    check(*(x.to("meta") for x in qkv))
+    with FakeTensorMode() as mode:
+        check(*(mode.from_tensor(x) for x in qkv))
+
+
+@pytest.mark.parametrize("place", ["meta", "fake"])
+def test_gradients_of_tensors_without_values(place: str) -> None:
+    qkv = [x.to("meta") for x in tensors(dtype=torch.float32)]
+    if place == "fake":
+        mode = FakeTensorMode()
+        qkv = [mode.from_tensor(x) for x in tensors(dtype=torch.float32)]
+    qkv = [x.requires_grad_() for x in qkv]
+    out = torch.nn.functional.scaled_dot_product_attention(*qkv, attn_mask=CAUSAL)
+    for grad, x in zip(torch.autograd.grad(out.sum(), qkv), qkv, strict=True):
+        assert (grad.shape, grad.dtype, grad.device) == (x.shape, x.dtype, x.device)
+
+
+def test_flex_refuses_fake_tensors() -> None:
+    with FakeTensorMode() as mode, pytest.raises(mw.Unsupported, match="FakeTensors"):
+        mw.attention(*map(mode.from_tensor, tensors(dtype=torch.float32)), CAUSAL, impl="flex")

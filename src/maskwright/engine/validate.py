@@ -97,11 +97,22 @@ def broadcast_shapes(
     if max(map(len, shapes)) != 4 or min(map(len, shapes)) < 2:
         return shapes
     whole = [(1,) * (4 - len(shape)) + shape for shape in shapes]
-    for axis in (0,) if enable_gqa else (0, 1):
-        sizes = [shape[axis] for shape in whole if shape[axis] != 1]
-        if sizes and all(size == sizes[0] for size in sizes):
-            whole = [(*shape[:axis], sizes[0], *shape[axis + 1 :]) for shape in whole]
-    return whole
+    batch = [shape[0] for shape in whole]
+    heads = [shape[1] for shape in whole]
+    batch = _broadcast_sizes(batch)
+    heads = [heads[0], *_broadcast_sizes(heads[1:])] if enable_gqa else _broadcast_sizes(heads)
+    return [
+        (*planes, *shape[2:])
+        for planes, shape in zip(zip(batch, heads, strict=True), whole, strict=True)
+    ]
+
+
+def _broadcast_sizes(sizes: list[int]) -> list[int]:
+    """The sizes with 1 replaced by the other size, if there is only one other."""
+    others = [size for size in sizes if size != 1]
+    if others and all(size == others[0] for size in others):
+        return others[:1] * len(sizes)
+    return sizes
 
 
 def _is_valid(q: Any, k: Any, v: Any, enable_gqa: bool) -> bool:
