@@ -300,7 +300,7 @@ INVALID: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "sinks of integers": ({"sinks": torch.zeros(2).long()}, mw.ArgumentError, "int64"),
     "bias of text": ({"bias": "alibi"}, mw.ArgumentError, "bias is"),
     "boolean bias": ({"bias": torch.ones(5, 5).bool()}, mw.ArgumentError, "bool"),
-    "bias with inf": ({"bias": torch.full((5, 5), -torch.inf)}, mw.ArgumentError, "mask"),
+    "bias with inf": ({"bias": torch.full((5, 5), -torch.inf)}, mw.ArgumentError, "-inf.*from_additive"),
     "bias with NaN": ({"bias": torch.full((5,), torch.nan)}, mw.ArgumentError, "mask"),
     "wrong size": ({"bias": torch.zeros(4, 5)}, mw.FrameError, r"\(1, 1, 4, 5\)"),
     "five axes": ({"bias": torch.zeros(1, 1, 1, 5, 5)}, mw.ArgumentError, "four"),

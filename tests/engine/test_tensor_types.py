@@ -131,11 +131,17 @@ except mw.Unsupported as error:
 """
 
 
-@pytest.mark.parametrize("name", ["q", "k", "v", "out", "lse", "bias", "sinks"])
-@pytest.mark.parametrize("impl", ["native", "blocks", "reference"])
+SAVED = ("q", "k", "v", "out", "lse", "bias", "sinks")
+
+
+@pytest.mark.parametrize(
+    ("impl", "name"),
+    [
+        *((impl, name) for impl in ("native", "blocks") for name in SAVED),
+        *(("reference", name) for name in "qkv"),  # the others are not read in the backward pass
+    ],
+)
 def test_storage_freed_before_the_backward_pass(impl: str, name: str) -> None:
-    if impl == "reference" and name in ("out", "lse", "bias", "sinks"):
-        pytest.skip("the reference does not read it in the backward pass")
     done = run_python(FREED_CASES, impl, name)
     assert done.returncode == 0, done.stderr
     assert "empty storage" in done.stdout
@@ -187,3 +193,54 @@ def test_scores_of_eight_bits_and_sparse_ones_are_rejected(name: str) -> None:
     for x in (torch.zeros(2).to(torch.float8_e4m3fn), torch.zeros(2).to_sparse()):
         with pytest.raises(mw.ArgumentError, match=f"attention: {name}"):
             mw.attention(*given, CAUSAL, **{name: x})
+
+
+CALLS_WITHOUT_VALUES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "logsumexp": {"return_lse": True},
+    "dropout": {"dropout_p": 0.5},
+    "no weight": {"dropout_p": 1.0},
+    "bias and soft cap": {"bias": mw.bias.alibi(2), "softcap": 2.0},
+    "padding": {"mask": CAUSAL & mw.padding(lengths=[3, 50])},
+    "sdpa": {"impl": "sdpa"},
+    "reference": {"impl": "reference"},
+}
+
+
+@pytest.mark.parametrize("name", CALLS_WITHOUT_VALUES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_tensors_without_values_give_the_shape(name: str, dtype: torch.dtype) -> None:
+    options = {"mask": CAUSAL, **CALLS_WITHOUT_VALUES[name]}
+    qkv = tensors(batch=2, kv_len=50, value_dim=8, dtype=dtype)
+    expected = mw.attention(*qkv, **options)
+
+    def check(*given: torch.Tensor) -> None:
+        result = mw.attention(*given, **options)
+        pairs = (
+            [(result, expected)]
+            if isinstance(result, torch.Tensor)
+            else zip(result, expected, strict=True)
+        )
+        for x, right in pairs:
+            assert (x.shape, x.dtype, x.device) == (right.shape, right.dtype, given[0].device)
+
+    check(*(x.to("meta") for x in qkv))
+    with FakeTensorMode() as mode:
+        check(*(mode.from_tensor(x) for x in qkv))
+
+
+@pytest.mark.parametrize("place", ["meta", "fake"])
+def test_gradients_of_tensors_without_values(place: str) -> None:
+    qkv = [x.to("meta") for x in tensors(dtype=torch.float32)]
+    if place == "fake":
+        mode = FakeTensorMode()
+        qkv = [mode.from_tensor(x) for x in tensors(dtype=torch.float32)]
+    qkv = [x.requires_grad_() for x in qkv]
+    out = torch.nn.functional.scaled_dot_product_attention(*qkv, attn_mask=CAUSAL)
+    for grad, x in zip(torch.autograd.grad(out.sum(), qkv), qkv, strict=True):
+        assert (grad.shape, grad.dtype, grad.device) == (x.shape, x.dtype, x.device)
+
+
+def test_flex_refuses_fake_tensors() -> None:
+    with FakeTensorMode() as mode, pytest.raises(mw.Unsupported, match="FakeTensors"):
+        mw.attention(*map(mode.from_tensor, tensors(dtype=torch.float32)), CAUSAL, impl="flex")

@@ -200,6 +200,12 @@ def attend_tensors(
                 "a constant tensor. Leave out dynamic_shapes, and export each size by itself.",
                 target="torch.export",
             )
+    elif options.impl == "flex" and any(map(is_fake, tensors)):
+        raise Unsupported(
+            'attention: impl="flex" does not run on FakeTensors, which have no values. '
+            "Leave impl out to get the shape.",
+            target="flex",
+        )
     params, scores = make_params(tensors, shape, mask, options)
     return run(params, tensors, scores)
 
@@ -281,6 +287,10 @@ def _forward(
         tensors = tuple(_materialized(x) for x in tensors)
         q, k, v, *others = tensors
     check_storage(*tensors)
+    if params.dropout_p == 1:  # no weight is left; the logsumexp is that of the scores
+        params = replace(params, dropout_p=0.0)
+        out, lse = backend.forward(params, q, k, v, _unflat(params, others))
+        return torch.zeros_like(out), lse
     return backend.forward(params, q, k, v, _unflat(params, others))  # type: ignore[no-any-return]
 
 
@@ -290,6 +300,8 @@ def _backward(params: AttentionParams, backend: Any, seed: Any, saved: Saved, *g
         params = replace(params, seed=int(seed))
     grad_out, grad_lse = (x if x is None else _materialized(x) for x in grads)
     _check_saved(params, saved)
+    if params.dropout_p == 1:
+        params, grad_out = replace(params, dropout_p=0.0), torch.zeros_like(grad_out)
     return backend.backward(params, saved, grad_out, grad_lse)
 
 

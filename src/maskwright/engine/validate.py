@@ -12,9 +12,11 @@ from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type, read_choice
 from maskwright.engine.params import IMPLS, AttentionShape
-from maskwright.errors import ArgumentError, FrameError, Unsupported
+from maskwright.errors import AttentionError, FrameError, Unsupported
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from maskwright.engine.params import AttentionOptions
 
 EVERYTHING = everything()
@@ -35,7 +37,7 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
         Their sizes.
 
     Raises:
-        ArgumentError: A tensor has the wrong type, shape, dtype or device.
+        AttentionError: A tensor has the wrong type, shape, dtype or device.
         Unsupported: A tensor subclass or storage that no backend reads.
     """
     import torch
@@ -45,12 +47,12 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
             _check_tensor(name, x)
         if not (q.dtype == k.dtype == v.dtype and q.dtype.is_floating_point and q.itemsize > 1):
             dtypes = ", ".join(str(x.dtype).removeprefix("torch.") for x in (q, k, v))
-            raise ArgumentError(
+            raise AttentionError(
                 f"attention: q, k and v have dtype {dtypes}. "
                 "Pass all three in one floating-point dtype of at least 16 bits."
             )
         if not q.device == k.device == v.device:
-            raise ArgumentError(
+            raise AttentionError(
                 f"attention: q, k and v are on {q.device}, {k.device} and {v.device}. "
                 "Move all three to one device."
             )
@@ -60,6 +62,57 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
             check_subclass(name, x)
     batch, heads, q_len, head_dim = q.shape
     return AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
+
+
+def broadcast(q: Any, k: Any, v: Any, enable_gqa: bool) -> tuple[Any, Any, Any]:
+    """q, k and v with missing dimensions added and sizes of 1 repeated, as SDPA does.
+
+    Repeated sizes share memory. Arguments that do not broadcast are returned as they are.
+    """
+    try:
+        shapes = tuple(q.shape), tuple(k.shape), tuple(v.shape)
+    except (AttributeError, RuntimeError):  # no tensors, or nested ones, which have no sizes
+        return q, k, v
+    planes = [shape[:-2] for shape in shapes]
+    if planes[0] == planes[1] == planes[2]:
+        return q, k, v
+    expand = np.broadcast_to if isinstance(q, np.ndarray) else _expand
+    q, k, v = (
+        x if shape == new else expand(x, new)
+        for x, shape, new in zip(
+            (q, k, v), shapes, broadcast_shapes(shapes, enable_gqa), strict=True
+        )
+    )
+    return q, k, v
+
+
+def _expand(x: Any, shape: tuple[int, ...]) -> Any:
+    return x.expand(shape)
+
+
+def broadcast_shapes(
+    shapes: Sequence[tuple[int, ...]], enable_gqa: bool
+) -> Sequence[tuple[int, ...]]:
+    """The shapes that q, k and v have after broadcasting; unchanged if they do not broadcast."""
+    if max(map(len, shapes)) != 4 or min(map(len, shapes)) < 2:
+        return shapes
+    whole = [(1,) * (4 - len(shape)) + shape for shape in shapes]
+    batch = [shape[0] for shape in whole]
+    heads = [shape[1] for shape in whole]
+    batch = _broadcast_sizes(batch)
+    heads = [heads[0], *_broadcast_sizes(heads[1:])] if enable_gqa else _broadcast_sizes(heads)
+    return [
+        (*planes, *shape[2:])
+        for planes, shape in zip(zip(batch, heads, strict=True), whole, strict=True)
+    ]
+
+
+def _broadcast_sizes(sizes: list[int]) -> list[int]:
+    """The sizes with 1 replaced by the other size, if there is only one other."""
+    others = [size for size in sizes if size != 1]
+    if others and all(size == others[0] for size in others):
+        return others[:1] * len(sizes)
+    return sizes
 
 
 def _is_valid(q: Any, k: Any, v: Any, enable_gqa: bool) -> bool:
@@ -90,13 +143,13 @@ def _check_tensor(name: str, x: Any) -> None:
     import torch
 
     if not isinstance(x, torch.Tensor):
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: {name} is {describe_type(x)}. Pass a torch tensor of shape "
             "(batch, heads, length, head_dim)."
         )
     check_layout(name, x)
     if x.dim() != 4:
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: {name} has shape {tuple(x.shape)}. "
             "Expected (batch, heads, length, head_dim)."
         )
@@ -107,7 +160,7 @@ def check_layout(name: str, x: Any) -> None:
     import torch
 
     if x.is_nested or x.layout != torch.strided:
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: {name} is a sparse or nested tensor. Pass a strided one, and pad or pack "
             "sequences of different lengths with mw.pad or mw.pack."
         )
@@ -117,25 +170,25 @@ def check_shapes(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
     """Raise where the shapes of q, k and v, each of four sizes, do not match."""
     shapes = f"q {tuple(q)}, k {tuple(k)}, v {tuple(v)}"
     if not q[0] == k[0] == v[0]:
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: batch sizes differ: {shapes}. Pass the same batch size in all three."
         )
     if tuple(k[1:3]) != tuple(v[1:3]):
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: k and v have different heads or lengths: {shapes}. "
             "Pass one value for each key."
         )
     if q[3] != k[3]:
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: q and k have different head_dim: {shapes}. Only v may have another one."
         )
     if q[1] != k[1] and not enable_gqa:
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: q and k have different numbers of heads: {shapes}. "
             "Pass enable_gqa=True if groups of query heads share a KV head."
         )
     if q[1] != k[1] and not (k[1] and q[1] % k[1] == 0):
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: the heads of q are not a multiple of those of k: {shapes}. "
             "With enable_gqa every KV head serves the same number of query heads."
         )
@@ -202,12 +255,12 @@ def check_arrays(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
     """Check numpy arrays, as `check_tensors` checks tensors; float32 or float16."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, np.ndarray):
-            raise ArgumentError(
+            raise AttentionError(
                 f"attention: {name} is {describe_type(x)} but q is a numpy array. "
                 "Pass three numpy arrays, or three torch tensors."
             )
         if x.ndim != 4 or x.dtype != q.dtype or x.dtype not in (np.float32, np.float16):
-            raise ArgumentError(
+            raise AttentionError(
                 f"attention: {name} has dtype {x.dtype} and shape {x.shape}. Expected arrays "
                 "(batch, heads, length, head_dim), all float32 or all float16."
             )
@@ -216,28 +269,47 @@ def check_arrays(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
     return AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
 
 
+def read_numbers(options: AttentionOptions) -> AttentionOptions:
+    """The options with Python numbers in place of numpy's and of tensors without dimensions."""
+    names = ("scale", "softcap", "dropout_p")
+    numbers = {name: _read_number(getattr(options, name)) for name in names}
+    return options._replace(**numbers)
+
+
+def _read_number(value: Any) -> Any:
+    """A Python number; anything else, and a tensor that needs a gradient, as it is."""
+    if value is None or type(value) in (float, int):
+        return value
+    if isinstance(value, np.generic) or (
+        getattr(value, "ndim", None) == 0 and not getattr(value, "requires_grad", False)
+    ):
+        return value.item()
+    return value
+
+
 def check_options(options: AttentionOptions) -> None:
     """Check the keyword arguments of `attention`.
 
     Raises:
-        ArgumentError: `scale`, `softcap`, `dropout_p` or `impl` is invalid.
+        AttentionError: `scale`, `softcap`, `dropout_p` or `impl` is invalid.
     """
     scale, softcap, dropout_p = options.scale, options.softcap, options.dropout_p
     if scale is not None and not (isinstance(scale, (int, float)) and abs(scale) <= MAX_SCALE):
-        raise ArgumentError(
+        learnable = " Multiply q by a scale that needs a gradient." if _learns(scale) else ""
+        raise AttentionError(
             f"attention: scale is {_describe_number(scale)}. Pass a finite number between -{MAX_SCALE} and "
-            f"{MAX_SCALE}, or None for 1 / sqrt(head_dim)."
+            f"{MAX_SCALE}, or None for 1 / sqrt(head_dim).{learnable}"
         )
     if softcap is not None and not (
         isinstance(softcap, (int, float)) and MIN_SOFTCAP <= softcap <= MAX_SCALE
     ):
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: softcap is {_describe_number(softcap)}. Pass a positive number between "
             f"{MIN_SOFTCAP} and {MAX_SCALE}, or None for no soft cap."
         )
-    if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p < 1.0:
-        raise ArgumentError(
-            f"attention: dropout_p is {_describe_number(dropout_p)}. Expected a number p with 0 <= p < 1."
+    if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p <= 1.0:
+        raise AttentionError(
+            f"attention: dropout_p is {_describe_number(dropout_p)}. Expected a number p with 0 <= p <= 1."
         )
     if options.impl not in IMPLS:
         read_choice(options.impl, "attention: impl", IMPLS)
@@ -248,6 +320,10 @@ def _describe_number(value: Any) -> str:
     if isinstance(value, int) and abs(value) > 10**40:
         return f"an integer of {value.bit_length()} bits"
     return repr(value) if isinstance(value, (int, float, str)) else describe_type(value)
+
+
+def _learns(value: Any) -> bool:
+    return bool(getattr(value, "requires_grad", False))
 
 
 def default_scale(head_dim: int) -> float:
@@ -267,7 +343,7 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
         The bound mask; an expression remembers it for the next call.
 
     Raises:
-        ArgumentError: `mask` is not a mask.
+        AttentionError: `mask` is not a mask.
         FrameError: The mask's data or frame does not match the sizes.
     """
     if mask is None:
@@ -276,7 +352,7 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
         _check_bound(mask, shape, q_start)
         return mask
     if not isinstance(mask, Mask):
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: the mask is {describe_type(mask)}. Pass a maskwright mask; "
             "wrap an array in mw.dense(...)."
         )
