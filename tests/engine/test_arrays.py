@@ -73,3 +73,13 @@ def test_dropout_with_seed_of_numpy() -> None:
         found.append(mw.attention(x, x, x, mw.causal(), dropout_p=0.5))
     assert np.array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
+
+
+def test_sizes_of_one_and_missing_dimensions_broadcast() -> None:
+    random = np.random.default_rng(0)
+    shapes = ((1, 4, 5, 8), (3, 1, 6, 8), (4, 6, 8))
+    q, k, v = (random.standard_normal(shape, np.float32) for shape in shapes)
+    whole = [np.ascontiguousarray(np.broadcast_to(x, (3, 4, *x.shape[-2:]))) for x in (q, k, v)]
+    mask = mw.causal() & mw.padding(lengths=[2, 4, 6])
+    assert np.array_equal(mw.attention(q, k, v, mask), mw.attention(*whole, mask))
+    assert mw.explain_backend(q, k, v, mask) == mw.explain_backend(*whole, mask)
