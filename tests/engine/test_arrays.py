@@ -51,10 +51,10 @@ X = np.ones((1, 2, 3, 4), np.float32)
     [
         ((X, X, [1]), {}, mw.ArgumentError, "v is of type list"),
         ((X.astype(float),) * 3, {}, mw.ArgumentError, "q has dtype float64"),
-        ((X, X[0], X), {}, mw.ArgumentError, r"k has dtype float32 and shape \(2, 3, 4\)"),
-        ((X, X[:, :1], X[:, :1]), {}, mw.ArgumentError, "enable_gqa"),
+        ((X[0], X[0], X[0]), {}, mw.ArgumentError, r"q has dtype float32 and shape \(2, 3, 4\)"),
+        ((X.repeat(2, 1), X, X), {}, mw.ArgumentError, "enable_gqa"),
         ((X, X, X), {"impl": "blocks"}, mw.Unsupported, "takes torch tensors"),
-        ((X, X, X), {"dropout_p": 1.0}, mw.ArgumentError, "dropout_p"),
+        ((X, X, X), {"dropout_p": 1.5}, mw.ArgumentError, "dropout_p"),
         ((X[..., :0],) * 3, {}, mw.Unsupported, "head_dim 1 to 256"),
     ],
 )
