@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
 import maskwright as mw
-from tests._helpers.attention_inputs import BACKENDS, HAS_KERNEL
+from tests._helpers.attention_inputs import BACKENDS
 
 B, H, T, S, D = 3, 4, 5, 6, 8
 MASK = mw.causal() & mw.padding(lengths=[2, 4, 6])
@@ -82,14 +81,6 @@ def test_all_options_and_logsumexp() -> None:
     expected = mw.attention(*expanded(tensors), MASK, sinks=torch.zeros(H), **options)
     assert torch.equal(out, expected[0])
     assert torch.equal(lse, expected[1])
-
-
-@pytest.mark.skipif(not HAS_KERNEL, reason="numpy arrays are computed by the C kernel")
-def test_numpy_arrays() -> None:
-    q, k, v = (x.detach().numpy() for x in randoms(torch.float32, (1, H), (B, 1), (H,)))
-    whole = [np.ascontiguousarray(np.broadcast_to(x, (B, H, *x.shape[-2:]))) for x in (q, k, v)]
-    assert np.array_equal(mw.attention(q, k, v, MASK), mw.attention(*whole, MASK))
-    assert mw.explain_backend(q, k, v, MASK).work == mw.explain_backend(*whole, MASK).work
 
 
 def test_explanation() -> None:
