@@ -20,6 +20,7 @@ The exit code is 1 if a result is `different` or `error`, or if the refusals are
 from __future__ import annotations
 
 import argparse
+import copy
 import inspect
 import json
 import multiprocessing
@@ -40,7 +41,7 @@ from maskwright.integrations.transformers import NAME, UNSUPPORTED_MODELS, regis
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CHECKS: Final = ("forward", "padded", "generate", "gradient", "attentions")
+CHECKS: Final = ("forward", "padded", "generate", "generate_padded", "gradient", "attentions")
 BUGS: Final = ("different", "error")
 BATCH: Final = 2
 LENGTH: Final = 12
@@ -164,8 +165,7 @@ def _shrink(config_class: Any, other: dict[str, Any], default: Any = None) -> An
     sizes |= {name: value for name, value in other.items() if name in known}
     if isinstance(known.get("layer_types"), list) and "layer_types" not in other:
         sizes["layer_types"] = _two_layers(known["layer_types"])
-    config = config_class(**sizes)
-    return config
+    return config_class(**sizes)
 
 
 def _size(name: str, value: Any) -> Any:
@@ -215,7 +215,7 @@ def build(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
                 model(**given)
         except NotRun:
             raise
-        except Exception as error:  # noqa: BLE001 - any error of a config that does not fit
+        except Exception as error:
             problem = problem or error
             continue
         return model, given
@@ -291,7 +291,8 @@ class Family:
 
     def __init__(self, family: str) -> None:
         self.name = family
-        self.model, self.inputs = build(family)
+        eager, self.inputs = build(family)
+        self.models = {"eager": eager}
         self.calls = 0  # of the attention interface
         layer = AttentionInterface._global_mapping[NAME]
 
@@ -301,12 +302,22 @@ class Family:
 
         AttentionInterface._global_mapping[NAME] = counted
 
-    def run(self, attention: str, compute: Callable[[], Any]) -> Any:
+    def model(self, attention: str) -> Any:
+        """The model with an attention implementation, loaded as a user would."""
+        eager = self.models["eager"]
+        if attention not in self.models:
+            config = copy.deepcopy(eager.config)
+            config._attn_implementation = attention
+            loaded = type(eager)(config).eval()
+            loaded.load_state_dict(eager.state_dict())
+            self.models[attention] = loaded
+        return self.models[attention]
+
+    def run(self, attention: str, compute: Callable[[Any], Any]) -> Any:
         """What a function computes with an attention implementation."""
-        self.model.set_attn_implementation(attention)
-        _set_attention(self.model, attention)
+        model = self.model(attention)
         torch.manual_seed(3)
-        return compute()
+        return compute(model)
 
     def check(self, name: str) -> Result:
         """The result of one check."""
@@ -317,7 +328,7 @@ class Family:
                 eager = self.run("eager", compute)
             except NotRun:
                 raise
-            except Exception as error:  # noqa: BLE001 - not ours
+            except Exception as error:
                 raise NotRun(f"eager: {type(error).__name__}: {_short(error)}") from error
             ours = self.run(NAME, compute)
             problem = compare(eager, ours)
@@ -325,7 +336,7 @@ class Family:
             return Result(self.name, name, "not run", str(reason))
         except MaskError as error:
             return Result(self.name, name, "refused", str(error))
-        except Exception as error:  # noqa: BLE001 - the result
+        except Exception as error:
             return Result(self.name, name, "error", f"{type(error).__name__}: {_short(error)}")
         if problem:
             return Result(self.name, name, "different", problem)
@@ -341,21 +352,26 @@ class Family:
         return self._forward({**self.inputs, "attention_mask": keep}), _compare_real(keep)
 
     def generate(self) -> tuple[Any, Any]:
-        """Greedy generation of a padded batch, with the default cache."""
-        if not self.model.can_generate():
+        """Greedy generation, with the default cache."""
+        return self._generate({}), _compare_steps
+
+    def generate_padded(self) -> tuple[Any, Any]:
+        """Greedy generation of a padded batch."""
+        return self._generate({"attention_mask": self._padding()}), _compare_steps
+
+    def _generate(self, other: dict[str, Any]) -> Any:
+        if not self.models["eager"].can_generate():
             raise NotRun("it does not generate")
-        given = {k: v for k, v in self.inputs.items() if not k.startswith("decoder")}
-        if "input_ids" in given:
-            given["attention_mask"] = self._padding()
+        given = {k: v for k, v in self.inputs.items() if not k.startswith("decoder")} | other
         options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
         options |= {"pad_token_id": 0, "return_dict_in_generate": True, "output_logits": True}
         options |= {"max_length": None, "min_length": None}
 
         @torch.no_grad()
-        def compute() -> Any:
-            return self.model.generate(**given, **options)
+        def compute(model: Any) -> Any:
+            return model.generate(**given, **options)
 
-        return compute, _compare_steps
+        return compute
 
     def gradient(self) -> tuple[Any, Any]:
         """Gradients of all weights in training, without dropout."""
@@ -364,17 +380,18 @@ class Family:
         if "input_ids" in given:
             keep = given["attention_mask"] = self._padding()
 
-        def compute() -> dict[str, torch.Tensor]:
-            self.model.train()
-            self.model.zero_grad()
+        def compute(model: Any) -> dict[str, torch.Tensor]:
+            model.train()
+            model.zero_grad()
             try:
-                out = next(_tensors(self.model(**given)))[1]
+                out = next(_tensors(model(**given)))[1]
                 if keep is not None and out.shape[:2] == keep.shape:
                     out = out[keep.bool()]
-                out.float().square().mean().backward()
+                torch.manual_seed(5)
+                (out * torch.randn_like(out)).sum().backward()
             finally:
-                self.model.eval()
-            weights = self.model.named_parameters()
+                model.eval()
+            weights = model.named_parameters()
             return {n: w.grad.clone() for n, w in weights if w.grad is not None}
 
         return compute, _compare_gradients
@@ -387,31 +404,23 @@ class Family:
             keep = given["attention_mask"] = self._padding()
 
         @torch.no_grad()
-        def compute() -> Any:
-            out = self.model(**given, output_attentions=True)
+        def compute(model: Any) -> Any:
+            out = model(**given, output_attentions=True)
             return {k: v for k, v in out.items() if k.endswith("attentions") and v is not None}
 
         return compute, _compare_weights(keep)
 
     def _forward(self, given: dict[str, Any]) -> Any:
         @torch.no_grad()
-        def compute() -> Any:
-            return dict(_tensors(self.model(**given)))
+        def compute(model: Any) -> Any:
+            return dict(_tensors(model(**given)))
 
         return compute
 
     def _padding(self) -> torch.Tensor:
         if "input_ids" not in self.inputs:
             raise NotRun("its input is no text")
-        return padding(self.model)
-
-
-def _set_attention(model: Any, attention: str) -> None:
-    """Set the implementation of models too that transformers cannot switch, as loading would."""
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation_internal"):
-            config._attn_implementation_internal = attention
+        return padding(self.models["eager"])
 
 
 def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -496,10 +505,12 @@ def _compare_weights(keep: torch.Tensor | None) -> Any:
             return f"{len(weights)} maps, eager {len(theirs)}"
         for name, x in theirs.items():
             y = weights[name]
-            if x.shape == y.shape and keep is not None and x.ndim == 4:
-                if x.shape[0] == BATCH and x.shape[2] == LENGTH:
-                    rows = keep.bool()[:, None, :].expand(-1, x.shape[1], -1)
-                    x, y = x[rows], y[rows]
+            if x.shape != y.shape:
+                return f"{name}: shape {tuple(y.shape)}, eager {tuple(x.shape)}"
+            real = x.shape[:1] + x.shape[2:3]
+            if keep is not None and real == keep.shape:  # queries of padding see nothing
+                rows = keep.bool()[:, None, :].expand(-1, x.shape[1], -1)
+                x, y = x[rows], y[rows]
             problem = _difference(name, x, y)
             if problem:
                 return problem
@@ -530,7 +541,7 @@ def run_family(family: str) -> list[Result]:
         model = Family(family)
     except NotRun as reason:
         return [Result(family, check, "not run", str(reason)) for check in CHECKS]
-    except Exception as error:  # noqa: BLE001 - the config cannot be made
+    except Exception as error:
         reason = f"no config: {type(error).__name__}: {_short(error)}"
         return [Result(family, check, "not run", reason) for check in CHECKS]
     return [model.check(check) for check in CHECKS]

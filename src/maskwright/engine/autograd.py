@@ -254,7 +254,8 @@ class Attention(torch.autograd.Function):
         """Refuse forward-mode AD, which would need the softmax weights."""
         raise Unsupported(
             "attention: forward-mode AD (torch.func.jvp, forward_ad) is not supported by this "
-            'backend. Use reverse mode, or pass impl="reference".',
+            'backend. Use reverse mode, or pass impl="reference"; load a transformers model with '
+            'attn_implementation="eager".',
             target="jvp",
         )
 
@@ -290,7 +291,8 @@ class AttentionBackward(torch.autograd.Function):
         """Refuse the second derivative, which a transform would take to be zero."""
         raise Unsupported(
             "attention: this backend is differentiable once. "
-            'Pass impl="reference" for second derivatives.',
+            'Pass impl="reference" for second derivatives; load a transformers model with '
+            'attn_implementation="eager".',
             target="attention",
         )
 
