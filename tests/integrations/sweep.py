@@ -21,22 +21,27 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import inspect
 import json
 import multiprocessing
 import re
 import sys
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 import transformers
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 from maskwright.errors import MaskError
 from maskwright.integrations.transformers import NAME, UNSUPPORTED_MODELS, register
+from tests._helpers.more_architectures import FLOATS, MORE
+from tests._helpers.tiny_architectures import ARCHITECTURES
+from tests._helpers.tiny_models import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,6 +133,7 @@ _PATTERNS: Final = tuple((re.compile(pattern), size) for pattern, size in SIZES)
 VARIANTS: Final[tuple[dict[str, Any], ...]] = (
     {},
     {"num_key_value_heads": 4},
+    {"num_key_value_heads": 4, "head_dim": 8},
     {"head_dim": None},
     {"num_key_value_heads": 4, "head_dim": 16},
     {"layer_types": ["linear_attention", "full_attention"]},
@@ -135,6 +141,8 @@ VARIANTS: Final[tuple[dict[str, Any], ...]] = (
     {"layer_types": ["conv", "full_attention"]},
     {"num_hidden_layers": 4},
     {"hidden_size": 64, "intermediate_size": 96},
+    {"hidden_size": 256, "head_dim": 64},
+    {"hidden_size": 512, "head_dim": 128},
     {"attention_type": "original_full"},
 )
 
@@ -176,6 +184,10 @@ def _size(name: str, value: Any) -> Any:
         if pattern.fullmatch(name):
             if isinstance(size, bool) is not isinstance(value, bool) and value is not None:
                 return value
+            if isinstance(size, float) and isinstance(value, int):
+                return int(size)
+            if isinstance(size, int) and isinstance(value, float):
+                return value
             if value is None and isinstance(size, int) and "token_id" not in name:
                 return value
             if isinstance(value, (list, tuple)) and size is not None:
@@ -193,45 +205,89 @@ def _two_layers(kinds: list[str]) -> list[str]:
 # ── models and inputs ─────────────────────────────────────────────────────────────────────────
 
 
-def model_class(family: str) -> Any:
-    """The class of a family's model with the most to check: one that generates, if there is one."""
-    for head in HEADS:
-        names = getattr(modeling_auto, head, {}).get(family)
-        for name in [names] if isinstance(names, str) else names or ():
-            found = getattr(transformers, name, None)
-            if found is not None:
-                return found
-    raise NotRun("no model class is registered for it")
+def model_classes(family: str) -> list[Any]:
+    """The classes of a family's models, beginning with those that generate."""
+    registered = [getattr(modeling_auto, head, {}).get(family) for head in HEADS]
+    names = [n for name in registered if name for n in ([name] if isinstance(name, str) else name)]
+    found = [getattr(transformers, name, None) for name in dict.fromkeys(names)]
+    return [x for x in found if x is not None] or _unregistered(CONFIG_MAPPING[family])
+
+
+def modeling_module(config_class: Any) -> Any:
+    """The module with the models of a config class; None if there is none."""
+    name = config_class.__module__.replace("configuration_", "modeling_")
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _unregistered(config_class: Any) -> list[Any]:
+    """The models of a config that is a part of another one."""
+    module = modeling_module(config_class)
+    models = [x for x in vars(module).values() if isinstance(x, type)] if module else []
+    return [
+        model
+        for model in models
+        if issubclass(model, PreTrainedModel)
+        and model.config_class is config_class
+        and "forward" in vars(model)
+        and not model.__name__.endswith("PreTrainedModel")
+    ]
+
+
+def _known(family: str) -> list[Any]:
+    """The family's models with sizes that other tests use."""
+    tables = [*ARCHITECTURES.values(), *MORE.values(), *(x.sized for x in FLOATS.values()), *ALL]
+    return [x for x in tables if getattr(transformers, x.config).model_type == family]
 
 
 def build(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The model of a family and its inputs, of the first variant with which eager runs."""
+    """The model of a family and its inputs, of the first config with which eager runs."""
     problem: Exception | None = None
-    for variant in VARIANTS:
+    problems: list[str] = []
+    for make in _candidates(family):
+        if make.func is build_variant and _is_hopeless(problems):
+            continue
         try:
-            model = build_variant(family, variant)
+            model = make()
             given = inputs(model)
             with torch.no_grad():
                 model(**given)
-        except NotRun:
-            raise
         except Exception as error:
             problem = problem or error
+            problems.append(f"{type(error).__name__}: {error}")
             continue
         return model, given
+    if problem is None:
+        raise NotRun("it has no model class")
     raise NotRun(f"no tiny config: {type(problem).__name__}: {_short(problem)}")
 
 
-def build_variant(family: str, variant: dict[str, Any]) -> Any:
-    """The model of a family with a tiny config, with random weights."""
+def _is_hopeless(problems: list[str]) -> bool:
+    """Whether other sizes do not change the error."""
+    return len(problems) > 3 and len(set(problems[-4:])) == 1
+
+
+def _candidates(family: str) -> Iterator[partial[Any]]:
+    classes = model_classes(family)
+    for variant in VARIANTS:
+        for model_class in classes:
+            yield partial(build_variant, family, model_class, variant)
+    for known in _known(family):
+        yield partial(known.build, "eager")
+
+
+def build_variant(family: str, model_class: Any, variant: dict[str, Any]) -> Any:
+    """A model of a family with a tiny config and random weights."""
     config = tiny_config(family, variant)
     config._attn_implementation = "eager"
     with torch.device("meta"):
-        parameters = sum(x.numel() for x in model_class(family)(config).parameters())
+        parameters = sum(x.numel() for x in model_class(config).parameters())
     if parameters > MAX_PARAMETERS:
         raise ValueError(f"{parameters:,} parameters")
     torch.manual_seed(0)
-    model = model_class(family)(config).eval()
+    model = model_class(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:
@@ -243,8 +299,13 @@ def inputs(model: Any) -> dict[str, torch.Tensor]:
     """Random inputs of a model, by the name of its main input."""
     torch.manual_seed(7)
     name, config = model.main_input_name, model.config
+    parameters = inspect.signature(model.forward).parameters
     tokens = torch.randint(3, 90, (BATCH, LENGTH))
-    if name == "input_ids":
+    if "grid_thw" in parameters:
+        given = _patches(config, next(iter(parameters)))
+    elif name not in parameters and "hidden_states" in parameters:
+        given = {"hidden_states": torch.randn(BATCH, LENGTH, config.hidden_size)}
+    elif name == "input_ids":
         given = {name: tokens}
     elif name in ("pixel_values", "pixel_values_images"):
         given = {name: _pixels(config)}
@@ -257,11 +318,20 @@ def inputs(model: Any) -> dict[str, torch.Tensor]:
         given = {name: torch.randn(BATCH, 2000)}
     else:
         raise NotRun(f"its main input is {name}")
-    if not model.can_generate() and "pixel_values" in inspect.signature(model.forward).parameters:
+    if name == "input_ids" and "pixel_values" in parameters and not model.can_generate():
         given["pixel_values"] = _pixels(config)
     if getattr(config, "is_encoder_decoder", False):
         given["decoder_input_ids"] = tokens.flip(0)[:, :7]
     return given
+
+
+def _patches(config: Any, name: str) -> dict[str, torch.Tensor]:
+    """Two images as rows of patches, of 4 x 4 and of 2 x 4."""
+    size = config.patch_size if isinstance(config.patch_size, int) else config.patch_size[0]
+    channels = _first(config, ("in_channels", "num_channels", "in_chans"), 3)
+    width = channels * getattr(config, "temporal_patch_size", 1) * size**2
+    grid = torch.tensor([[1, 4, 4], [1, 2, 4]])
+    return {name: torch.randn(24, width), "grid_thw": grid}
 
 
 def _pixels(config: Any) -> torch.Tensor:
@@ -340,7 +410,11 @@ class Family:
             return Result(self.name, name, "error", f"{type(error).__name__}: {_short(error)}")
         if problem:
             return Result(self.name, name, "different", problem)
-        return Result(self.name, name, "equal" if self.calls else "not used")
+        if self.calls:
+            return Result(self.name, name, "equal")
+        if not _has_attention(self.models["eager"]):
+            return Result(self.name, name, "not run", "it has no attention")
+        return Result(self.name, name, "not used")
 
     def forward(self) -> tuple[Any, Any]:
         """A forward without a mask."""
@@ -413,7 +487,8 @@ class Family:
     def _forward(self, given: dict[str, Any]) -> Any:
         @torch.no_grad()
         def compute(model: Any) -> Any:
-            return dict(_tensors(model(**given)))
+            tensors = dict(_tensors(model(**given)))
+            return {n: x for n, x in tensors.items() if "attentions" not in n}  # a check of its own
 
         return compute
 
@@ -421,6 +496,11 @@ class Family:
         if "input_ids" not in self.inputs:
             raise NotRun("its input is no text")
         return padding(self.models["eager"])
+
+
+def _has_attention(model: Any) -> bool:
+    """Whether a part of the model is called attention."""
+    return any("attention" in type(part).__name__.lower() for part in model.modules())
 
 
 def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -487,7 +567,8 @@ def _compare_steps(eager: Any, ours: Any) -> str:
 def _compare_gradients(eager: dict[str, torch.Tensor], ours: dict[str, torch.Tensor]) -> str:
     if eager.keys() != ours.keys():
         return f"gradients of {sorted(eager.keys() ^ ours.keys())[:4]} in one of both"
-    floor = 1e-2 * max((float(x.abs().max()) for x in eager.values()), default=0.0)
+    largest = (float(x.abs().max()) for x in eager.values() if x.numel())
+    floor = 1e-2 * max(largest, default=0.0)
     for name, value in eager.items():
         problem = _difference(name, value, ours[name], floor)
         if problem:

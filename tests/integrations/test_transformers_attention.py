@@ -15,7 +15,7 @@ from transformers.models.t5.modeling_t5 import eager_attention_forward as t5_eag
 
 import maskwright as mw
 from maskwright.errors import MissingError, Unsupported
-from maskwright.integrations import transformers as integration
+from maskwright.integrations import transformers_dense
 from maskwright.integrations.transformers import (
     NAME,
     UNSUPPORTED_ARGUMENTS,
@@ -118,7 +118,7 @@ def both_masks(q_len: int, kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("max_scores", [2**25, 50])  # one block of rows, and several
 @pytest.mark.parametrize("plain", [False, True])  # by the engine, and from dense scores
 def test_softcap(plain: bool, max_scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integration, "MAX_SCORES", max_scores)
+    monkeypatch.setattr(transformers_dense, "MAX_SCORES", max_scores)
     qkv, layer = heads(5, 9, kv_heads=2), Layer(2)
     added, mask = both_masks(5, 9)
     theirs, _ = gemma2_eager(layer, *qkv, added, scaling=0.5, softcap=0.7)
@@ -171,11 +171,6 @@ def test_unsupported_arguments_are_rejected(name: str) -> None:
     q, k, v = heads(3, 3)
     with pytest.raises(Unsupported, match=name):
         attention_forward(Layer(), q, k, v, None, **{name: object()})
-
-
-def test_weights_are_rejected() -> None:
-    with pytest.raises(Unsupported, match="weights"):
-        attention_forward(Layer(), *heads(3, 3), None, output_attentions=True)
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────

@@ -35,7 +35,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from maskwright.core.atoms import causal, dense, everything
 from maskwright.engine.api import attention
 from maskwright.engine.params import AttentionOptions
-from maskwright.errors import ArgumentError, MaskError, MissingError, Unsupported
+from maskwright.errors import ArgumentError, FrameError, MaskError, MissingError, Unsupported
 from maskwright.integrations.transformers_bias import PositionBias, read_position_bias
 from maskwright.integrations.transformers_dense import (
     LayerInputs,
@@ -354,25 +354,37 @@ def _read_mask(mask: torch.Tensor, layer: LayerInputs, dense: bool) -> MaskInput
     q_len, kv_len = layer.query.shape[2], layer.key.shape[2]
     if isinstance(mask, MaskTensor):
         if not isinstance(mask.content, torch.Tensor):
-            return _read_bound(mask.content, kv_len)
+            return _read_bound(mask.content, q_len, kv_len)
         mask = mask.content
     bound = getattr(mask, BOUND, None)
     if bound is not None:
-        return _read_bound(bound, kv_len)
+        return _read_bound(bound, q_len, kv_len)
     if q_len < MIN_ROWS_TO_READ or mask.requires_grad or mask.is_inference():
         return MaskInput(tensor=mask)
     bound = _read_tensor(mask, q_len, kv_len)
     return MaskInput(tensor=mask) if bound is None else MaskInput(mask=bound)
 
 
-def _read_bound(bound: BoundMask, kv_len: int) -> MaskInput:
-    """The mask of the model; none if it hides no key and is for another number of keys.
+def _read_bound(bound: BoundMask, q_len: int, kv_len: int) -> MaskInput:
+    """The mask of the model, with the sizes of the layer.
 
-    "sdpa" of transformers leaves out masks that hide no key. Some are shorter or longer than the keys: of
-    Recurrent Gemma's decode steps, and those of the caller's padding mask in an encoder.
+    "sdpa" of transformers leaves out masks that hide no key. Some are shorter or longer than the keys:
+    those of Recurrent Gemma's decode steps, and of the caller's padding mask in an encoder.
+
+    Raises:
+        FrameError: If it hides keys, and has another number of keys.
     """
-    if bound.frame.kv_len != kv_len and bound.equals(everything()):
+    frame = bound.frame
+    if frame.kv_len != kv_len:
+        if not bound.equals(everything()):
+            raise FrameError(
+                f'attn_implementation="maskwright": the mask of the model has {frame.kv_len} keys, '
+                f"expected the {kv_len} of the layer. Pass an attention_mask for {kv_len} keys; if a "
+                "cache made the mask, generate without padding or with another cache_implementation."
+            )
         return MaskInput()
+    if frame.q_len == 1 != q_len:  # one row for all queries, as of BridgeTower's text
+        return MaskInput(mask=dense(bound.dense().repeat(q_len, axis=2)).on(q_len, kv_len))
     return MaskInput(mask=bound)
 
 

@@ -15,6 +15,7 @@ from maskwright.integrations.transformers_functions import View, read_function
 from maskwright.integrations.transformers_graph import bind_in_graph, with_handle
 from maskwright.integrations.transformers_packing import ORIGIN, mask_origin
 from maskwright.integrations.transformers_tensor import MaskTensor, uses_attention_interface
+from maskwright.integrations.transformers_unsupported import UNSUPPORTED_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,11 +79,7 @@ def _make_mask(
     from transformers import masking_utils
 
     if _needs_tensor(q_length, q_offset, device):
-        if not uses_attention_interface(type(hints.get("config")).__module__):
-            raise Unsupported(
-                "This model does not use the attention interface of transformers. "
-                'Load it with attn_implementation="eager".'
-            )
+        _check_plain_tensor(hints.get("config"))
         dense: torch.Tensor = masking_utils.sdpa_mask(
             batch_size=batch_size,
             q_length=q_length,
@@ -113,8 +110,27 @@ def _make_mask(
     )
     bound = read_function(function, view)
     if q_length == 1 and _may_be_compiled(q_offset, hints):
+        _check_plain_tensor(hints.get("config"))
         return with_handle(bound, batch_size)
     return MaskTensor(bound, batch_size, device)
+
+
+def _check_plain_tensor(config: Any) -> None:
+    """Raises Unsupported if the model uses its mask as numbers, which a plain tensor cannot refuse."""
+    model_type = getattr(config, "model_type", "")
+    reason = UNSUPPORTED_MODELS.get(model_type)
+    if model_type == "deepseek_v4":  # only its layers with compressed keys
+        reason = reason if any("compressed" in kind for kind in config.layer_types) else None
+    if reason is not None:
+        raise Unsupported(
+            f'attn_implementation="maskwright": {model_type} {reason}. '
+            'Load the model with attn_implementation="eager".'
+        )
+    if not uses_attention_interface(type(config).__module__):
+        raise Unsupported(
+            "This model does not use the attention interface of transformers. "
+            'Load it with attn_implementation="eager".'
+        )
 
 
 def _with_padding(

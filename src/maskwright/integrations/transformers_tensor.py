@@ -153,9 +153,9 @@ def _returns_mask(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     if name in COMBINE_OPS:
         return all(isinstance(arg, torch.Tensor) and arg.dtype == torch.bool for arg in args[:2])
     if name == "cat":  # as T5Gemma 2 does with the masks of the decoder and of the encoder
-        masks = [arg for arg in args[0] if isinstance(arg, MaskTensor)]
-        is_bool = all(arg.dtype == torch.bool for arg in args[0])
-        return is_bool and len({mask.inverted for mask in masks}) == 1
+        # A plain tensor may be True for masked keys, as that of DeepSeek V4's compressed keys.
+        are_masks = all(isinstance(arg, MaskTensor) for arg in args[0])
+        return are_masks and len({mask.inverted for mask in args[0]}) == 1
     if not (args and isinstance(args[0], MaskTensor)):
         return False
     other = kwargs.get("dtype") or next((a for a in args if isinstance(a, torch.dtype)), torch.bool)
