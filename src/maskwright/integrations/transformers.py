@@ -17,7 +17,7 @@ SDPA, or from dense scores if there is a soft cap or a sink:
     graphs of torch.compile on other devices than the CPU, of torch.export and of torch.jit.trace
 
 Models that do not use the attention interface of transformers cannot run on another attention:
-`UNSUPPORTED_MODELS` lists some with the reason. They raise an error or ignore the setting.
+`UNSUPPORTED_MODELS` lists them with the reason. They raise an error or ignore the setting.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ from maskwright.integrations.transformers_packing import (
     read_packing,
 )
 from maskwright.integrations.transformers_tensor import MaskTensor
+from maskwright.integrations.transformers_unsupported import UNSUPPORTED_MODELS, unsupported_model
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -72,28 +73,32 @@ __all__ = ["NAME", "UNSUPPORTED_MODELS", "attention_forward", "register"]
 
 NAME: Final = "maskwright"
 
-_OWN_ATTENTION: Final = "computes its own attention and does not use the attention interface"
-_ADDITIVE_MASK: Final = "adds a float mask to the scores, whatever attn_implementation is"
-_OWN_TABLE: Final = "selects its attention from its own table, which has no entry for it"
-_SELECTS_KEYS: Final = (
-    "selects keys in every layer, and passes them as indices to other implementations"
+# The tables of models that select their attention from one: model type, module in `transformers.models`.
+OWN_TABLES: Final = (
+    ("bark", "bark.modeling_bark", "BARK_ATTENTION_CLASSES"),
+    (
+        "data2vec-vision",
+        "data2vec.modeling_data2vec_vision",
+        "DATA2VEC_VISION_SELF_ATTENTION_CLASSES",
+    ),
+    (
+        "deepseek_ocr2_sam_vision_model",
+        "deepseek_ocr2.modeling_deepseek_ocr2",
+        "DEEPSEEK_OCR2_SAM_VISION_ATTENTION_CLASSES",
+    ),
+    ("falcon", "falcon.modeling_falcon", "FALCON_ATTENTION_CLASSES"),
+    ("git", "git.modeling_git", "GIT_SELF_ATTENTION_CLASSES"),
+    ("gpt_neo", "gpt_neo.modeling_gpt_neo", "GPT_NEO_ATTENTION_CLASSES"),
+    ("gptj", "gptj.modeling_gptj", "GPTJ_ATTENTION_CLASSES"),
+    ("sam_hq_vision_model", "sam_hq.modeling_sam_hq", "SAM_HQ_VISION_ATTENTION_CLASSES"),
+    ("sam_vision_model", "sam.modeling_sam", "SAM_VISION_ATTENTION_CLASSES"),
+    ("superglue", "superglue.modeling_superglue", "SUPERGLUE_SELF_ATTENTION_CLASSES"),
+    (
+        "unlimited_ocr_sam_vision_model",
+        "unlimited_ocr.modeling_unlimited_ocr",
+        "UNLIMITED_OCR_SAM_VISION_ATTENTION_CLASSES",
+    ),
 )
-
-# Model types that cannot run on another attention, and why. The list is not complete.
-UNSUPPORTED_MODELS: Final = {
-    **dict.fromkeys(("bloom", "codegen", "mpt"), _ADDITIVE_MASK),
-    **dict.fromkeys(("deberta-v2", "xlnet"), _OWN_ATTENTION),
-    **dict.fromkeys(("falcon", "gpt_neo", "gptj"), _OWN_TABLE),
-    "deepseek_v32": _SELECTS_KEYS,
-    "hy_v4": _SELECTS_KEYS,
-}
-
-# The tables of model types that select their attention from one, in `transformers.models`.
-OWN_TABLES: Final = {
-    "falcon": "FALCON_ATTENTION_CLASSES",
-    "gpt_neo": "GPT_NEO_ATTENTION_CLASSES",
-    "gptj": "GPTJ_ATTENTION_CLASSES",
-}
 
 # Arguments of the attention interface that are not supported.
 UNSUPPORTED_ARGUMENTS: Final = {
@@ -140,18 +145,15 @@ def register() -> None:
     attention_functions, mask_functions = _interfaces()
     attention_functions[NAME] = attention_forward
     mask_functions[NAME] = mask_for_layers
-    for model_type, table in OWN_TABLES.items():
+    for model_type, name, table in OWN_TABLES:
         with suppress(ImportError):  # a release without this model
-            module = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+            module = import_module(f"transformers.models.{name}")
             getattr(module, table, {})[NAME] = partial(_refuse_model, model_type)
 
 
 def _refuse_model(model_type: str, *_: object, **__: object) -> NoReturn:
     """Raises Unsupported in place of an attention layer: an entry of `OWN_TABLES`."""
-    raise Unsupported(
-        f'attn_implementation="maskwright": {model_type} {UNSUPPORTED_MODELS[model_type]}. '
-        'Load the model with attn_implementation="eager".'
-    )
+    raise unsupported_model(model_type)
 
 
 def _interfaces() -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
@@ -214,6 +216,8 @@ def attention_forward(
     layer = LayerInputs(query, key, value, scaling, dropout, softcap, s_aux, position_bias)
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
+        if attention_mask is None and is_causal and type(module).__name__.startswith("BridgeTower"):
+            raise unsupported_model("bridgetower")
     if torch.compiler.is_compiling():
         return _attend_layer(layer, attention_mask, is_causal, kwargs)
     try:

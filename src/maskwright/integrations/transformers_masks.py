@@ -15,7 +15,7 @@ from maskwright.integrations.transformers_functions import View, read_function
 from maskwright.integrations.transformers_graph import bind_in_graph, with_handle
 from maskwright.integrations.transformers_packing import ORIGIN, mask_origin
 from maskwright.integrations.transformers_tensor import MaskTensor, uses_attention_interface
-from maskwright.integrations.transformers_unsupported import UNSUPPORTED_MODELS
+from maskwright.integrations.transformers_unsupported import UNSUPPORTED_MODELS, unsupported_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,14 +118,12 @@ def _make_mask(
 def _check_plain_tensor(config: Any) -> None:
     """Raises Unsupported if the model uses its mask as numbers, which a plain tensor cannot refuse."""
     model_type = getattr(config, "model_type", "")
-    reason = UNSUPPORTED_MODELS.get(model_type)
-    if model_type == "deepseek_v4":  # only its layers with compressed keys
-        reason = reason if any("compressed" in kind for kind in config.layer_types) else None
-    if reason is not None:
-        raise Unsupported(
-            f'attn_implementation="maskwright": {model_type} {reason}. '
-            'Load the model with attn_implementation="eager".'
-        )
+    # Only the layers of DeepSeek V4 with compressed keys do.
+    is_supported = model_type == "deepseek_v4" and not any(
+        "compressed" in kind for kind in config.layer_types
+    )
+    if model_type in UNSUPPORTED_MODELS and not is_supported:
+        raise unsupported_model(model_type)
     if not uses_attention_interface(type(config).__module__):
         raise Unsupported(
             "This model does not use the attention interface of transformers. "
