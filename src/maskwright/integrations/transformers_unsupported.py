@@ -21,17 +21,59 @@ _SELECTS_BLOCKS: Final = (
 )
 
 # Model types that cannot run on another attention, and why. A part of a model has a type of its own.
+# fmt: off
 UNSUPPORTED_MODELS: Final[dict[str, str]] = {
-    # BEGIN
-    **dict.fromkeys(("bloom", "codegen", "mpt"), _ADDITIVE_MASK),
-    **dict.fromkeys(("deberta-v2", "xlnet"), _OWN_ATTENTION),
-    **dict.fromkeys(("falcon", "gpt_neo", "gptj"), _OWN_TABLE),
-    "deepseek_v32": _SELECTS_KEYS,
-    "hy_v4": _SELECTS_KEYS,
-    # END
+    **dict.fromkeys(
+        (
+            "big_bird", "blip", "blip_text_model", "bloom", "canine", "clvp_decoder",
+            "clvp_encoder", "codegen", "convbert", "flava", "flava_text_model", "gpt_neox_japanese",
+            "groupvit", "groupvit_text_model", "ibert", "imagegpt", "led", "longformer",
+            "megatron-bert", "mpnet", "mpt", "mvp", "nystromformer", "rembert", "roformer", "tapas",
+            "trocr", "vilt", "visual_bert", "xglm",
+        ),
+        _ADDITIVE_MASK,
+    ),
+    **dict.fromkeys(
+        (
+            "autoformer", "blip_vision_model", "bros", "clvp", "cpmant", "cvt", "dab-detr",
+            "deberta", "deberta-v2", "dinat", "donut-swin", "fastspeech2_conformer",
+            "fastspeech2_conformer_with_hifigan", "flaubert", "flava_image_model",
+            "flava_multimodal_model", "fsmt", "funnel", "glpn", "got_ocr2_vision",
+            "granite_speech_encoder", "granite_speech_plus_encoder", "grounding-dino",
+            "groupvit_vision_model", "hiera", "layoutlmv2", "layoutlmv3", "levit", "lilt", "luke",
+            "lxmert", "mask2former", "maskformer-swin", "mgp-str", "mm-grounding-dino", "mobilevit",
+            "mobilevitv2", "mra", "omdet-turbo", "oneformer", "openai-gpt", "perceiver",
+            "prophetnet", "pvt", "pvt_v2", "reformer", "rwkv", "seggpt", "sew-d", "slanet",
+            "slanext", "slanext_vision", "speecht5", "squeezebert", "swiftformer", "swin2sr",
+            "swinv2", "table-transformer", "timesformer", "tvp", "vitdet", "vits", "wavlm", "xlm",
+            "xlnet", "yoso", "zoedepth",
+        ),
+        _OWN_ATTENTION,
+    ),
+    **dict.fromkeys(
+        (
+            "bark", "data2vec-vision", "deepseek_ocr2_sam_vision_model", "falcon", "git", "gpt_neo",
+            "gptj", "sam_hq_vision_model", "sam_vision_model", "superglue",
+            "unlimited_ocr_sam_vision_model",
+        ),
+        _OWN_TABLE,
+    ),
+    **dict.fromkeys(
+        (
+            "axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "mistral_large4", "mistral_large4_text",
+        ),
+        _SELECTS_KEYS,
+    ),
+    **dict.fromkeys(
+        (
+            "minimax_m3_vl", "minimax_m3_vl_text",
+        ),
+        _SELECTS_BLOCKS,
+    ),
     "bridgetower": "marks layers of its images as causal, but only eager attends to all keys",
     "deepseek_v4": "appends the bias of compressed keys to its mask as numbers",
 }
+# fmt: on
 
 
 def unsupported_model(model_type: str) -> Unsupported:
