@@ -159,8 +159,11 @@ VARIANTS: Final[tuple[dict[str, Any], ...]] = (
 
 # What a family needs beyond these.
 FAMILIES: Final[dict[str, dict[str, Any]]] = {
-    "minimax_m3_vl": {"layer_types": ["full_attention", "minimax_m3_sparse"]},
-    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"]},
+    "minimax_m3_vl": {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2},
+    "minimax_m3_vl_text": {
+        "layer_types": ["full_attention", "minimax_m3_sparse"],
+        "index_n_heads": 2,
+    },
     "recurrent_gemma": {"num_hidden_layers": 3},
 }
 

@@ -117,6 +117,8 @@ def _make_mask(
 
 def _check_plain_tensor(config: Any) -> None:
     """Raises Unsupported if the model uses its mask as numbers, which a plain tensor cannot refuse."""
+    if config is None:  # the mask is not made for a model
+        return
     model_type = getattr(config, "model_type", "")
     # Only the layers of DeepSeek V4 with compressed keys do.
     is_supported = model_type == "deepseek_v4" and not any(
