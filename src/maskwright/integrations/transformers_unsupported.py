@@ -13,6 +13,9 @@ from maskwright.errors import Unsupported
 _OWN_ATTENTION: Final = "computes its own attention and does not use the attention interface"
 _ADDITIVE_MASK: Final = "adds a float mask to the scores, whatever attn_implementation is"
 _OWN_TABLE: Final = "selects its attention from its own table, which has no entry for it"
+_PART_WITH_OWN_TABLE: Final = (
+    "has a vision encoder that selects its attention from its own table, which has no entry for it"
+)
 _SELECTS_KEYS: Final = (
     "selects keys in every layer, and passes them as indices to other implementations"
 )
@@ -57,6 +60,10 @@ UNSUPPORTED_MODELS: Final[dict[str, str]] = {
             "unlimited_ocr_sam_vision_model",
         ),
         _OWN_TABLE,
+    ),
+    **dict.fromkeys(
+        ("deepseek_ocr2", "deepseek_vl_hybrid", "sam", "sam_hq", "unlimited_ocr"),
+        _PART_WITH_OWN_TABLE,
     ),
     **dict.fromkeys(
         (
