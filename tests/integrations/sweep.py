@@ -440,6 +440,8 @@ class Family:
                 raise NotRun(f"eager: {type(error).__name__}: {_short(error)}") from error
             ours = self.run(NAME, compute)
             problem = compare(eager, ours)
+            if problem and not name.startswith("generate"):
+                problem = "" if self._is_rounding(name, eager, ours) else problem
         except NotRun as reason:
             return Result(self.name, name, "not run", str(reason))
         except MaskError as error:
@@ -455,6 +457,28 @@ class Family:
         if not _has_attention(self.models["eager"]):
             return Result(self.name, name, "not run", "it has no attention")
         return Result(self.name, name, "not used")
+
+    def _is_rounding(self, name: str, eager: Any, ours: Any) -> bool:
+        """Whether eager in float64 is as far from eager as from maskwright: large sums that cancel."""
+        theirs, results = dict(_tensors(eager)), dict(_tensors(ours))
+        inputs, model = self.inputs, self.models["eager"].double()
+        self.inputs = {k: x.double() if x.is_floating_point() else x for k, x in inputs.items()}
+        try:
+            exact = dict(_tensors(self.run("eager", getattr(self, name)()[0])))
+        finally:
+            self.inputs = inputs
+            model.float()
+        if not theirs.keys() == results.keys() == exact.keys():
+            return False
+
+        def error(x: torch.Tensor, key: str) -> float:
+            return float((x.double() - exact[key].double()).abs().max()) if x.numel() else 0.0
+
+        largest = max((float(x.abs().max()) for x in exact.values() if x.numel()), default=0.0)
+        rounding = TOLERANCE * 1e-2 * largest
+        return all(
+            error(results[key], key) <= 4 * error(theirs[key], key) + rounding for key in exact
+        )
 
     def forward(self) -> tuple[Any, Any]:
         """A forward without a mask."""

@@ -383,8 +383,8 @@ def _read_bound(bound: BoundMask, q_len: int, kv_len: int) -> MaskInput:
         if not bound.equals(everything()):
             raise FrameError(
                 f'attn_implementation="maskwright": the mask of the model has {frame.kv_len} keys, '
-                f"expected the {kv_len} of the layer. Pass an attention_mask for {kv_len} keys; if a "
-                "cache made the mask, generate without padding or with another cache_implementation."
+                f"expected the {kv_len} of the layer. Pass an attention_mask for {kv_len} keys; in "
+                "generate, omit padding."
             )
         return MaskInput()
     if frame.q_len == 1 != q_len:  # one row for all queries, as of BridgeTower's text
