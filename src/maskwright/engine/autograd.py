@@ -122,7 +122,8 @@ def _with_checked_tangents(operator: Any, tensors: Any, *args: Any, **settings: 
 def _forward_mode_unsupported() -> Unsupported:
     return Unsupported(
         "attention: forward-mode AD (torch.func.jvp, forward_ad) is not supported by this "
-        'backend. Use reverse mode, or pass impl="reference".',
+        'backend. Use reverse mode, or pass impl="reference"; load a transformers model with '
+        'attn_implementation="eager".',
         target="jvp",
     )
 
@@ -423,7 +424,8 @@ class AttentionBackward(torch.autograd.Function):
 def _differentiable_once() -> Unsupported:
     return Unsupported(
         "attention: this backend is differentiable once. "
-        'Pass impl="reference" for second derivatives.',
+        'Pass impl="reference" for second derivatives; load a transformers model with '
+        'attn_implementation="eager".',
         target="attention",
     )
 
