@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from maskwright.integrations.transformers import UNSUPPORTED_MODELS
+from tests._helpers.run_python import run_python
 from tests._helpers.sampling import subset_of_cases
-from tests.integrations.sweep import BUGS, own_attention, run_limited
+from tests.integrations.sweep import BUGS, Result, own_attention
 
 # Families of modules with their own attention layers that run all the same
 DELEGATING = {
@@ -37,19 +39,27 @@ def test_listed_models_are_model_types() -> None:
     assert UNSUPPORTED_MODELS.keys() <= CONFIG_MAPPING_NAMES.keys()
 
 
-@pytest.mark.parametrize("family", RUN)
-def test_family_equals_eager(family: str) -> None:
-    results = run_limited(family, 120.0)
-    assert not [result for result in results if result.result in (*BUGS, "refused", "not used")]
-    equal = {result.check for result in results if result.result == "equal"}
-    assert {"forward", "gradient"} <= equal, results
-
-
-@pytest.mark.parametrize("family", subset_of_cases([*REFUSED], 3))
-def test_family_is_refused_in_one_sentence(family: str) -> None:
-    results = run_limited(family, 120.0)
-    refused = [result for result in results if result.result == "refused"]
-    assert refused, results
+def swept(*names: str) -> dict[str, list[Result]]:
+    """The results of these families, in a process that may fork."""
+    done = run_python("from tests.integrations.sweep import main; main()", *names)
+    assert done.stdout, done.stderr
+    results = [Result(**json.loads(line)) for line in done.stdout.splitlines()]
+    by_family = {name: [x for x in results if x.family == name] for name in names}
+    assert all(by_family.values()), done.stderr
     assert not [result for result in results if result.result in BUGS]
-    assert family in UNSUPPORTED_MODELS
-    assert all('attn_implementation="eager"' in result.reason for result in refused)
+    return by_family
+
+
+def test_families_equal_eager() -> None:
+    for results in swept(*RUN).values():
+        assert not [result for result in results if result.result in ("refused", "not used")]
+        equal = {result.check for result in results if result.result == "equal"}
+        assert {"forward", "gradient"} <= equal, results
+
+
+def test_families_are_refused_in_one_sentence() -> None:
+    for family, results in swept(*subset_of_cases([*REFUSED], 3)).items():
+        refused = [result for result in results if result.result == "refused"]
+        assert refused, results
+        assert family in UNSUPPORTED_MODELS
+        assert all('attn_implementation="eager"' in result.reason for result in refused)
