@@ -99,6 +99,7 @@ BACKENDS: list[tuple[str, torch.dtype]] = [
     *(("blocks", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)),
     *(("native", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16) if HAS_KERNEL),
 ]
+BACKEND_NAMES = sorted({impl for impl, _ in BACKENDS})
 
 
 def tolerance(dtype: torch.dtype, exact: torch.Tensor, length: int, summand: float = 1.0) -> float:

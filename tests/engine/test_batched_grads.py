@@ -9,9 +9,9 @@ import torch
 from torch.autograd.functional import hessian, jacobian
 
 import maskwright as mw
-from tests._helpers.attention_inputs import Tensors, tensors
+from tests._helpers.attention_inputs import BACKEND_NAMES, Tensors, tensors
 
-BACKENDS = ["native", "blocks", "reference", "sdpa"]
+BACKENDS = [*BACKEND_NAMES, "reference", "sdpa"]
 MASKS = [
     mw.causal(),
     mw.causal() & mw.padding(lengths=[2, 5]),
@@ -36,7 +36,7 @@ def test_vectorized_jacobian(impl: str, mask: mw.Mask) -> None:
 
 
 @pytest.mark.parametrize("results", [(0,), (1,), (0, 1)])
-@pytest.mark.parametrize("impl", ["native", "blocks", "reference"])
+@pytest.mark.parametrize("impl", [*BACKEND_NAMES, "reference"])
 def test_batched_gradients_of_all_inputs(impl: str, results: tuple[int, ...]) -> None:
     given = five_rows(impl).learning()
     dtype = given.q.dtype
@@ -76,7 +76,7 @@ def test_second_derivatives_of_batches() -> None:
     )
 
 
-@pytest.mark.parametrize("impl", ["native", "blocks"])
+@pytest.mark.parametrize("impl", BACKEND_NAMES)
 def test_second_derivatives_of_batches_are_refused(impl: str) -> None:
     given = five_rows(impl).learning()
     out = mw.attention(*given, mw.causal(), impl=impl)

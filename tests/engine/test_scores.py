@@ -15,7 +15,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import maskwright as mw
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.engine.reference import reference
-from tests._helpers.attention_inputs import HAS_KERNEL, error, largest_summand, tensors, tolerance
+from tests._helpers.attention_inputs import (
+    BACKEND_NAMES,
+    HAS_KERNEL,
+    error,
+    largest_summand,
+    tensors,
+    tolerance,
+)
 from tests._helpers.score_terms import (
     ScoreOptions,
     TermBias,
@@ -399,18 +406,24 @@ def test_largest_scale_and_softcaps() -> None:
             torch.testing.assert_close(out, scores.double().softmax(-1).float() @ v)
 
 
-@pytest.mark.parametrize("sink", [MIN, -1e9, 1e9, MAX])
-@pytest.mark.parametrize("value", [MIN, -1e9, 1e9, MAX])
-@pytest.mark.skipif(not HAS_KERNEL, reason="the C kernel adds the sink to the sum itself")
-def test_large_sinks_and_bias(value: float, sink: float) -> None:
+@pytest.mark.parametrize(
+    ("impl", "value", "sink"),
+    [
+        (impl, value, sink)
+        for impl in BACKEND_NAMES
+        for value in (MIN, -1e9, 1e9, MAX)
+        for sink in (MIN, -1e9, 1e9, MAX)
+        if impl == "native" or value != sink
+    ],
+)
+def test_large_sinks_and_bias(impl: str, value: float, sink: float) -> None:
     """A sink that equals the scores has the weight of one more key; "blocks" rounds it away."""
-    for impl in ["auto"] if value == sink else ["auto", "blocks"]:
-        given = tensors(1, 2, 20, dtype=torch.float32).learning()
-        sinks = torch.full((2,), sink, requires_grad=True)
-        bias = torch.full((1, 20), value)
-        out = mw.attention(*given, bias=bias, sinks=sinks, impl=impl)
-        keys = 21.0 if sink == value else 20.0 if sink < value else float("inf")
-        mean = given.v.sum(2, keepdim=True) / keys
-        torch.testing.assert_close(out, mean.expand_as(out))
-        dv = torch.autograd.grad(out.sum(), given.v)[0]
-        torch.testing.assert_close(dv, torch.full_like(dv, 20 / keys))
+    given = tensors(1, 2, 20, dtype=torch.float32).learning()
+    sinks = torch.full((2,), sink, requires_grad=True)
+    bias = torch.full((1, 20), value)
+    out = mw.attention(*given, bias=bias, sinks=sinks, impl=impl)
+    keys = 21.0 if sink == value else 20.0 if sink < value else float("inf")
+    mean = given.v.sum(2, keepdim=True) / keys
+    torch.testing.assert_close(out, mean.expand_as(out))
+    dv = torch.autograd.grad(out.sum(), given.v)[0]
+    torch.testing.assert_close(dv, torch.full_like(dv, 20 / keys))

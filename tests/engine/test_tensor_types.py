@@ -12,14 +12,13 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.testing._internal.two_tensor import TwoTensor
 
 import maskwright as mw
-from tests._helpers.attention_inputs import BACKENDS, gradients, tensors
+from tests._helpers.attention_inputs import BACKEND_NAMES, gradients, tensors
 from tests._helpers.run_python import run_python
 
 CAUSAL = mw.causal()
-IMPLS = sorted({impl for impl, _ in BACKENDS})
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", BACKEND_NAMES)
 def test_another_default_device(impl: str) -> None:
     given = tensors(dtype=torch.float32).learning()
     right = mw.attention(*given, CAUSAL, impl=impl, return_lse=True)
@@ -34,7 +33,7 @@ def test_another_default_device(impl: str) -> None:
     assert torch.equal(dropped, mw.attention(*given, CAUSAL, impl=impl, dropout_p=0.5))
 
 
-@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("impl", ["auto", *BACKEND_NAMES])
 @pytest.mark.parametrize("place", range(3))
 def test_fake_tensor_among_real_ones(place: int, impl: str) -> None:
     given = list(tensors(dtype=torch.float32))
@@ -43,7 +42,7 @@ def test_fake_tensor_among_real_ones(place: int, impl: str) -> None:
         mw.attention(*given, CAUSAL, impl=impl)
 
 
-@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("impl", ["auto", *BACKEND_NAMES])
 def test_dtensor_is_rejected(impl: str) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -78,7 +77,7 @@ def test_other_subclasses_are_computed(kind: Any) -> None:
     assert torch.equal(torch.Tensor(found.detach()), right)
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", BACKEND_NAMES)
 def test_zero_tensors_of_autograd(impl: str) -> None:
     q, k, v = tensors(dtype=torch.float32)
     zero = torch._efficientzerotensor(v.shape)
@@ -90,7 +89,7 @@ def test_zero_tensors_of_autograd(impl: str) -> None:
     torch.testing.assert_close(found, mw.attention(torch.zeros_like(q), k, v, CAUSAL, impl=impl))
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", BACKEND_NAMES)
 @pytest.mark.parametrize("place", range(3))
 def test_freed_storage_is_rejected(place: int, impl: str) -> None:
     given = tensors(dtype=torch.float32)
@@ -99,7 +98,7 @@ def test_freed_storage_is_rejected(place: int, impl: str) -> None:
         mw.attention(*given, CAUSAL, impl=impl)
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", BACKEND_NAMES)
 def test_lazy_negation_is_resolved(impl: str) -> None:
     plain = tensors(dtype=torch.float32).learning()
     out, lse = mw.attention(*plain, CAUSAL, impl=impl, return_lse=True)
@@ -137,7 +136,7 @@ SAVED = ("q", "k", "v", "out", "lse", "bias", "sinks")
 @pytest.mark.parametrize(
     ("impl", "name"),
     [
-        *((impl, name) for impl in ("native", "blocks") for name in SAVED),
+        *((impl, name) for impl in BACKEND_NAMES for name in SAVED),
         *(("reference", name) for name in "qkv"),  # the others are not read in the backward pass
     ],
 )
@@ -147,7 +146,7 @@ def test_storage_freed_before_the_backward_pass(impl: str, name: str) -> None:
     assert "empty storage" in done.stdout
 
 
-@pytest.mark.parametrize("impl", ["native", "blocks"])
+@pytest.mark.parametrize("impl", BACKEND_NAMES)
 def test_data_of_another_shape_before_the_backward_pass(impl: str) -> None:
     given = tensors(dtype=torch.float32).learning()
     out = mw.attention(*given, CAUSAL, impl=impl)
@@ -169,7 +168,7 @@ class Opaque(torch.Tensor):
 
 
 @pytest.mark.parametrize("place", range(3))
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", BACKEND_NAMES)
 def test_opaque_wrapper_subclass_is_rejected(impl: str, place: int) -> None:
     given: list[Any] = list(tensors(dtype=torch.float32))
     given[place] = Opaque(given[place])
