@@ -67,7 +67,8 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
 def broadcast(q: Any, k: Any, v: Any, enable_gqa: bool) -> tuple[Any, Any, Any]:
     """q, k and v with missing dimensions added and sizes of 1 repeated, as SDPA does.
 
-    Repeated sizes share memory. Arguments that do not broadcast are returned as they are.
+    Repeated sizes share memory. Arguments that do not broadcast, or are not all tensors or all
+    arrays, are returned as they are.
     """
     try:
         shapes = tuple(q.shape), tuple(k.shape), tuple(v.shape)
@@ -76,7 +77,12 @@ def broadcast(q: Any, k: Any, v: Any, enable_gqa: bool) -> tuple[Any, Any, Any]:
     planes = [shape[:-2] for shape in shapes]
     if planes[0] == planes[1] == planes[2]:
         return q, k, v
-    expand = np.broadcast_to if isinstance(q, np.ndarray) else _expand
+    if all(isinstance(x, np.ndarray) for x in (q, k, v)):
+        expand: Any = np.broadcast_to
+    elif all(hasattr(x, "expand") for x in (q, k, v)):
+        expand = _expand
+    else:
+        return q, k, v
     q, k, v = (
         x if shape == new else expand(x, new)
         for x, shape, new in zip(
