@@ -283,12 +283,10 @@ def read_numbers(options: AttentionOptions) -> AttentionOptions:
 
 
 def _read_number(value: Any) -> Any:
-    """A Python number; anything else, and a tensor that needs a gradient, as it is."""
+    """A Python number; anything else, and a tensor that needs a gradient or tangent, as it is."""
     if value is None or type(value) in (float, int):
         return value
-    if isinstance(value, np.generic) or (
-        getattr(value, "ndim", None) == 0 and not getattr(value, "requires_grad", False)
-    ):
+    if isinstance(value, np.generic) or (getattr(value, "ndim", None) == 0 and not _learns(value)):
         return value.item()
     return value
 
@@ -329,7 +327,16 @@ def _describe_number(value: Any) -> str:
 
 
 def _learns(value: Any) -> bool:
-    return bool(getattr(value, "requires_grad", False))
+    """Whether reverse or forward mode differentiates a tensor."""
+    if not hasattr(value, "requires_grad"):
+        return False
+    from torch.autograd import forward_ad
+
+    if value.requires_grad or forward_ad._current_level < 0:
+        return bool(value.requires_grad)
+    from maskwright.engine.autograd import has_tangent
+
+    return has_tangent(value)
 
 
 def default_scale(head_dim: int) -> float:
