@@ -179,6 +179,20 @@ def test_forward_mode_is_rejected_in_every_mode(impl: str, name: str, mode: Any)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, Passing])
+@pytest.mark.parametrize("impl", ["auto", "blocks"])
+def test_tangents_of_gradients_are_rejected(impl: str, mode: Any) -> None:
+    given = tensors(dtype=torch.float32, q_len=5).learning()
+    dual = torch.autograd.forward_ad
+    with mode():
+        results = attend(*given, mw.causal(), impl=impl, return_lse=True)
+        for x in results:
+            with dual.dual_level(), pytest.raises(mw.Unsupported, match='impl="reference"'):
+                grad = dual.make_dual(torch.ones_like(x), torch.ones_like(x))
+                torch.autograd.grad(x, given, grad, retain_graph=True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
 def test_without_a_tangent_a_mode_computes_in_a_dual_level() -> None:
     q, k, v = tensors(dtype=torch.float32, q_len=5)
     with torch.autograd.forward_ad.dual_level(), Passing():

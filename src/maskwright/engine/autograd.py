@@ -646,12 +646,17 @@ def attend_backward(
     **settings: Any,
 ) -> list[torch.Tensor]:
     """Gradients of q, k and v, of the values of each bias term, and of the sinks."""
-    _refuse_tangents_in_operator(grad_out, *saved)
+    _refuse_tangents_in_operator(*_present(grad_out, grad_lse), *saved)
     q, k, v, out, lse, *scores = saved
     params = _params_in_graph((q, k, v), _lookup(mask, handle), settings)
     kept = Saved(q, k, v, out, lse, _unflat(params, scores))
     grads = _backward(params, _backend(params), seed, kept, grad_out, grad_lse)
     return [grad.contiguous() for grad in grads]
+
+
+def _present(*tensors: torch.Tensor | None) -> list[torch.Tensor]:
+    """The tensors that are not None."""
+    return [x for x in tensors if x is not None]
 
 
 def _params_in_graph(tensors: Tensors, mask: Any, settings: dict[str, Any]) -> AttentionParams:
@@ -717,7 +722,7 @@ def _graph_backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
 
     def gradients_of(*grads: Any) -> Any:
         args = (*grads, saved, seed, ctx.mask, handle)
-        inputs = (grad_out, *saved)
+        inputs = (*_present(*grads), *saved)
         return _with_checked_tangents(attend_backward, inputs, *args, **ctx.settings)
 
     def gradients_of_batch(*grads: Any) -> Any:
