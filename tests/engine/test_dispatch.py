@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch.overrides import TorchFunctionMode
 
 import maskwright as mw
 from maskwright.engine import dispatch, fast_path
@@ -182,6 +183,29 @@ def test_scale_and_dropout_reach_sdpa() -> None:
     values = torch.eye(T, dtype=torch.float64).expand(1, 2, T, T)
     dropped = attend(given._replace(v=values), mw.everything(), impl="sdpa", dropout_p=0.5) == 0
     assert 0.4 < float(dropped.double().mean()) < 0.6
+
+
+class Seen(TorchFunctionMode):
+    """Records the dropout of calls of SDPA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout: list[float] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.dropout.append(kwargs["dropout_p"])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mask", ["causal", "window"])
+def test_sdpa_without_weights_is_zero(mask: str) -> None:
+    given = tensors(dtype=torch.float32).learning()
+    with Seen() as seen:
+        out = attend(given, MASKS[mask], impl="sdpa", dropout_p=1.0)
+    assert seen.dropout == [0.0]  # kernels on GPUs refuse 1
+    assert not out.any()
+    assert not any(grad.any() for grad in gradients(out.cos(), given))
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────
