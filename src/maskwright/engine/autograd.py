@@ -38,7 +38,7 @@ from maskwright.engine.params import (
 )
 from maskwright.engine.scores import NO_SCORE_TENSORS, read_scores
 from maskwright.engine.validate import EVERYTHING, bind, check_storage, default_scale
-from maskwright.errors import ArgumentError, Unsupported
+from maskwright.errors import AttentionError, Unsupported
 
 if TYPE_CHECKING:
     from maskwright.engine.params import AttentionOptions
@@ -189,7 +189,7 @@ def attend_tensors(
     elif torch.compiler.is_compiling() and not is_exporting():
         if options.impl == "flex":
             return _flex_in_graph(tensors, mask, options)
-        raise ArgumentError(
+        raise AttentionError(
             f'attention: impl="{options.impl}" is not available in a compiled graph. '
             'Leave impl out, or pass impl="blocks".'
         )
@@ -319,7 +319,7 @@ def _check_saved(params: AttentionParams, saved: Saved) -> None:
         names, saved[:5], (*shapes, (*rows, sizes.v_head_dim), rows), strict=True
     ):
         if tuple(x.shape) != shape:
-            raise ArgumentError(
+            raise AttentionError(
                 f"attention: {name} had shape {shape} in the forward pass and has "
                 f"{tuple(x.shape)} in the backward pass. Do not change saved tensors before it."
             )

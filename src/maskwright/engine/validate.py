@@ -12,7 +12,7 @@ from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type, read_choice
 from maskwright.engine.params import IMPLS, AttentionShape
-from maskwright.errors import AttentionError, FrameError, Unsupported
+from maskwright.errors import ArgumentError, AttentionError, FrameError, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -316,7 +316,7 @@ def check_options(options: AttentionOptions) -> None:
             f"attention: dropout_p is {_describe_number(dropout_p)}. Expected a number p with 0 <= p <= 1."
         )
     if options.impl not in IMPLS:
-        read_choice(options.impl, "attention: impl", IMPLS)
+        read_choice(options.impl, "attention: impl", IMPLS, AttentionError)
 
 
 def _describe_number(value: Any) -> str:
@@ -356,7 +356,7 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
         The bound mask; an expression remembers it for the next call.
 
     Raises:
-        AttentionError: `mask` is not a mask.
+        AttentionError: `mask` is not a mask, or `q_start` is not an integer.
         FrameError: The mask's data or frame does not match the sizes.
     """
     if mask is None:
@@ -378,6 +378,8 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
             f"attention: {problem}. q and k have batch {batch}, {heads} heads, "
             f"{q_len} queries and {kv_len} keys; pass a mask whose data has these sizes."
         ) from None
+    except ArgumentError as error:  # of q_start
+        raise AttentionError(f"attention: {str(error).removeprefix('on: ')}") from None
 
 
 def _check_bound(bound: BoundMask, shape: tuple[int, int, int, int], q_start: int | None) -> None:
