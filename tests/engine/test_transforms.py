@@ -240,6 +240,17 @@ def test_batches_of_gradients_in_a_mode() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, Passing])
+def test_empty_batch_of_gradients(mode: Any) -> None:
+    given = tensors(dtype=torch.float32, q_len=5).learning()
+    bias, sinks = torch.randn(5, 5), torch.randn(2, requires_grad=True)
+    with mode():
+        out = attend(*given, mw.causal(), bias=bias, sinks=sinks)
+    inputs = (*given, sinks)
+    found = torch.autograd.grad(out, inputs, torch.zeros(0, *out.shape), is_grads_batched=True)
+    assert [grad.shape for grad in found] == [(0, *x.shape) for x in inputs]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
 def test_forward_mode_of_reference() -> None:
     q, k, v = tensors(q_len=5)
