@@ -184,7 +184,8 @@ class Where(Atom):
     @mask_property
     def _exchanged(self) -> Where:
         """The mask of the predicate with queries and keys exchanged."""
-        return Where(lambda b, h, q, k: self.fn(b, h, k, q), self.arrays)
+        fn = self.fn  # not self, which would be a reference cycle
+        return Where(lambda b, h, q, k: fn(b, h, k, q), self.arrays)
 
     def _spans_transposed(self, view: View) -> Spans:
         return self._exchanged._spans(view)
