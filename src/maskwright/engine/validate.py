@@ -242,19 +242,12 @@ def check_storage(*tensors: Any) -> None:
     for x in tensors:
         if is_functorch_wrapped_tensor(x):  # it has none of its own
             continue
-        if x.numel() and x.untyped_storage().nbytes() < _last_byte(x):
+        if x.numel() and not x.untyped_storage().nbytes():
             raise Unsupported(
-                f"attention: a tensor of shape {tuple(x.shape)} has an empty storage, or one that is "
-                "too small: its memory was freed. Pass tensors with allocated storage, and keep it "
-                "until the backward pass.",
+                f"attention: a tensor of shape {tuple(x.shape)} has an empty storage: its memory was "
+                "freed. Pass tensors with allocated storage, and keep it until the backward pass.",
                 target="attention",
             )
-
-
-def _last_byte(x: Any) -> int:
-    """The number of bytes of its storage up to the last element of a tensor."""
-    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return int((x.storage_offset() + reach + 1) * x.itemsize)
 
 
 def check_arrays(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
