@@ -282,7 +282,7 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(3):
         mw.attention(x, x, x, mw.causal())
-print(json.dumps([(w.category.__name__, str(w.message)) for w in caught]))
+print(json.dumps([(w.category.__name__, str(w.message), w.filename, w.lineno) for w in caught]))
 """
 
 
@@ -291,9 +291,12 @@ def test_missing_kernel_is_reported_once_and_disabled_one_is_not(
 ) -> None:
     assert json.loads(run_python(MISSING, MASKWRIGHT_ISA="none").stdout) == []
     monkeypatch.delenv("MASKWRIGHT_ISA", raising=False)
-    ((kind, message),) = json.loads(run_python(MISSING, MASKWRIGHT_KERNEL="missing.so").stdout)
-    assert kind == "UserWarning"
-    assert "pip install" in message
+    for code in (MISSING, MISSING.replace("torch,", "torch, torch._dynamo,")):
+        done = run_python(code, MASKWRIGHT_KERNEL="missing.so")
+        ((kind, message, *place),) = json.loads(done.stdout)
+        assert kind == "UserWarning"
+        assert "pip install" in message
+        assert place == ["<string>", 1 + code[: code.index("mw.attention")].count("\n")]
 
 
 # ── explain_backend ───────────────────────────────────────────────────────────────────────────────
