@@ -146,7 +146,7 @@ def register() -> None:
     attention_functions[NAME] = attention_forward
     mask_functions[NAME] = mask_for_layers
     for model_type, name, table in OWN_TABLES:
-        with suppress(ImportError):  # a release without this model
+        with suppress(Exception):  # a release without this model, or one whose module fails
             module = import_module(f"transformers.models.{name}")
             getattr(module, table, {})[NAME] = partial(_refuse_model, model_type)
 
