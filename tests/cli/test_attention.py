@@ -125,7 +125,11 @@ def test_bench_leaves_out_sdpa_if_its_mask_does_not_fit(
 
 @pytest.mark.parametrize(
     ("size", "free", "reason"),
-    [(50_000, 20e9, None), (50_000, 10e9, "12.5 GB, more than 10.0 GB"), (100_000, 1e12, "10.0 GB")],
+    [
+        (50_000, 20e9, None),
+        (50_000, 10e9, "12.5 GB, more than 10.0 GB"),
+        (100_000, 1e12, "10.0 GB"),
+    ],
 )
 def test_size_of_the_dense_mask_of_sdpa(size: int, free: float, reason: str | None) -> None:
     """`dense()` makes a byte per cell, and SDPA four more."""

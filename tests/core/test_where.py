@@ -60,14 +60,16 @@ def test_predicate_is_called_only_for_visible_cells() -> None:
 
 
 def test_captured_arrays_are_freed_with_the_mask() -> None:
-    table = np.arange(8)
-    mask = mw.where(lambda b, h, q, k: table[q] > k)
+    def table_mask() -> tuple[mw.Mask, weakref.ref[np.ndarray]]:
+        table = np.arange(8)
+        return mw.where(lambda b, h, q, k: table[q] > k), weakref.ref(table)
+
+    mask, table = table_mask()
     assert mask.T.on(8).count() == mask.on(8).count()
-    freed = weakref.ref(table)
     gc.disable()  # which would free a reference cycle
     try:
-        del mask, table
-        assert freed() is None
+        del mask
+        assert table() is None
     finally:
         gc.enable()
 

@@ -88,7 +88,10 @@ def test_all_options_and_logsumexp() -> None:
 def test_arrays_among_tensors_are_refused(name: str) -> None:
     x = torch.zeros(2, 2, 3, 4)
     array, tensor = np.zeros((1, 2, 3, 4), np.float32), x[:1]
-    for tensors, other in (({"q": x, "k": x, "v": x}, array), (dict.fromkeys("qkv", x.numpy()), tensor)):
+    for tensors, other in (
+        ({"q": x, "k": x, "v": x}, array),
+        (dict.fromkeys("qkv", x.numpy()), tensor),
+    ):
         with pytest.raises(mw.AttentionError, match="is of type"):
             mw.attention(**{**tensors, name: other})
 

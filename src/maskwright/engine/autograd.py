@@ -727,9 +727,6 @@ def _graph_backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
 
     def gradients_of_batch(*grads: Any) -> Any:
         count = len(grads[0])
-        if not count:
-            q, k, v, _, _, *scores = saved
-            return tuple(x.new_zeros((0, *x.shape)) for x in (q, k, v, *scores))
         each = [gradients_of(*(x if x is None else x[n] for x in grads)) for n in range(count)]
         return tuple(torch.stack(same) for same in zip(*each, strict=True))
 
