@@ -327,7 +327,7 @@ def _learns(value: Any) -> bool:
 
     if value.requires_grad or forward_ad._current_level < 0:
         return bool(value.requires_grad)
-    from maskwright.engine.autograd import has_tangent
+    from maskwright.engine.tangents import has_tangent
 
     return has_tangent(value)
 
