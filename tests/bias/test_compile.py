@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import maskwright as mw
 
@@ -39,3 +40,27 @@ def test_compiled_attention_with_a_learnable_bias(inside: bool) -> None:
     (expected,) = torch.autograd.grad(right.square().sum(), table)
     (grad,) = torch.autograd.grad(found.square().sum(), table)
     assert torch.allclose(grad, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "per_key", "alibi"])
+def test_graph_of_make_fx(kind: str) -> None:
+    q, k, v = torch.randn(3, 1, 2, 8, 16)
+    values = {"tensor": torch.randn(2, 8, 8), "per_key": torch.randn(8), "alibi": torch.rand(2)}
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return mw.attention(q, k, v, MASK, bias=getattr(mw.bias, kind)(x))
+
+    graph = make_fx(attend)(q, k, v, values[kind])
+    for x in (values[kind], values[kind] + 1):
+        assert torch.equal(graph(q, k, v, x), attend(q, k, v, x))
+
+
+def test_additive_mask_is_refused_by_make_fx() -> None:
+    additive = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1) > 0, -torch.inf)
+
+    def attend(q: torch.Tensor, additive: torch.Tensor) -> torch.Tensor:
+        mask, bias = mw.from_additive(additive)
+        return mw.attention(q, q, q, mask, bias=bias)
+
+    with pytest.raises(mw.Unsupported, match="from_additive outside"):
+        make_fx(attend)(torch.randn(1, 2, 8, 16), additive)

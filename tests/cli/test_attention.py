@@ -120,7 +120,25 @@ def test_bench_leaves_out_sdpa_if_its_mask_does_not_fit(
     found = json.loads(cli(*words, "-f", "json").out)
     assert [*found["seconds"]] == ["maskwright"]
     assert found["speedup"] is None
-    assert "GB" in found["without_sdpa"]
+    assert "GB" in found["sdpa_skipped_reason"]
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "reason"),
+    [
+        (50_000, 20e9, None),
+        (50_000, 10e9, "12.5 GB, more than 10.0 GB"),
+        (100_000, 1e12, "10.0 GB"),
+    ],
+)
+def test_size_of_the_dense_mask_of_sdpa(size: int, free: float, reason: str | None) -> None:
+    """`dense()` makes a byte per cell, and SDPA four more."""
+    pytest.importorskip("torch")
+    from maskwright.engine.doctor import _sdpa_skipped_reason
+
+    skipped = _sdpa_skipped_reason(mw.window(back=9).on(size), free)
+    assert (skipped is None) == (reason is None)
+    assert (reason or "") in (skipped or "")
 
 
 def test_doctor_reports_the_kernel_its_threads_and_the_backend(cli: RunCli) -> None:

@@ -119,6 +119,25 @@ def test_data_of_queries_needs_alignment_in_cross_attention(target: mw.Mask, kv_
         assert np.array_equal(mask.on(3, kv_len, q_start=0).dense(), rows.dense())
 
 
+@pytest.mark.parametrize("q_start", [None, 0])
+def test_width_of_an_array_is_not_data_of_queries(q_start: int | None) -> None:
+    cells = np.tri(5, 7, dtype=bool)
+    for mask in (mw.dense(cells).T, (mw.dense(cells) & mw.everything()).T):
+        assert np.array_equal(mask.on(7, 5, q_start=q_start).dense()[0, 0], cells.T)
+    packed = mw.documents(lengths=[[3, 2]])
+    assert packed.T.on(5, 7, q_start=q_start).equals(packed.on(5, 7, q_start=q_start))
+
+
+@pytest.mark.parametrize(
+    ("shape", "fix"),
+    [((5, 7), "Pass q_len=5, kv_len=7."), ((1, 7), "Pass kv_len=7."), ((5, 1), "Pass q_len=5.")],
+)
+def test_sizes_of_an_array_that_broadcasts(shape: tuple[int, int], fix: str) -> None:
+    with pytest.raises(FrameError) as error:
+        mw.dense(np.ones(shape, bool)).on(6, 6)
+    assert str(error.value).endswith(fix)
+
+
 @pytest.mark.parametrize("q_len", range(1, 6))
 def test_data_of_all_tokens_fits_a_cache(q_len: int) -> None:
     """Queries that are the last of all tokens are aligned with the last keys."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import torch
 from torch.nn.attention.flex_attention import and_masks, create_mask, noop_mask, or_masks
@@ -54,6 +57,21 @@ def test_predicate_is_called_only_for_visible_cells() -> None:
     bound = (mw.where(counting) & mw.window(back=15)).on(8192)
     assert bound.count() == mw.window(back=15).on(8192).count()
     assert asked < 8192 * 2048  # of 8192 × 8192
+
+
+def test_captured_arrays_are_freed_with_the_mask() -> None:
+    def table_mask() -> tuple[mw.Mask, weakref.ref[np.ndarray]]:
+        table = np.arange(8)
+        return mw.where(lambda b, h, q, k: table[q] > k), weakref.ref(table)
+
+    mask, table = table_mask()
+    assert mask.T.on(8).count() == mask.on(8).count()
+    gc.disable()  # which would free a reference cycle
+    try:
+        del mask
+        assert table() is None
+    finally:
+        gc.enable()
 
 
 def test_equal_by_function() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
@@ -81,6 +82,18 @@ def test_all_options_and_logsumexp() -> None:
     expected = mw.attention(*expanded(tensors), MASK, sinks=torch.zeros(H), **options)
     assert torch.equal(out, expected[0])
     assert torch.equal(lse, expected[1])
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_arrays_among_tensors_are_refused(name: str) -> None:
+    x = torch.zeros(2, 2, 3, 4)
+    array, tensor = np.zeros((1, 2, 3, 4), np.float32), x[:1]
+    for tensors, other in (
+        ({"q": x, "k": x, "v": x}, array),
+        (dict.fromkeys("qkv", x.numpy()), tensor),
+    ):
+        with pytest.raises(mw.AttentionError, match="is of type"):
+            mw.attention(**{**tensors, name: other})
 
 
 def test_explanation() -> None:

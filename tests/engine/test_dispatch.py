@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch.overrides import TorchFunctionMode
 
 import maskwright as mw
 from maskwright.engine import dispatch, fast_path
@@ -184,6 +185,29 @@ def test_scale_and_dropout_reach_sdpa() -> None:
     assert 0.4 < float(dropped.double().mean()) < 0.6
 
 
+class Seen(TorchFunctionMode):
+    """Records the dropout of calls of SDPA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout: list[float] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.dropout.append(kwargs["dropout_p"])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mask", ["causal", "window"])
+def test_sdpa_without_weights_is_zero(mask: str) -> None:
+    given = tensors(dtype=torch.float32).learning()
+    with Seen() as seen:
+        out = attend(given, MASKS[mask], impl="sdpa", dropout_p=1.0)
+    assert seen.dropout == [0.0]  # kernels on GPUs refuse 1
+    assert not out.any()
+    assert not any(grad.any() for grad in gradients(out.cos(), given))
+
+
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -258,7 +282,7 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(3):
         mw.attention(x, x, x, mw.causal())
-print(json.dumps([(w.category.__name__, str(w.message)) for w in caught]))
+print(json.dumps([(w.category.__name__, str(w.message), w.filename, w.lineno) for w in caught]))
 """
 
 
@@ -267,9 +291,12 @@ def test_missing_kernel_is_reported_once_and_disabled_one_is_not(
 ) -> None:
     assert json.loads(run_python(MISSING, MASKWRIGHT_ISA="none").stdout) == []
     monkeypatch.delenv("MASKWRIGHT_ISA", raising=False)
-    ((kind, message),) = json.loads(run_python(MISSING, MASKWRIGHT_KERNEL="missing.so").stdout)
-    assert kind == "UserWarning"
-    assert "pip install" in message
+    for code in (MISSING, MISSING.replace("torch,", "torch, torch._dynamo,")):
+        done = run_python(code, MASKWRIGHT_KERNEL="missing.so")
+        ((kind, message, *place),) = json.loads(done.stdout)
+        assert kind == "UserWarning"
+        assert "pip install" in message
+        assert place == ["<string>", 1 + code[: code.index("mw.attention")].count("\n")]
 
 
 # ── explain_backend ───────────────────────────────────────────────────────────────────────────────

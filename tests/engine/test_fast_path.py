@@ -271,6 +271,29 @@ def test_invalid_arguments_are_errors(change: dict[str, Any], error: Any) -> Non
         mw.attention(**call)
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, ValueError])
+def test_interrupts_of_functions_that_c_calls(kind: type[BaseException]) -> None:
+    """Errors leave the call to the general path; what a signal handler raises is kept."""
+    kernel = fast_path._kernel()
+    dlpack = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+    def interrupted(*_: Any) -> Any:
+        raise kind
+
+    given = tensors(dtype=torch.float32, value_dim=5)
+    expected = mw.attention(*given)
+    types = (torch.Tensor, torch.strided, torch.empty_like)
+    try:
+        kernel.set_types(*types, interrupted, fast_path.DTYPES, dlpack)
+        if kind is ValueError:
+            assert torch.equal(mw.attention(*given), expected)
+        else:
+            with pytest.raises(kind):
+                mw.attention(*given)
+    finally:
+        kernel.set_types(*types, fast_path.empty_out, fast_path.DTYPES, dlpack)
+
+
 def test_freed_storage_is_refused() -> None:
     given = tensors(dtype=torch.float32)
     base = torch.cat([torch.zeros(4096), given.q.flatten()])

@@ -109,6 +109,31 @@ def test_forward_mode_is_rejected(dtype: torch.dtype, grad: bool) -> None:
         attend(q, k, v, mw.causal())  # without a tangent there is nothing to refuse
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("name", ["scale", "softcap", "dropout_p"])
+def test_tangents_of_numbers_are_rejected(name: str, impl: str) -> None:
+    q, k, v = tensors()
+    number = torch.tensor(0.5)
+
+    def run(x: torch.Tensor) -> Any:
+        return attend(q, k, v, mw.causal(), impl=impl, **{name: x})
+
+    for differentiate in (
+        lambda: torch.func.jvp(run, (number,), (number,)),
+        lambda: torch.func.vjp(run, number),
+        lambda: torch.func.jacfwd(run)(number),
+    ):
+        with pytest.raises(mw.AttentionError, match=f"{name} is of type Tensor"):
+            differentiate()
+    dual = torch.autograd.forward_ad
+    with dual.dual_level():
+        with pytest.raises(mw.AttentionError, match=f"{name} is of type Tensor"):
+            run(dual.make_dual(number, number))
+        if (impl, name) != ("reference", "dropout_p"):
+            assert torch.equal(run(number), run(number)) == (name != "dropout_p")
+
+
 class Passing(TorchDispatchMode):
     """A mode that changes nothing."""
 
@@ -151,6 +176,21 @@ def test_forward_mode_is_rejected_in_every_mode(impl: str, name: str, mode: Any)
             tangent_of(
                 name, lambda x: attend(q, k, v, mw.causal(), impl=impl, sinks=x), v[0, :, 0, 0]
             )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, Passing])
+@pytest.mark.parametrize("impl", ["auto", "blocks"])
+def test_tangents_of_gradients_are_rejected(impl: str, mode: Any) -> None:
+    given = tensors(dtype=torch.float32, q_len=5).learning()
+    dual = torch.autograd.forward_ad
+    with mode():
+        results = attend(*given, mw.causal(), impl=impl, return_lse=True)
+        for x in results:
+            with dual.dual_level():
+                grad = dual.make_dual(torch.ones_like(x), torch.ones_like(x))
+                with pytest.raises(mw.Unsupported, match='impl="reference"'):
+                    torch.autograd.grad(x, given, grad, retain_graph=True)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch

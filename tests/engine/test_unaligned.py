@@ -74,6 +74,19 @@ def test_tensors(dtype: torch.dtype) -> None:
         assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("read", [unaligned, lambda x: torch._neg_view(-x)])
+@pytest.mark.parametrize("options", [{}, {"softcap": 5.0}])
+def test_saved_tensors(options: dict[str, Any], read: Any) -> None:
+    """Hooks may return tensors in another memory, as those that read them from a file."""
+    given = tensors(1, 2, 70, dim=64, dtype=torch.float32).learning()
+    results = []
+    for unpack in (lambda x: x, read):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach(), unpack):
+            out, lse = mw.attention(*given, mw.causal(), return_lse=True, impl="native", **options)
+        results.append(torch.autograd.grad(out.sum() + lse.sum(), given))
+    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+
+
 def test_terms_and_spans() -> None:
     for x in (np.ones((2, 5), np.float32), torch.ones(2, 5)):
         for contiguous in (0, 1, 2):

@@ -76,6 +76,7 @@ NUMBERS: dict[str, tuple[Callable[[], Any], str]] = {
         f"q_start {start!r}": (call(mask=mw.causal(), q_start=start), "q_start")
         for start in ("0", 1.5, True)
     },
+    **{f"impl {impl!r}": (call(impl=impl), "impl is") for impl in ("fast", None, 3)},
     "mask is a tensor": (call(mask=torch.ones(5, 6)), r"of type Tensor.*mw\.dense"),
     "mask is an array": (call(mask=np.ones((5, 6))), "of type ndarray"),
     "mask is text": (call(mask="causal"), "of type str"),
@@ -98,7 +99,7 @@ FRAMES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", [*TENSORS, *NUMBERS])
 def test_wrong_arguments(name: str) -> None:
     run, words = {**TENSORS, **NUMBERS}[name]
-    with pytest.raises(mw.ArgumentError, match=words) as error:
+    with pytest.raises(mw.AttentionError, match=words) as error:
         run()
     assert len(str(error.value)) < 300
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -19,6 +20,7 @@ from maskwright.errors import ArgumentError, FrameError, MissingError, Unsupport
 from maskwright.integrations import transformers_dense
 from maskwright.integrations.transformers import (
     NAME,
+    OWN_TABLES,
     UNSUPPORTED_ARGUMENTS,
     attention_forward,
     register,
@@ -27,6 +29,9 @@ from maskwright.integrations.transformers_masks import mask_for_layers
 from maskwright.integrations.transformers_tensor import MaskTensor
 from tests._helpers.tiny_architectures import ARCHITECTURES
 from tests._helpers.tiny_models import ALL, DECODERS, VOCABULARY, Tiny
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CLOSE = 1e-5
 LLAMA, MISTRAL, GEMMA2, GPT_OSS = (
@@ -374,6 +379,19 @@ def test_registering_twice_changes_nothing() -> None:
     register()
     assert AttentionInterface()[NAME] is attention_forward
     assert AttentionMaskInterface()[NAME] is mask_for_layers
+
+
+@pytest.mark.parametrize("error", ["ImportError", "RuntimeError"])
+def test_modules_of_models_that_fail(
+    error: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A model that cannot be imported does not concern the others."""
+    (tmp_path / f"failing_{error}.py").write_text(f"raise {error}")
+    path = [*transformers.models.__path__, str(tmp_path)]
+    monkeypatch.setattr(transformers.models, "__path__", path)
+    tables = (("failing", f"failing_{error}", "ATTENTION_CLASSES"), *OWN_TABLES[-1:])
+    monkeypatch.setattr("maskwright.integrations.transformers.OWN_TABLES", tables)
+    register()
 
 
 def test_release_without_interface_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,15 @@ def test_arguments_that_differ_are_named_on_all_ranks(
     check_equal(pool, case, 3)  # no rank is left behind
 
 
+@pytest.mark.parametrize("job", ["context_parallel", "ulysses"])
+@pytest.mark.parametrize("name", ["scale", "softcap"])
+def test_equal_numbers_of_other_types(pool: Pool, name: str, job: str) -> None:
+    case = Case(mw.causal(), 12, strategy="contiguous")
+    numbers = (2, np.float64(2), torch.tensor(2.0))
+    each = [(job, case, "q", {name: number}) for number in numbers]
+    pool.run_each(parallel_attention.gradient_modes, each)
+
+
 @pytest.mark.parametrize("flags", [("q", "k", "v"), ("", "-", "")], ids=str)
 def test_ranks_with_gradients_of_other_inputs(pool: Pool, flags: tuple[str, ...]) -> None:
     """Each rank has a backward pass, or none has one."""

@@ -115,3 +115,19 @@ def test_the_backend_is_used_or_refused() -> None:
     assert select_partial_attention(bound, double, AttentionOptions())[0].backend is blocks  # type: ignore[arg-type]
     elsewhere = tuple(x.to("meta") for x in given)
     assert select_partial_attention(bound, elsewhere, AttentionOptions())[0].backend is blocks  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("impl", ["native", "blocks"])
+def test_scores_of_minus_infinity_under_a_large_logsumexp(impl: str) -> None:
+    """The keys have no weight, and no gradient."""
+    q, k, v = tensors()
+    q[..., 0], k[:, :, ::2, 0], k[:, :, 1::2, 0] = 1e30, 1e-26, -1e30
+    bound = mw.everything().on(T, T, 2, 4)
+    options = AttentionOptions(1.0, enable_gqa=True, impl=impl)
+    attention, scores = select_partial_attention(bound, (q, k, v), options)
+    near, far = np.arange(0, T, 2), np.arange(1, T, 2)
+    out, lse = attention.forward(key_part(bound, near), q, k[:, :, near], v[:, :, near], scores)
+    assert (lse > 8192).all()
+    saved = Saved(q, k[:, :, far], v[:, :, far], out, lse)
+    grads = attention.backward(key_part(bound, far), saved, torch.ones_like(out), None)
+    assert not any(grad.any() for grad in grads)  # NaN is true

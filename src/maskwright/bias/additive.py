@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +50,8 @@ def from_additive(tensor: Any) -> tuple[Mask, BiasAtom | None]:
     array = read_array(tensor, what)
     _check(array.dtype, array.dtype.kind == "f", array.shape, what)
     values = array.reshape((1,) * (4 - array.ndim) + array.shape)
-    masked = _masked_cells(values, what)
+    _check_values(values, np.isnan(values) | np.isposinf(values), what)
+    masked = np.isneginf(values)
     return _mask_of(masked), _bias_of(np.where(masked, array.dtype.type(0), values))
 
 
@@ -64,12 +64,11 @@ def _from_tensor(tensor: Any, what: str) -> tuple[Mask, BiasAtom | None]:
         )
     _check(tensor.dtype, tensor.is_floating_point(), tensor.shape, what)
     values = tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape))
-    masked = _masked_cells(values.detach().to("cpu").double().numpy(), what)
-    mask = _mask_of(masked)
-    if not masked.any():
-        return mask, _bias_of(values)
-    torch = sys.modules["torch"]
-    return mask, _bias_of(values.masked_fill(torch.from_numpy(masked).to(values.device), 0))
+    content = values.detach()
+    _check_values(content, content.isnan() | content.isposinf(), what)
+    masked = content.isneginf()
+    mask = _mask_of(masked.cpu().numpy())
+    return mask, _bias_of(values.masked_fill(masked, 0) if bool(masked.any()) else values)
 
 
 def _check(dtype: Any, is_float: bool, shape: Any, what: str) -> None:
@@ -83,15 +82,13 @@ def _check(dtype: Any, is_float: bool, shape: Any, what: str) -> None:
         )
 
 
-def _masked_cells(values: Any, what: str) -> Any:
-    """Where the values are -inf; raises ArgumentError for NaN and +inf."""
-    wrong = np.isnan(values) | np.isposinf(values)
-    if wrong.any():
+def _check_values(values: Any, wrong: Any, what: str) -> None:
+    """Raises ArgumentError for NaN and +inf, where `wrong` is true."""
+    if bool(wrong.any()):
         raise ArgumentError(
-            f"{what} contains {values[wrong].flat[0]}. "
+            f"{what} contains {float(values[wrong][0])}. "
             "Pass -inf for masked cells and finite numbers for the others."
         )
-    return np.isneginf(values)
 
 
 def _mask_of(masked: Any) -> Mask:

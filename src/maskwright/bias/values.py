@@ -168,10 +168,19 @@ def is_readable(tensor: Any) -> bool:
     torch = sys.modules["torch"]
     return (
         not torch.compiler.is_compiling()
+        and not is_recording()
         and tensor.device.type != "meta"
         and type(tensor) in (torch.Tensor, torch.nn.Parameter)  # not a fake tensor
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
+
+
+def is_recording() -> bool:
+    """Whether make_fx traces: the values of a tensor cannot be read."""
+    torch_c = sys.modules["torch"]._C
+    if not torch_c._len_torch_dispatch_stack():
+        return False
+    return torch_c._get_dispatch_mode(torch_c._TorchDispatchModeKey.PROXY) is not None
 
 
 def _checked_tensors() -> Any:

@@ -945,7 +945,8 @@ class Transpose(Composite):
 
     @mask_property
     def _query_tokens(self) -> int | None:
-        return self.term._sizes(exact=False).keys
+        closed = self._closed
+        return self.term._sizes(exact=False).keys if closed is None else closed._query_tokens
 
     def _text(self, data: bool = True) -> str:
         return f"{_in_brackets(self.term, 3, data)}.T"

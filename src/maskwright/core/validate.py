@@ -168,12 +168,14 @@ def parse_bool(value: object, what: str) -> bool:
     raise ArgumentError(f"{what} is {describe_type(value)}. Pass True or False.")
 
 
-def read_choice(value: object, what: str, allowed: tuple[str, ...]) -> str:
-    """One of the allowed strings."""
+def read_choice(
+    value: object, what: str, allowed: tuple[str, ...], error: type[MaskError] = ArgumentError
+) -> str:
+    """One of the allowed strings; anything else raises `error`."""
     if isinstance(value, str) and value in allowed:
         return value
     given = f"{value!r:.40}" if isinstance(value, str) else describe_type(value)
-    raise ArgumentError(f"{what} is {given}. Pass {' or '.join(map(repr, allowed))}.")
+    raise error(f"{what} is {given}. Pass {' or '.join(map(repr, allowed))}.")
 
 
 def describe_type(value: object) -> str:

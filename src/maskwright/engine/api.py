@@ -140,7 +140,8 @@ def attention(
             broadcast, if one of the three has four dimensions.
         mask: A mask, bound or not. None attends to all keys.
         scale: Factor of the scores, 1 / sqrt(head_dim) by default. A number, also of numpy or a tensor
-            without dimensions. No gradient reaches it.
+            without dimensions. No gradient reaches it: a tensor that is differentiated is refused.
+            Under torch.compile a tensor breaks the graph.
         softcap: Bound of the scores: they become softcap * tanh(scores / softcap). None for none.
         bias: A bias of `mw.bias`, or a tensor that broadcasts to (batch, heads, q_len, kv_len).
             It is added to the scores after the soft cap. Its values are finite: it changes scores

@@ -10,12 +10,10 @@ one. The values of bias terms and the sinks are inputs of both, with gradients.
 from __future__ import annotations
 
 import sys
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import is_fake
 from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -37,8 +35,14 @@ from maskwright.engine.params import (
     TermIndex,
 )
 from maskwright.engine.scores import NO_SCORE_TENSORS, read_scores
+from maskwright.engine.tangents import (
+    forward_mode_unsupported,
+    refuse_tangents,
+    refuse_tangents_in_operator,
+    with_checked_tangents,
+)
 from maskwright.engine.validate import EVERYTHING, bind, check_storage, default_scale
-from maskwright.errors import ArgumentError, Unsupported
+from maskwright.errors import AttentionError, Unsupported
 
 if TYPE_CHECKING:
     from maskwright.engine.params import AttentionOptions
@@ -67,65 +71,6 @@ def autocast(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
 def is_exporting() -> bool:
     """Whether torch.export traces; PyTorch has no function for it before 2.7."""
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
-
-
-def has_tangent(*tensors: torch.Tensor) -> bool:
-    """Whether forward-mode AD differentiates a tensor, at any level of torch.func."""
-    for x in tensors:
-        inner = x
-        while True:
-            if forward_ad.unpack_dual(inner, level=0).tangent is not None:
-                return True
-            if not is_functorch_wrapped_tensor(inner):
-                break
-            inner = get_unwrapped(inner)
-    return False
-
-
-class _Checked(threading.local):
-    """Whether the tangents of the tensors of an operator were checked by its caller."""
-
-    tangents = False
-
-
-_checked = _Checked()
-
-
-def refuse_tangents(*tensors: torch.Tensor) -> None:
-    """Raise within forward-mode AD of a tensor, which would return wrong tangents."""
-    if forward_ad._current_level >= 0 and has_tangent(*tensors):
-        raise _forward_mode_unsupported()
-
-
-def _refuse_tangents_in_operator(*tensors: torch.Tensor) -> None:
-    """The same in an operator, which a compiled function may call."""
-    if forward_ad._current_level < 0 or _checked.tangents:
-        return
-    try:
-        refused = has_tangent(*tensors)
-    except RuntimeError:  # compiled code runs below autograd, where tangents cannot be read
-        refused = True
-    if refused:
-        raise _forward_mode_unsupported()
-
-
-def _with_checked_tangents(operator: Any, tensors: Any, *args: Any, **settings: Any) -> Any:
-    """Call an operator after a check of these tensors, outside of a compiled function."""
-    refuse_tangents(*tensors)
-    before, _checked.tangents = _checked.tangents, True
-    try:
-        return operator(*args, **settings)
-    finally:
-        _checked.tangents = before
-
-
-def _forward_mode_unsupported() -> Unsupported:
-    return Unsupported(
-        "attention: forward-mode AD (torch.func.jvp, forward_ad) is not supported by this "
-        'backend. Use reverse mode, or pass impl="reference"; load a transformers model with '
-        'attn_implementation="eager".',
-        target="jvp",
-    )
 
 
 def is_traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
@@ -189,7 +134,7 @@ def attend_tensors(
     elif torch.compiler.is_compiling() and not is_exporting():
         if options.impl == "flex":
             return _flex_in_graph(tensors, mask, options)
-        raise ArgumentError(
+        raise AttentionError(
             f'attention: impl="{options.impl}" is not available in a compiled graph. '
             'Leave impl out, or pass impl="blocks".'
         )
@@ -319,7 +264,7 @@ def _check_saved(params: AttentionParams, saved: Saved) -> None:
         names, saved[:5], (*shapes, (*rows, sizes.v_head_dim), rows), strict=True
     ):
         if tuple(x.shape) != shape:
-            raise ArgumentError(
+            raise AttentionError(
                 f"attention: {name} had shape {shape} in the forward pass and has "
                 f"{tuple(x.shape)} in the backward pass. Do not change saved tensors before it."
             )
@@ -362,7 +307,7 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:  # noqa: ARG004 - torch's signature
         """Refuse forward-mode AD, which would need the softmax weights."""
-        raise _forward_mode_unsupported()
+        raise forward_mode_unsupported()
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
@@ -512,11 +457,11 @@ def record(
         "impl": options.impl,
     }
     if not torch.compiler.is_compiling():
-        return _with_checked_tangents(attend, (*tensors, *_flat(scores)), *args, **settings)
+        return with_checked_tangents(attend, (*tensors, *_flat(scores)), *args, **settings)
     from maskwright.engine.traced_state import is_forward_mode  # loads the compiler
 
     if is_forward_mode():
-        raise _forward_mode_unsupported()
+        raise forward_mode_unsupported()
     return attend(*args, **settings)
 
 
@@ -621,7 +566,7 @@ def attend(
 
     `scores` has the values of the bias terms and the sinks, if there are any.
     """
-    _refuse_tangents_in_operator(q, k, v, *scores)
+    refuse_tangents_in_operator(q, k, v, *scores)
     found = _lookup(mask, handle)
     params = _params_in_graph((q, k, v), found, settings)
     out, lse = _forward(params, _backend(params), seed, q, k, v, *scores)
@@ -646,12 +591,17 @@ def attend_backward(
     **settings: Any,
 ) -> list[torch.Tensor]:
     """Gradients of q, k and v, of the values of each bias term, and of the sinks."""
-    _refuse_tangents_in_operator(grad_out, *saved)
+    refuse_tangents_in_operator(*_present(grad_out, grad_lse), *saved)
     q, k, v, out, lse, *scores = saved
     params = _params_in_graph((q, k, v), _lookup(mask, handle), settings)
     kept = Saved(q, k, v, out, lse, _unflat(params, scores))
     grads = _backward(params, _backend(params), seed, kept, grad_out, grad_lse)
     return [grad.contiguous() for grad in grads]
+
+
+def _present(*tensors: torch.Tensor | None) -> list[torch.Tensor]:
+    """The tensors that are not None."""
+    return [x for x in tensors if x is not None]
 
 
 def _params_in_graph(tensors: Tensors, mask: Any, settings: dict[str, Any]) -> AttentionParams:
@@ -717,8 +667,8 @@ def _graph_backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
 
     def gradients_of(*grads: Any) -> Any:
         args = (*grads, saved, seed, ctx.mask, handle)
-        inputs = (grad_out, *saved)
-        return _with_checked_tangents(attend_backward, inputs, *args, **ctx.settings)
+        inputs = (*_present(*grads), *saved)
+        return with_checked_tangents(attend_backward, inputs, *args, **ctx.settings)
 
     def gradients_of_batch(*grads: Any) -> Any:
         count = len(grads[0])

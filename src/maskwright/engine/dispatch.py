@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -131,5 +132,15 @@ def warn_without_kernel() -> None:
         "pip install --force-reinstall --no-deps --no-cache-dir maskwright. `maskwright doctor` has "
         "the details; MASKWRIGHT_ISA=none disables the kernel and this warning.",
         UserWarning,
-        stacklevel=6,  # the caller of `attention`
+        stacklevel=_caller_level(),
     )
+
+
+def _caller_level() -> int:
+    """The `stacklevel` of the first frame outside of maskwright and torch, seen from the caller."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("maskwright", "torch"):
+            break
+        frame, level = frame.f_back, level + 1
+    return level

@@ -155,7 +155,7 @@ class SpeedComparison:
     backend: str
     phases: dict[str, float] | None = None
     """The share of each phase of the C kernel in its cycles, if they were counted."""
-    without_sdpa: str | None = None
+    sdpa_skipped_reason: str | None = None
     """The reason why SDPA was not timed, if it was not."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class SpeedComparison:
                 f"{self.mask:.60}, {self.size:,} queries and keys, {self.heads} heads, "
                 f"head_dim {self.head_dim}, float32",
                 *(f"{name:<17} {took * 1e3:9.3f} ms" for name, took in self.seconds.items()),
-                f"{self.without_sdpa}, backend {self.backend}"
+                f"{self.sdpa_skipped_reason}, backend {self.backend}"
                 if self.speedup is None
                 else f"{self.speedup:.1f} times the speed of SDPA, backend {self.backend}",
                 *(
@@ -222,18 +222,10 @@ def compare_with_sdpa(
             f"output, more than the {free / 1e9:.1f} GB that are free. "
             "Pass a smaller --size, --heads or --head-dim."
         )
-    # SDPA converts the boolean mask to one of floats.
-    mask_bytes = math.prod(bound.shape) * (1 + FLOAT32)
-    without_sdpa = None
-    limit = min(free - tensor_bytes, MAX_BYTES)
-    if mask_bytes > limit:
-        without_sdpa = (
-            f"without SDPA: its dense mask needs {mask_bytes / 1e9:.1f} GB, "
-            f"more than {limit / 1e9:.1f} GB"
-        )
+    sdpa_skipped_reason = _sdpa_skipped_reason(bound, free - tensor_bytes)
     q, k, v = (torch.randn(batch, size, heads, head_dim).transpose(1, 2) for _ in range(3))
     runners: dict[str, Callable[[], object]] = {"maskwright": lambda: attention(q, k, v, bound)}
-    if without_sdpa is None:
+    if sdpa_skipped_reason is None:
         dense = torch.from_numpy(bound.dense())
         runners["SDPA, dense mask"] = lambda: scaled_dot_product_attention(q, k, v, attn_mask=dense)
     best = _best_times(runners)
@@ -242,8 +234,21 @@ def compare_with_sdpa(
     backend = explain_backend(q, k, v, bound).backend
     phases = _phase_shares(backend, (q, k, v), bound) if profile else None
     return SpeedComparison(
-        *(repr(mask), size, heads, head_dim, best, speedup, backend, phases, without_sdpa)
+        *(repr(mask), size, heads, head_dim, best, speedup, backend, phases, sdpa_skipped_reason)
     )
+
+
+def _sdpa_skipped_reason(bound: BoundMask, free: float) -> str | None:
+    """The reason why the dense mask of SDPA cannot be made in the free bytes, or None."""
+    cells = math.prod(bound.shape)
+    with_floats = cells * (1 + FLOAT32)  # to which SDPA converts the boolean mask
+    for size, limit in ((cells, MAX_BYTES), (with_floats, free)):
+        if size > limit:
+            return (
+                f"without SDPA: its dense mask needs {size / 1e9:.1f} GB, "
+                f"more than {limit / 1e9:.1f} GB"
+            )
+    return None
 
 
 def _phase_shares(backend: str, tensors: tuple[Any, ...], bound: BoundMask) -> dict[str, float]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
+from maskwright.bias.values import MASK_HINT
 from maskwright.core.validate import describe_type
 from maskwright.engine.params import Positions, ScoreTensors, TermIndex
 from maskwright.engine.validate import check_layout, check_subclass
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from maskwright.engine.params import AttentionOptions, AttentionParams
 
 NO_SCORE_TENSORS = ScoreTensors()
-MASK_HINT = (
-    "A bias is finite: pass a mask for what is not visible. "
-    "mw.from_additive(tensor) splits an additive mask into both."
-)
 
 
 def read_scores(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maskwright.bias.values import is_recording
+
 if TYPE_CHECKING:
     import torch
 
@@ -163,11 +165,7 @@ def is_symbolic(x: torch.Tensor) -> bool:
     import torch
     from torch._subclasses.fake_tensor import is_fake
 
-    if torch._C._are_functorch_transforms_active() or x.is_meta:
-        return True
-    if torch._C._len_torch_dispatch_stack() and torch._C._get_dispatch_mode(
-        torch._C._TorchDispatchModeKey.PROXY
-    ):
+    if torch._C._are_functorch_transforms_active() or x.is_meta or is_recording():
         return True
     return bool(is_fake(x))
 

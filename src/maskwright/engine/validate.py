@@ -12,7 +12,7 @@ from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type, read_choice
 from maskwright.engine.params import IMPLS, AttentionShape
-from maskwright.errors import AttentionError, FrameError, Unsupported
+from maskwright.errors import ArgumentError, AttentionError, FrameError, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,8 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
 def broadcast(q: Any, k: Any, v: Any, enable_gqa: bool) -> tuple[Any, Any, Any]:
     """q, k and v with missing dimensions added and sizes of 1 repeated, as SDPA does.
 
-    Repeated sizes share memory. Arguments that do not broadcast are returned as they are.
+    Repeated sizes share memory. Arguments that do not broadcast, or are not all tensors or all
+    arrays, are returned as they are.
     """
     try:
         shapes = tuple(q.shape), tuple(k.shape), tuple(v.shape)
@@ -76,7 +77,12 @@ def broadcast(q: Any, k: Any, v: Any, enable_gqa: bool) -> tuple[Any, Any, Any]:
     planes = [shape[:-2] for shape in shapes]
     if planes[0] == planes[1] == planes[2]:
         return q, k, v
-    expand = np.broadcast_to if isinstance(q, np.ndarray) else _expand
+    if all(isinstance(x, np.ndarray) for x in (q, k, v)):
+        expand: Any = np.broadcast_to
+    elif all(hasattr(x, "expand") for x in (q, k, v)):
+        expand = _expand
+    else:
+        return q, k, v
     q, k, v = (
         x if shape == new else expand(x, new)
         for x, shape, new in zip(
@@ -236,19 +242,12 @@ def check_storage(*tensors: Any) -> None:
     for x in tensors:
         if is_functorch_wrapped_tensor(x):  # it has none of its own
             continue
-        if x.numel() and x.untyped_storage().nbytes() < _last_byte(x):
+        if x.numel() and not x.untyped_storage().nbytes():
             raise Unsupported(
-                f"attention: a tensor of shape {tuple(x.shape)} has an empty storage, or one that is "
-                "too small: its memory was freed. Pass tensors with allocated storage, and keep it "
-                "until the backward pass.",
+                f"attention: a tensor of shape {tuple(x.shape)} has an empty storage: its memory was "
+                "freed. Pass tensors with allocated storage, and keep it until the backward pass.",
                 target="attention",
             )
-
-
-def _last_byte(x: Any) -> int:
-    """The number of bytes of its storage up to the last element of a tensor."""
-    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return int((x.storage_offset() + reach + 1) * x.itemsize)
 
 
 def check_arrays(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
@@ -277,12 +276,10 @@ def read_numbers(options: AttentionOptions) -> AttentionOptions:
 
 
 def _read_number(value: Any) -> Any:
-    """A Python number; anything else, and a tensor that needs a gradient, as it is."""
+    """A Python number; anything else, and a tensor that needs a gradient or tangent, as it is."""
     if value is None or type(value) in (float, int):
         return value
-    if isinstance(value, np.generic) or (
-        getattr(value, "ndim", None) == 0 and not getattr(value, "requires_grad", False)
-    ):
+    if isinstance(value, np.generic) or (getattr(value, "ndim", None) == 0 and not _learns(value)):
         return value.item()
     return value
 
@@ -312,7 +309,7 @@ def check_options(options: AttentionOptions) -> None:
             f"attention: dropout_p is {_describe_number(dropout_p)}. Expected a number p with 0 <= p <= 1."
         )
     if options.impl not in IMPLS:
-        read_choice(options.impl, "attention: impl", IMPLS)
+        read_choice(options.impl, "attention: impl", IMPLS, AttentionError)
 
 
 def _describe_number(value: Any) -> str:
@@ -323,7 +320,16 @@ def _describe_number(value: Any) -> str:
 
 
 def _learns(value: Any) -> bool:
-    return bool(getattr(value, "requires_grad", False))
+    """Whether reverse or forward mode differentiates a tensor."""
+    if not hasattr(value, "requires_grad"):
+        return False
+    from torch.autograd import forward_ad
+
+    if value.requires_grad or forward_ad._current_level < 0:
+        return bool(value.requires_grad)
+    from maskwright.engine.tangents import has_tangent
+
+    return has_tangent(value)
 
 
 def default_scale(head_dim: int) -> float:
@@ -343,7 +349,7 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
         The bound mask; an expression remembers it for the next call.
 
     Raises:
-        AttentionError: `mask` is not a mask.
+        AttentionError: `mask` is not a mask, or `q_start` is not an integer.
         FrameError: The mask's data or frame does not match the sizes.
     """
     if mask is None:
@@ -365,6 +371,8 @@ def bind(mask: Any, shape: tuple[int, int, int, int], q_start: int | None) -> Bo
             f"attention: {problem}. q and k have batch {batch}, {heads} heads, "
             f"{q_len} queries and {kv_len} keys; pass a mask whose data has these sizes."
         ) from None
+    except ArgumentError as error:  # of q_start
+        raise AttentionError(f"attention: {str(error).removeprefix('on: ')}") from None
 
 
 def _check_bound(bound: BoundMask, shape: tuple[int, int, int, int], q_start: int | None) -> None:

@@ -146,7 +146,7 @@ def register() -> None:
     attention_functions[NAME] = attention_forward
     mask_functions[NAME] = mask_for_layers
     for model_type, name, table in OWN_TABLES:
-        with suppress(ImportError):  # a release without this model
+        with suppress(Exception):  # a release without this model, or one whose module fails
             module = import_module(f"transformers.models.{name}")
             getattr(module, table, {})[NAME] = partial(_refuse_model, model_type)
 
@@ -249,16 +249,16 @@ def _attend_layer(
     with_weights = wants_weights(arguments)
     kv_len = key.shape[2]
     # In a graph, weights are computed with the mask as a tensor.
-    dense = _is_traced() and (with_weights or not is_compiled(query))
+    needs_tensor = _is_traced() and (with_weights or not is_compiled(query))
     if attention_mask is None:
-        layer, mask_input = _without_mask(layer, bool(is_causal), dense)
+        layer, mask_input = _without_mask(layer, bool(is_causal), needs_tensor)
     else:
-        mask_input = _read_mask(attention_mask, layer, dense)
+        mask_input = _read_mask(attention_mask, layer, needs_tensor)
     packing = read_packing(arguments, query.shape[0], query.shape[2])
     origin = Origin(None, 0) if attention_mask is None else getattr(attention_mask, ORIGIN, None)
     # A mask of the caller is complete: position ids do not change it, as those of a tree of tokens.
     if packing is not None and (packing.positions is None or origin is not None):
-        mask_input = _pack(mask_input, packing, layer, origin or Origin(None, 0), dense)
+        mask_input = _pack(mask_input, packing, layer, origin or Origin(None, 0), needs_tensor)
     if not with_weights:
         return _run(layer, mask_input).transpose(1, 2).contiguous(), None
     out, weights = run_with_weights(layer, mask_input)
@@ -315,7 +315,7 @@ def _is_traced() -> bool:
 
 
 def _without_mask(
-    layer: LayerInputs, is_causal: bool, dense: bool
+    layer: LayerInputs, is_causal: bool, needs_tensor: bool
 ) -> tuple[LayerInputs, MaskInput]:
     """As "sdpa" of transformers without a mask: causal, aligned at the upper left, or no mask."""
     q_len, kv_len = layer.query.shape[2], layer.key.shape[2]
@@ -325,7 +325,7 @@ def _without_mask(
         bias = None if layer.bias is None else layer.bias[..., :q_len]
         key, value = layer.key[:, :, :q_len], layer.value[:, :, :q_len]
         layer, kv_len = layer._replace(key=key, value=value, bias=bias), q_len
-    if dense:
+    if needs_tensor:
         rows, keys = (torch.arange(n, device=layer.key.device) for n in (q_len, kv_len))
         return layer, MaskInput(tensor=rows[:, None] >= keys)
     if is_compiled(layer.query):
@@ -338,7 +338,7 @@ def _upper_left(q_len: int, kv_len: int) -> BoundMask:
     return CAUSAL.on(q_len, kv_len, q_start=0)
 
 
-def _read_mask(mask: torch.Tensor, layer: LayerInputs, dense: bool) -> MaskInput:
+def _read_mask(mask: torch.Tensor, layer: LayerInputs, needs_tensor: bool) -> MaskInput:
     """The mask that the model passed: a `MaskTensor`, or a tensor that the caller made.
 
     Raises:
@@ -350,7 +350,7 @@ def _read_mask(mask: torch.Tensor, layer: LayerInputs, dense: bool) -> MaskInput
             "(True for visible keys) or a floating dtype (added to the scores). "
             "Pass attention_mask.bool()."
         )
-    if dense:
+    if needs_tensor:
         return MaskInput(tensor=mask)
     if is_compiled(layer.query):
         handle = getattr(mask, HANDLE, None)
@@ -388,7 +388,7 @@ def _read_bound(bound: BoundMask, q_len: int, kv_len: int) -> MaskInput:
             )
         return MaskInput()
     if frame.q_len == 1 != q_len:  # one row for all queries, as of BridgeTower's text
-        return MaskInput(mask=dense(bound.dense().repeat(q_len, axis=2)).on(q_len, kv_len))
+        return MaskInput(mask=dense(bound.dense()).on(q_len, kv_len))
     return MaskInput(mask=bound)
 
 
@@ -415,17 +415,16 @@ def _read_cells(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | No
         is_mask = bool((visible | (tensor <= torch.finfo(tensor.dtype).min)).all())
         if not is_mask or not bool(visible.any(-1).all()):
             return None
-    cells = visible.expand(*visible.shape[:2], q_len, kv_len).cpu().numpy()
-    return dense(cells).on(q_len, kv_len)
+    return dense(visible.cpu().numpy()).on(q_len, kv_len)
 
 
 def _pack(
-    mask_input: MaskInput, packing: Packing, layer: LayerInputs, origin: Origin, dense: bool
+    mask_input: MaskInput, packing: Packing, layer: LayerInputs, origin: Origin, needs_tensor: bool
 ) -> MaskInput:
     """The mask of a layer within the documents of its packing."""
     batch, _, q_len, _ = layer.query.shape
     kv_len = layer.key.shape[2]
-    if mask_input.tensor is not None or dense:
+    if mask_input.tensor is not None or needs_tensor:
         tensor = pack_dense(mask_input.tensor, packing, layer.query, kv_len, origin)
         return MaskInput(tensor=tensor)
     if is_compiled(layer.query):

@@ -42,6 +42,7 @@ from maskwright.engine.validate import (
     check_storage,
     check_tensors,
     default_scale,
+    read_numbers,
 )
 from maskwright.errors import ArgumentError, FrameError, MaskError
 from maskwright.parallel.comm import PendingRows, all_to_all_rows, check_agreement, get_group
@@ -142,14 +143,16 @@ Start the processes by torchrun and call torch.distributed.init_process_group().
     try:
         check_tensors(q, k, v, enable_gqa)
         check_storage(q, k, v)
-        options = AttentionOptions(
-            scale,
-            enable_gqa=enable_gqa,
-            impl=impl,
-            return_lse=return_lse,
-            softcap=softcap,
-            bias=bias,
-            sinks=sinks,
+        options = read_numbers(
+            AttentionOptions(
+                scale,
+                enable_gqa=enable_gqa,
+                impl=impl,
+                return_lse=return_lse,
+                softcap=softcap,
+                bias=bias,
+                sinks=sinks,
+            )
         )
         check_options(options)
         bound, layout = _bind(mask, layout, q, ranks)

@@ -18,7 +18,7 @@ from maskwright.bias.terms import TensorTerm, dense_terms
 from maskwright.engine.api import attention
 from maskwright.engine.params import AttentionOptions
 from maskwright.engine.scores import read_scores
-from maskwright.engine.validate import bind, check_options, check_tensors
+from maskwright.engine.validate import bind, check_options, check_tensors, read_numbers
 from maskwright.errors import ArgumentError, MaskError
 from maskwright.parallel.comm import AllToAll, check_agreement, get_group
 from maskwright.parallel.context_parallel import (
@@ -115,10 +115,12 @@ def ulysses_attention(
     values: tuple[object, ...] = ()
     try:
         check_tensors(q, k, v, enable_gqa)
-        options = AttentionOptions(
-            scale, enable_gqa=enable_gqa, softcap=softcap, bias=bias, sinks=sinks
+        options = read_numbers(
+            AttentionOptions(scale, enable_gqa=enable_gqa, softcap=softcap, bias=bias, sinks=sinks)
         )
         check_options(options)
+        # Equal numbers of other types are equal arguments.
+        scale, softcap = (x if x is None else float(x) for x in (options.scale, options.softcap))
         check_layout(layout, ranks if sequence is None else dist.get_world_size(sequence))
         bound = bind(mask, (q.shape[0], q.shape[1], layout.tokens, layout.tokens), None)
         first = 0 if sequence is None else dist.get_rank(sequence) * ranks

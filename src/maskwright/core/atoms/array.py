@@ -62,9 +62,11 @@ class Dense(Atom):
     def _fit(self, frame: Frame) -> None:
         q_len, kv_len = self.array.data.shape[2:]
         if q_len not in (1, frame.q_len) or kv_len not in (1, frame.kv_len):
+            sizes = {"q_len": q_len, "kv_len": kv_len}
+            fix = ", ".join(f"{name}={size}" for name, size in sizes.items() if size != 1)
             raise FrameError(
                 f"dense: the array has {q_len} × {kv_len} cells but the frame "
-                f"{frame.q_len} × {frame.kv_len}. Pass q_len={q_len}, kv_len={kv_len}."
+                f"{frame.q_len} × {frame.kv_len}. Pass {fix}."
             )
 
     @property
@@ -184,7 +186,8 @@ class Where(Atom):
     @mask_property
     def _exchanged(self) -> Where:
         """The mask of the predicate with queries and keys exchanged."""
-        return Where(lambda b, h, q, k: self.fn(b, h, k, q), self.arrays)
+        fn = self.fn  # not self, which would be a reference cycle
+        return Where(lambda b, h, q, k: fn(b, h, k, q), self.arrays)
 
     def _spans_transposed(self, view: View) -> Spans:
         return self._exchanged._spans(view)

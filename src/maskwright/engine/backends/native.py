@@ -177,6 +177,7 @@ def backward(
     borrow_threads()
     q, k, v = _dense_rows(saved.q), _dense_rows(saved.k), _dense_rows(saved.v)
     out, grad_out = _dense_rows(saved.out), _dense_rows(grad_out)
+    lse = aligned(saved.lse.resolve_neg())
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     scores = saved.scores
     grads = score_gradients(params, scores) if params.changes_scores else None
@@ -191,12 +192,12 @@ def backward(
             x.zero_()
     threads = torch.get_num_threads()
     for part in parts:
-        rows = (q, out, saved.lse, grad_out, dq, grad_lse)
+        rows = (q, out, lse, grad_out, dq, grad_lse)
         buffers = score_buffers(params, scores, grads, part.rows) if grads else None
         _backward_part(params, part, threads, buffers, rows, (k, v, dk, dv))
     if grads is None:
         return dq, dk, dv
-    return dq, dk, dv, *finish_gradients(params, scores, grads, saved.lse, grad_lse)
+    return dq, dk, dv, *finish_gradients(params, scores, grads, lse, grad_lse)
 
 
 def _backward_part(

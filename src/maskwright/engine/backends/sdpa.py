@@ -34,10 +34,12 @@ def forward(
     scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, None]:
     """The output; differentiable by PyTorch. A bias becomes a float mask of all cells."""
+    import torch
     from torch.nn.functional import scaled_dot_product_attention
 
     from maskwright.targets.lower import lower
 
+    drops_all = params.dropout_p == 1  # which PyTorch's kernels on GPUs refuse
     out = scaled_dot_product_attention(
         *(q, k, v),
         **(
@@ -45,10 +47,12 @@ def forward(
             if params.terms
             else lower(params.mask, "torch.sdpa", device=q.device)
         ),
-        dropout_p=params.dropout_p,
+        dropout_p=0.0 if drops_all else params.dropout_p,
         scale=params.scale,
         enable_gqa=bool(q.shape[1] != k.shape[1]),  # a tensor under torch.jit.trace
     )
+    if drops_all:
+        out = out.masked_fill(torch.ones((), dtype=torch.bool, device=q.device), 0.0)
     return out, None
 
 

@@ -228,6 +228,8 @@ static NOINLINE RowSum row_sum(const KernelArgs *args, const BackwardUnit *u, in
             exp2_vec(x, 1);
             l += reduce_sum(x[0]);
         }
+    if (m == -INFINITY) /* all weights are those of further keys */
+        return (RowSum){(float)(changes_scores(args) ? lse : lse / LN2), 1.0f};
     const double natural = changes_scores(args) ? (double)m : m * LN2;
     const double further = lse - (natural + log(l)); /* of the logsumexp, due to further keys */
     if (!(fabs(further) <= 4 * FLT_EPSILON * fabsf(lse))) l = (float)(l * exp(further));

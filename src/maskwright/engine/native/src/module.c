@@ -301,10 +301,17 @@ static int read_lse(PyObject *lse, KernelArgs *args) {
     return PyByteArray_Size(lse) == 4 * args->batch * args->heads * args->q_len;
 }
 
+/* Clear the error of arguments that cannot be read. 0 for one that is no Exception, such as the
+ * KeyboardInterrupt of a signal handler, which is kept. */
+static int clear_error(void) {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return 0;
+    PyErr_Clear();
+    return 1;
+}
+
 /* -1: the arguments are not those of a plain call. */
 static PyObject *declined(void) {
-    PyErr_Clear();
-    return PyLong_FromLong(-1);
+    return clear_error() ? PyLong_FromLong(-1) : NULL;
 }
 
 /* plain(q, k, v) -> (sizes of the scores, arguments of `forward`), or None if the tensors are not
@@ -313,7 +320,7 @@ static PyObject *plain(PyObject *module, PyObject *const *given, Py_ssize_t coun
     KernelArgs args = {0};
     (void)module;
     if (count != 3 || !read_qkv(given, &args)) {
-        PyErr_Clear();
+        if (!clear_error()) return NULL;
         Py_INCREF(Py_None);
         return Py_None;
     }
@@ -371,9 +378,9 @@ static PyObject *backward(PyObject *module, PyObject *const *given, Py_ssize_t c
         code = maskwright_backward(&args);
         Py_END_ALLOW_THREADS
     }
-    PyErr_Clear();
-    result = code == OK ? PyTuple_Pack(4, grads[0], grads[1], grads[2], Py_None)
-                        : PyLong_FromLongLong(code);
+    result = !clear_error() ? NULL
+             : code == OK   ? PyTuple_Pack(4, grads[0], grads[1], grads[2], Py_None)
+                            : PyLong_FromLongLong(code);
     for (int i = 0; i < 3; i++) Py_XDECREF(grads[i]);
     return result;
 }
