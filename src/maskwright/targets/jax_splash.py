@@ -231,13 +231,14 @@ def _lazy_mask(bound: BoundMask, spans: Spans, within: Spans | None) -> Any:
             return _band_mask(bound, lowest, highest)
     if len(bands) > 1 and equal(union([band(bound, row + a, row + b + 1) for a, b in bands])):
         return reduce(or_, [_band_mask(bound, lowest, highest) for lowest, highest in bands])
-    chunk = _chunk_size(spans) if within is None else None
+    chunked = getattr(splash, "ChunkedCausalMask", None)  # missing in older versions of JAX
+    chunk = _chunk_size(spans) if chunked is not None and within is None else None
     if chunk and last == 0:
         begin = row // chunk * chunk
         if equal(band(bound, begin, row + 1)):
-            return splash.ChunkedCausalMask(size, chunk)
+            return chunked(size, chunk)
         if equal(band(bound, np.maximum(begin, row + first), row + 1)):
-            return splash.ChunkedCausalMask(size, chunk) & _band_mask(bound, first, size[1])
+            return chunked(size, chunk) & _band_mask(bound, first, size[1])
     return None
 
 
