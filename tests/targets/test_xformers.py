@@ -183,6 +183,12 @@ def test_masks_and_biases_without_class_are_refused(options: dict[str, Any]) -> 
     assert refusal.value.term in ("~keys([1])", "alibi([1.0])")
 
 
+def test_refusal_says_that_the_class_has_no_backward_pass() -> None:
+    bound = mw.padding(lengths=[3, 5]).on(1, 6)
+    with pytest.raises(mw.Unsupported, match="backward pass"):
+        mw.lower(bound, "xformers", packed=True, backward=True)
+
+
 def test_invalid_page_sizes_are_refused() -> None:
     for options in ({"page_size": 3}, {"page_size": 0}, {"page_size": 2, "backward": True}):
         with pytest.raises(mw.ArgumentError, match="page_size"):
