@@ -379,6 +379,14 @@ def test_sections_measured_elsewhere_say_so() -> None:
         assert "Measured on 2 × Abacus" in text
 
 
+def test_both_languages_say_what_is_not_known_of_a_measurement() -> None:
+    measured = {"commit": "a" * 40, "clean": True, "date": "2026-01-02T03:04:05+00:00"}
+    for when in (report.when, report.when_zh):
+        texts = {when({}), when(measured), when({**measured, "clean": False})}
+        assert len(texts) == 3
+        assert all(texts)
+
+
 def test_all_measurements_are_searched_for_faster_baselines() -> None:
     results = {name: figures.load(name) for name in report.RESULTS}
     compared = {name: len(list(losses.compared(name, results[name]))) for name in results}
