@@ -52,9 +52,9 @@ API_ZH = {
 }
 HEADLINE = """
 - **On CPUs it is fast.** With sliding windows, packed documents and other sparse masks (at most {density}
-  visible, {long} tokens or more), forward and backward are {sparse_times} times as fast as SDPA with a dense
-  mask (geometric mean). The prefill of {tokens} tokens by a model with a window of {window} is {prefill_times} times as fast as
-  with SDPA. [Measurements](docs/performance.md), and
+  visible, {long} tokens or more), forward and backward are {sparse_times} times as fast as SDPA with a
+  dense mask (geometric mean). The prefill of {tokens} tokens by a model with a window of {window} is
+  {prefill_times} times as fast as with SDPA. [Measurements](docs/performance.md), and
   [every configuration in which a baseline is faster]({losses}).
 """
 HEADLINE_ZH = """

@@ -72,8 +72,12 @@ def choose_format(requested: str | None, output: Path | None, formats: tuple[str
 
 def _format_of(output: Path, formats: tuple[str, ...]) -> tuple[str, str | None]:
     """The suffix of a file and its format: one of `formats` if there is one, else any, or None."""
-    end = "".join(output.suffixes).lower()
-    fits = [(suffix, name) for suffix, name in SUFFIXES.items() if end.endswith(suffix)]
+    end = "".join(output.suffixes)
+    fits = [
+        (end[-len(suffix) :], name)
+        for suffix, name in SUFFIXES.items()
+        if end.lower().endswith(suffix)
+    ]
     known = [fit for fit in fits if fit[1] in formats] or fits
     return max(known, key=lambda fit: len(fit[0]), default=(output.suffix, None))
 

@@ -233,7 +233,7 @@ def _lazy_mask(bound: BoundMask, spans: Spans, within: Spans | None) -> Any:
             return _band_mask(bound, lowest, highest)
     if len(bands) > 1 and equal(union([band(bound, row + a, row + b + 1) for a, b in bands])):
         return reduce(or_, [_band_mask(bound, lowest, highest) for lowest, highest in bands])
-    chunked = getattr(splash, "ChunkedCausalMask", None)  # missing in older versions of JAX
+    chunked: Any = getattr(splash, "ChunkedCausalMask", None)  # missing in older versions of JAX
     chunk = _chunk_size(spans) if chunked is not None and within is None else None
     if chunk and last == 0:
         begin = row // chunk * chunk

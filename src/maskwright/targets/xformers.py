@@ -67,7 +67,9 @@ def lower(
     packed = parse_bool(packed, "lower: packed")
     backward = parse_bool(backward, "lower: backward")
     if scores.bias is not None and (packed or page_size is not None):
-        raise UnsupportedScore(scores.terms()["bias"], "xformers takes no bias with packed=True or page_size")
+        raise UnsupportedScore(
+            scores.terms()["bias"], "xformers takes no bias with packed=True or page_size"
+        )
     if scores.bias is not None:
         return _with_bias(bound, device, dtype, scores, backward)
     from xformers.ops.fmha import attn_bias as biases

@@ -306,7 +306,7 @@ def _new_sequences(cells: BoolArray, causal: bool) -> BoolArray:
     batch, num_rows, num_keys = cells.shape
     rows = cells.reshape(-1, num_keys)
     more = (rows[1:] & ~rows[:-1]).sum(axis=1)
-    fewer = (rows[:-1] & ~rows[1:]).any(axis=1)
+    fewer = np.any(rows[:-1] & ~rows[1:], axis=1)
     # Batch rows have no keys in common.
     last = np.arange(1, batch) * num_rows - 1
     more[last], fewer[last] = rows[last + 1].sum(axis=1), rows[last].any(axis=1)
