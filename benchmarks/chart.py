@@ -92,7 +92,8 @@ def _row(cell: Cell, y: int) -> list[str]:
 def _told(result: Result) -> list[str]:
     """Two lines: the sizes and the processor; the versions and the source."""
     machine, threads = result["machine"], result["threads"]
+    kernel = report.kernel(machine) or report.NO_KERNEL
     return [
         f"8 heads of 64, {threads} {'thread' if threads == 1 else 'threads'} of {machine['cpu']}",
-        f"{report.kernel(machine)}, PyTorch {machine['torch']}; {report.when(result.get('measured', {}))}",
+        f"{kernel}, PyTorch {machine['torch']}; {report.when(result.get('measured', {}))}",
     ]

@@ -260,7 +260,7 @@ def group_label(group: str) -> str:
 
 
 def variants_rows(cells: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """The kernel by instruction set: shares of the matmul, and the best one relative to SDPA."""
+    """The kernel by instruction set: shares of the floating-point peak, and the best relative to SDPA."""
     names = list(cells[0]["shares"])
     rows = [
         [

@@ -7,8 +7,6 @@ writes results/language.json. The losses are those of a seed; the seconds are th
 from __future__ import annotations
 
 import argparse
-import ast
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,20 +33,18 @@ def measure(version: str, max_steps: int | None = None) -> dict[str, Any]:
     if max_steps is not None:
         config = replace(config, max_steps=max_steps)
     result = train(task, config)
-    loss, sample = task.report()
-    (bigram,) = re.findall(r"bigram model: ([\d.]+)", loss)
     return {
         "evaluations": result.state.evaluations,
         "best": result.state.best_loss,
-        "bigram": float(bigram),
-        "sample": ast.literal_eval(sample.removeprefix("sample: ")),
+        "bigram": task.bigram_loss(),
+        "sample": task.sample(),
         "seconds": result.seconds,
     }
 
 
-def losses(found: dict[str, Any], labels: dict[str, str], step: str) -> str:
+def losses(result: dict[str, Any], labels: dict[str, str], step: str) -> str:
     """The table of the lessons: the held-out loss by step."""
-    evaluations = {version: dict(run["evaluations"]) for version, run in found["versions"].items()}
+    evaluations = {version: dict(run["evaluations"]) for version, run in result["versions"].items()}
     steps = [n for n in SHOWN if all(n in losses for losses in evaluations.values())]
     rows = [
         [f"{version}{labels[version]}", *(f"{by_step[n]:.3f}" for n in steps)]
@@ -66,17 +62,17 @@ def samples(versions: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(given: Sequence[str] = ()) -> int:
+def run(args: Sequence[str] = ()) -> int:
     """Train, print the table, keep the JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks language", description=__doc__)
     parser.add_argument("--max-steps", type=int, help="a part; default: all of each version")
-    steps = parser.parse_args(given).max_steps
+    steps = parser.parse_args(args).max_steps
     versions = {version: measure(version, steps) for version in VERSIONS}
-    found = {"threads": torch.get_num_threads(), "versions": versions}
+    result = {"threads": torch.get_num_threads(), "versions": versions}
     print(f"\n{machine()}\n")
     labels = {version: f", {heads}" for version, heads in VERSIONS.items()}
-    print(losses(found, labels, "step"))
-    for version, result in versions.items():
-        print(f"{version}: {clock(result['seconds'])}, bigram model {result['bigram']:.3f}")
-    print(f"\nwritten to {save('language' if steps is None else 'language-part', found)}")
+    print(losses(result, labels, "step"))
+    for version, trained in versions.items():
+        print(f"{version}: {clock(trained['seconds'])}, bigram model {trained['bigram']:.3f}")
+    print(f"\nwritten to {save('language' if steps is None else 'language-part', result)}")
     return 0

@@ -82,7 +82,7 @@ MASKS: dict[str, tuple[mw.Mask, float | None]] = {
 def measure(
     name: str, mode: str, dtype: str = "float32", pace: Pace | None = None
 ) -> dict[str, Any]:
-    """Compares attention with SDPA, and returns the best times of attention and matmul."""
+    """Compares attention with SDPA, and returns the best times of attention and of the peak."""
     mask, goal = MASKS[name]
     bound = mask.on(TOKENS, heads=HEADS)
     draw = torch.Generator().manual_seed(0)

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from maskwright.engine.native import loaded
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,10 +28,17 @@ MATRIX = 2_048
 FMA, MATMUL = "FMA instructions on registers", f"a {MATRIX}³ matmul in float32"
 ACCUMULATORS = 12  # more than latency × ports of any current CPU, and fewer than its registers
 ROUNDS = 2_000_000  # of each call: some milliseconds, within a time slice of the scheduler
-BYTES = {"avx512": 64, "avx2": 32}  # of a vector, by instruction set
 
 _SOURCE = r"""
+#if defined __AVX512F__
+#define BYTES 64
+#elif defined __AVX__
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
 typedef float vec __attribute__((vector_size(BYTES)));
+int vector_bytes(void) { return BYTES; }
 float multiply_add(long rounds, float factor, float summand) {
     vec a[ACCUMULATORS], x = {0}, y = {0};
     x += factor, y += summand;
@@ -56,13 +61,12 @@ class Yardstick(NamedTuple):
 
 
 def yardstick() -> Yardstick:
-    """The peak of the processor with as many threads as torch has now, whichever kernel is selected."""
-    best = next(iter(loaded().isas), "")
-    width, threads = BYTES.get(best, 16), torch.get_num_threads()
-    multiply_add = _compiled(width)
-    if multiply_add is None:
+    """The peak of the processor with as many threads as torch has now, with or without the C kernel."""
+    compiled, threads = _compiled(), torch.get_num_threads()
+    if compiled is None:
         square = torch.randn(MATRIX, MATRIX)
         return Yardstick(MATMUL, 2.0 * MATRIX**3, lambda: square @ square)
+    multiply_add, width = compiled
     pool = ThreadPoolExecutor(threads)
 
     def run() -> None:
@@ -72,13 +76,13 @@ def yardstick() -> Yardstick:
 
 
 @cache
-def _compiled(width: int) -> Callable[[int, float, float], float] | None:
-    """The loop in C, or None without a compiler."""
+def _compiled() -> tuple[Callable[[int, float, float], float], int] | None:
+    """The loop in C, and the bytes of the processor's vectors; or None without a compiler."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         return None
     options = ["-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC"]
-    sizes = [f"-DBYTES={width}", f"-DACCUMULATORS={ACCUMULATORS}"]
+    sizes = [f"-DACCUMULATORS={ACCUMULATORS}"]
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "peak.so")
         done = subprocess.run(
@@ -90,10 +94,11 @@ def _compiled(width: int) -> Callable[[int, float, float], float] | None:
         )
         if done.returncode:
             return None
-        multiply_add = ctypes.CDLL(str(library)).multiply_add
+        compiled = ctypes.CDLL(str(library))
+    multiply_add = compiled.multiply_add
     multiply_add.argtypes = [ctypes.c_long, ctypes.c_float, ctypes.c_float]
     multiply_add.restype = ctypes.c_float
-    return multiply_add  # type: ignore[no-any-return]
+    return multiply_add, compiled.vector_bytes()
 
 
 @dataclass

@@ -105,7 +105,7 @@ def layouts(name: str, tokens: int, num_ranks: int) -> dict[str, object]:
     }
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
+def tables(result: dict[str, Any]) -> dict[str, str]:
     """The tables of docs/parallel.md: balance, traffic of few ranks, and the time of a large plan."""
     balance_rows = [
         [
@@ -118,13 +118,13 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
             ),
             cell["auto"],
         ]
-        for cell in found["cells"]
+        for cell in result["cells"]
     ]
-    few = {(cell["mask"], cell["tokens"]): cell["comm_fraction"] for cell in found["few"]}
+    few = {(cell["mask"], cell["tokens"]): cell["comm_fraction"] for cell in result["few"]}
     lengths = list(dict.fromkeys(tokens for _, tokens in few))
     masks = list(dict.fromkeys(mask for mask, _ in few))
     traffic_rows = [[LABELS[m], *(f"{few[m, tokens]:.1%}" for tokens in lengths)] for m in masks]
-    large = found["large"]
+    large = result["large"]
     return {
         "balance": table(["mask", "tokens", "ranks", *STRATEGIES, '`"auto"`'], balance_rows),
         "traffic": table(["mask", *(f"{tokens:,} tokens" for tokens in lengths)], traffic_rows),
@@ -142,10 +142,10 @@ def run() -> None:
         for name, tokens, ranks in itertools.product(SHOWN, TOKENS, RANKS)
         if tokens <= MAX_TOKENS.get(name, tokens)
     ]
-    found = {
+    result = {
         "cells": [layouts(*size) for size in sizes],
         "few": [layouts(name, tokens, FEW_RANKS) for name in LABELS for tokens in FEW_TOKENS],
         "large": layouts("causal", *LARGE),
     }
-    print("\n\n".join(tables(found).values()))
-    print(f"\nwritten to {save('ranks', found)}")
+    print("\n\n".join(tables(result).values()))
+    print(f"\nwritten to {save('ranks', result)}")

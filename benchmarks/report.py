@@ -52,6 +52,7 @@ RESULTS = (
     "explore",
 )
 PACE = Pace()
+NO_KERNEL, NO_KERNEL_ZH = "without the C kernel", "没有 C 内核"
 VERSIONS = {"python": "Python", "torch": "PyTorch", "numpy": "NumPy", "maskwright": "maskwright"}
 
 
@@ -60,7 +61,7 @@ def where(found: Result) -> str:
     machine, measured = found.get("machine", {}), found.get("measured", {})
     parts = [
         machine.get("cpu", "an unrecorded processor"),
-        kernel(machine) or "without the C kernel",
+        kernel(machine) or NO_KERNEL,
         *(f"{said} {machine[name]}" for name, said in VERSIONS.items() if machine.get(name)),
     ]
     return f"{', '.join(parts)}; {when(measured)}"
@@ -78,6 +79,15 @@ def when(measured: Result) -> str:
         return "commit and date not recorded"
     changed = "" if measured.get("clean") else " with uncommitted changes"
     return f"commit {commit[:10]}{changed}, {date[:10]}"
+
+
+def when_zh(measured: Result) -> str:
+    """`when` in Chinese."""
+    commit, date = measured.get("commit"), measured.get("date")
+    if commit is None:
+        return "未记录提交和日期"
+    changed = "" if measured.get("clean") else "（有未提交的修改）"
+    return f"提交 {commit[:10]}{changed}，{date[:10]}"
 
 
 def _elsewhere(found: Result, result: Result) -> str:
@@ -105,7 +115,7 @@ def page(attention: Result, **others: Result) -> str:
         "# Performance",
         "`make docs` generates this page from the JSON files in `benchmarks/results`. `make bench` repeats "
         "all measurements. Sections that were measured elsewhere, or with another commit, say so.",
-        f"Measured on {where(result)}, {result['threads']} threads. {_peak_line(result)}",
+        f"Measured with {result['threads']} threads on {where(result)}. {_peak_line(result)}",
         "![Speed of maskwright relative to the fastest baseline, by mask](images/performance.svg)",
         "## Summary",
         table(["measurement", "result"], [list(row) for row in goals(result)]),

@@ -16,6 +16,21 @@ WATCHED = (
     "src/maskwright/bias",
     "setup.py",  # the compiler's options
 )
+_MODELS, _INTEGRATIONS = "src/maskwright/models", "src/maskwright/integrations"
+_TARGETS = "src/maskwright/targets"
+# What some results measure besides. Of the apps not the trainer: most of it is about checkpoints.
+ALSO = {
+    "audit": ("src/maskwright/auditing", "src/maskwright/tracing"),
+    "bias_models": (_INTEGRATIONS,),
+    "explore": ("src/maskwright/explore", "src/maskwright/draw"),
+    "extrapolation": (_MODELS, "src/maskwright/apps/data"),
+    "language": (_MODELS, "src/maskwright/apps/data", "src/maskwright/apps/language.py"),
+    "paths_models": (_INTEGRATIONS,),
+    "prefill": (_INTEGRATIONS,),
+    "ranks": ("src/maskwright/parallel",),
+    "targets": (f"{_TARGETS}/lower.py", f"{_TARGETS}/torch_flex.py", f"{_TARGETS}/predicates.py"),
+    "training": (_MODELS,),
+}
 COMPILED = "gpu_compile"  # its file has a hash of the sources instead, which a test compares
 
 
@@ -36,18 +51,19 @@ def stale_results(root: Path = ROOT) -> list[str]:
         raise NoHistoryError(
             "without the complete git history, the age of results cannot be checked"
         )
-    changed = _git(root, "status", "--porcelain", "--", *WATCHED)
+    every = dict.fromkeys([*WATCHED, *(path for paths in ALSO.values() for path in paths)])
+    changed = _git(root, "status", "--porcelain", "--", *every)
     problems = [f"uncommitted changes: {changed}"] if changed else []
     for path in measure.results():
         if path.stem == COMPILED:
             continue
         measured = json.loads(path.read_text()).get("measured", {})
-        if problem := _problem(root, measured):
+        if problem := _problem(root, measured, (*WATCHED, *ALSO.get(path.stem, ()))):
             problems.append(f"{path.name} {problem}: run `python -m benchmarks {path.stem}`")
     return problems
 
 
-def _problem(root: Path, measured: dict[str, object]) -> str | None:
+def _problem(root: Path, measured: dict[str, object], watched: tuple[str, ...]) -> str | None:
     """Why a result is stale, or None."""
     commit = measured.get("commit")
     if not isinstance(commit, str):
@@ -56,7 +72,7 @@ def _problem(root: Path, measured: dict[str, object]) -> str | None:
         return f"was measured with uncommitted changes on {commit[:10]}"
     if _git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         return f"was measured at {commit[:10]}, which is not in this repository"
-    later = _git(root, "rev-list", f"{commit}..HEAD", "--", *WATCHED)
+    later = _git(root, "rev-list", f"{commit}..HEAD", "--", *watched)
     if later:
         last = (_git(root, "log", "-1", "--format=%h %s", later.split()[0])) or later[:10]
         return f"was measured at {commit[:10]}, before {last}"

@@ -35,13 +35,13 @@ API_ZH = {
     "capabilities": "返回各目标格式的能力。",
     "recognize": "返回与数组等价的最短掩码表达式，支持任何框架和编码。",
     "from_additive": "把加到注意力分数上的张量读作掩码和偏置。",
-    "lint": "检查掩码：表达式、绑定尺寸的掩码或任意框架的数组。",
+    "lint": "检查掩码（表达式、绑定尺寸的掩码、任意框架的数组）或偏置。",
     "trace": "运行一次模型，记录每次注意力调用实际使用的掩码。",
     "influence": "测量模型的哪个输出依赖哪个输入位置。",
     "audit": "以黑盒方式检验模型是否遵守其注意力掩码。",
     "pad": "把长度不同的序列填充为一个数组，并返回其填充掩码。",
     "pack": "把多个序列打包到长度为 `length` 的行中，尽量减少填充。",
-    "picture": "把掩码、差异、逐步计算或矩阵绘制为 SVG、PNG、HTML 或文本。",
+    "picture": "把掩码、差异、偏置、逐步计算或矩阵绘制为 SVG、PNG、HTML 或文本。",
     "walkthrough": "对少量词元逐步计算注意力。",
     "by_head": "每个头使用不同的掩码：头 h 使用 `masks[h]`。",
     "by_batch": "每个批次行使用不同的掩码：批次行 b 使用 `masks[b]`。",
@@ -51,14 +51,14 @@ API_ZH = {
     "from_json": "读取 `to_json` 写出的掩码。",
 }
 HEADLINE = """
-- **On CPUs it is fast.** Under windows, packed documents and other sparse masks of {long} tokens or more,
-  forward and backward are {sparse_times} times as fast as SDPA with a dense mask (geometric mean). The
-  prefill of {tokens} tokens by a model with a window of {window} is {prefill_times} times as fast as
-  with SDPA. [Measurements](docs/performance.md), and
+- **On CPUs it is fast.** With sliding windows, packed documents and other sparse masks (at most {density}
+  visible, {long} tokens or more), forward and backward are {sparse_times} times as fast as SDPA with a
+  dense mask (geometric mean). The prefill of {tokens} tokens by a model with a window of {window} is
+  {prefill_times} times as fast as with SDPA. [Measurements](docs/performance.md), and
   [every configuration in which a baseline is faster]({losses}).
 """
 HEADLINE_ZH = """
-- **在 CPU 上很快。** 在滑动窗口、打包文档等稀疏掩码下（长度不小于 {long}），
+- **在 CPU 上很快。** 在滑动窗口、打包文档等稀疏掩码下（可见比例不超过 {density}，长度不小于 {long}），
 前向加反向的速度是使用稠密掩码的 SDPA 的 {sparse_times} 倍（几何平均）；
 窗口为 {window} 的模型预填充 {tokens} 个词元的速度是 SDPA 的 {prefill_times} 倍。
 [测量结果](docs/performance.md)（英文），
@@ -195,10 +195,10 @@ def without_kernel() -> str:
         if "blocks" in cell["seconds"]
     ]
     if not ratios:
-        return "How much slower that is was not measured."
+        return "The slowdown was not measured."
     return (
-        f"On one thread (forward, {one[0]['tokens']:,} tokens, 8 heads, head_dim 64, float32), "
-        f"relative to the kernel, that took these multiples of its time: {', '.join(ratios)} "
+        "With one thread, `blocks` takes the following multiples of the kernel's time (forward, "
+        f"{one[0]['tokens']:,} tokens, 8 heads, head_dim 64, float32): {', '.join(ratios)} "
         "([instruction sets](performance.md#instruction-sets))."
     )
 
@@ -282,12 +282,13 @@ def _figures() -> dict[str, str]:
         and cell["density"] <= figures.SPARSE
     ]
     threads, measured = result["threads"], result.get("measured", {})
-    kernel, source = report.kernel(machine), ""
-    if measured.get("commit"):
-        source = f"，提交 {measured['commit'][:10]}，{measured['date'][:10]}"
+    kernel, kernel_zh = (
+        report.kernel(machine) or none for none in (report.NO_KERNEL, report.NO_KERNEL_ZH)
+    )
+    when, when_zh = report.when(measured), report.when_zh(measured)
     return {
-        "where": f"Measured on {machine['cpu']}, {threads} threads, {kernel}; {report.when(measured)}.",
-        "where_zh": f"测量环境：{machine['cpu']}，{threads} 个线程，{kernel}{source}。",
+        "where": f"Measured on {machine['cpu']}, {threads} threads, {kernel}; {when}.",
+        "where_zh": f"测量环境：{machine['cpu']}，{threads} 个线程，{kernel_zh}；{when_zh}。",
         "forward": f"{figures.geomean(modes[figures.FORWARD]):.1f}×",
         "forward_count": str(len(modes[figures.FORWARD])),
         "both": f"{figures.geomean(modes[figures.BOTH]):.1f}×",

@@ -2,7 +2,8 @@
 
 - Every result in benchmarks/results was measured with the present code: its commit contains the last
   commit that changed the kernel, the engine or what they read (src/maskwright/engine, core and bias, and
-  setup.py), without uncommitted changes. Without the git history this is a warning.
+  setup.py), or what else this result measures (ALSO in benchmarks/staleness.py), without uncommitted
+  changes. Without the git history this is a warning.
 - The generated pages show the present results, and each result is shown by a page.
 
 Exit code 1 if a check fails.

@@ -157,7 +157,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     from maskwright._atomic_write import create_folder, write_atomic
 
     create_folder(path.parent)
-    write_atomic(path, _written(kept, path.suffix))
+    suffix = ".sarif" if path.name.endswith(".sarif.json") else path.suffix
+    write_atomic(path, _written(kept, suffix))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -42,8 +42,8 @@ def test_both_masks_are_trained_alike_and_compared(found: MaskAblation) -> None:
     [
         (1.0, 2.5, "2.5 times higher"),
         (2.5, 1.0, "2.5 times lower"),
-        (2.41, 2.38, "equal to 1.3%"),
-        (0.0, 0.0, "equal to 0.0%"),
+        (2.41, 2.38, "differ by 1.3%"),
+        (0.0, 0.0, "differ by 0.0%"),
     ],
 )
 def test_the_losses_are_compared(

@@ -159,6 +159,14 @@ def test_the_best_weights_of_a_replaced_run_are_deleted(tmp_path: Path) -> None:
     assert not checkpoint_exists(tmp_path / "best")
 
 
+def test_a_new_run_that_cannot_start_replaces_nothing(tmp_path: Path) -> None:
+    train(Line(), SHORT, tmp_path)
+    with pytest.raises(ValueError, match="learning rate"):
+        train(Line(), replace(SHORT, learning_rate=-1.0), tmp_path, overwrite=True)
+    assert checkpoint_exists(tmp_path / "best")
+    assert checkpoint_exists(tmp_path / "last")
+
+
 def test_a_held_out_loss_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     class Diverged(Line):
         def evaluate(self) -> float:

@@ -137,6 +137,8 @@ def test_reports_for_continuous_integration(run: Callable[..., Any]) -> None:
     run("--mask-audit-report=audits.sarif")
     [found] = json.loads(Path("audits.sarif").read_text())["runs"]
     assert [result["ruleId"] for result in found["results"]] == ["future-visible"] * 2
+    run("--mask-audit-report=audits.sarif.json")
+    assert Path("audits.sarif.json").read_text() == Path("audits.sarif").read_text()
 
 
 def test_baseline_fails_on_new_findings_only(

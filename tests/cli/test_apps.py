@@ -108,7 +108,10 @@ def test_generate_uses_the_last_checkpoint_before_the_first_evaluation(
     said = cli(*GENERATE)
     assert said.code == 0, said.err
     assert said.out.startswith("The c")
-    assert said.err == "runs/language-v3 has no evaluation yet: the weights are those of step 1.\n"
+    assert (
+        said.err
+        == "runs/language-v3 has no best checkpoint: these are the last weights, of step 1.\n"
+    )
     assert cli(*TRAIN, "--max-steps", "4", "--resume").code == 0
     assert cli(*GENERATE).err == ""
 

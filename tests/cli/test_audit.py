@@ -80,6 +80,9 @@ def test_audit_for_continuous_integration(cli: RunCli, tmp_path: Path) -> None:
     assert " 0 of them not in report.json" in ran.err
     [found] = json.loads((tmp_path / "audit.sarif").read_text())["runs"]
     assert {result["baselineState"] for result in found["results"]} == {"unchanged"}
+    named = cli(*words, "--baseline", "report.json", "-o", "audit.sarif.json")
+    assert named.code == 0, named.err
+    assert (tmp_path / "audit.sarif.json").read_text() == (tmp_path / "audit.sarif").read_text()
     place = found["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
     assert place["uri"] == "toys.py"
 

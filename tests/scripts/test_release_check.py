@@ -41,9 +41,9 @@ class Repository:
         self.git("commit", "--quiet", "-m", f"Change {name}")
         return self.git("rev-parse", "HEAD")
 
-    def measured(self, **measured: Any) -> None:
+    def measured(self, name: str = "attention", **measured: Any) -> None:
         content = {"measured": measured} if measured else {}
-        (self.results / "attention.json").write_text(json.dumps(content))
+        (self.results / f"{name}.json").write_text(json.dumps(content))
 
     def problems(self) -> list[str]:
         return staleness.stale_results(self.root)
@@ -72,6 +72,23 @@ def test_result_before_a_change_of_the_engine_is_stale(repository: Repository) -
     assert "attention.json was measured at" in problem
     assert f"Change {ENGINE}" in problem
     assert "python -m benchmarks attention" in problem
+
+
+def test_result_before_a_change_of_what_it_also_measures_is_stale(repository: Repository) -> None:
+    for name in ("attention", "explore", "targets"):
+        repository.measured(name, commit=repository.first, clean=True)
+    repository.commit("src/maskwright/draw/svg.py")
+    (problem,) = repository.problems()
+    assert "explore.json was measured at" in problem
+    assert "python -m benchmarks explore" in problem
+    repository.commit("src/maskwright/targets/xformers.py")
+    assert repository.problems() == [problem]
+
+
+def test_watched_paths_and_results_exist() -> None:
+    assert staleness.ALSO.keys() <= {path.stem for path in measure.results()}
+    for paths in (staleness.WATCHED, *staleness.ALSO.values()):
+        assert all((ROOT / path).exists() for path in paths)
 
 
 def test_result_of_another_branch_is_stale(repository: Repository) -> None:

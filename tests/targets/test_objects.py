@@ -84,6 +84,15 @@ def test_splash_with_segments(mask: mw.Mask, name: str) -> None:
     assert np.array_equal(READERS["jax.splash"](lowered, shape), right)
 
 
+def test_splash_of_older_jax_has_no_chunked_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask
+
+    monkeypatch.delattr(splash_attention_mask, "ChunkedCausalMask", raising=False)
+    bound = mw.recipes.chunked(3).on(8)
+    lowered = mw.lower(bound, "jax.splash")
+    assert np.array_equal(READERS["jax.splash"](lowered, (1, 1, 8, 8)), bound.dense())
+
+
 def test_splash_masks_differ_by_head() -> None:
     heads = [mw.recipes.chunked(4) & mw.window(2), mw.causal(), mw.causal() | mw.prefix(3)]
     bound = mw.by_head(heads).on(8)

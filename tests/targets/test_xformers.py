@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from xformers.ops.fmha import attn_bias as biases
 
 import maskwright as mw
+from maskwright.targets import xformers_blocks
 from tests._helpers.strategies import bind
 from tests._helpers.target_readers import READERS
 from tests._helpers.target_strategies import for_target
 
+CELLS, CONCATENATED = xformers_blocks._cells, xformers_blocks._concatenated
 DOCUMENTS = mw.documents(lengths=[[3, 5]])
 ROOM = mw.padding(keep=np.arange(12) % 6 < [[4]])  # two documents of 4 keys, with room for 6
 HALVES = mw.documents(ids=[[0] * 6 + [1] * 6])
@@ -183,10 +185,35 @@ def test_masks_and_biases_without_class_are_refused(options: dict[str, Any]) -> 
     assert refusal.value.term in ("~keys([1])", "alibi([1.0])")
 
 
+def test_refusal_says_that_the_class_has_no_backward_pass() -> None:
+    bound = mw.padding(lengths=[3, 5]).on(1, 6)
+    with pytest.raises(mw.Unsupported, match="backward pass"):
+        mw.lower(bound, "xformers", packed=True, backward=True)
+
+
 def test_invalid_page_sizes_are_refused() -> None:
     for options in ({"page_size": 3}, {"page_size": 0}, {"page_size": 2, "backward": True}):
         with pytest.raises(mw.ArgumentError, match="page_size"):
             mw.lower(mw.causal(), "xformers", 8, **options)
+
+
+def test_pages_of_sequences_are_read_without_cells_between_sequences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tables are those of the concatenated cells, also with fully masked rows between them."""
+    generator = np.random.default_rng(0)
+    masks = [mw.padding(lengths=[3, 8, 0, 6]), mw.causal() & mw.padding(lengths=[5, 0, 8, 1])]
+    masks += [mask & mw.padding(lengths=generator.integers(0, 9, 4)).T for mask in masks]
+    masks += [mw.causal() - mw.prefix(generator.integers(0, 9, 4)) for _ in range(8)]
+    for mask in masks:
+        bound = mask.on(8, batch=4)
+        lowered = mw.lower(bound, "xformers", page_size=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(xformers_blocks, "_cells", lambda x: CONCATENATED(CELLS(x)))
+            expected = mw.lower(bound, "xformers", page_size=2)
+        assert repr(lowered) == repr(expected)
+        right = np.broadcast_to(bound.dense(), (4, 1, 8, 8))
+        assert np.array_equal(READERS["xformers"](lowered, (4, 1, 8, 8)), right)
 
 
 @st.composite

@@ -80,7 +80,7 @@ class MaskAblation:
     def conclusion(self) -> str:
         """One sentence on the training losses."""
         if self._ratio < EQUAL_RATIO:
-            return f"The training losses with both masks are equal to {self._ratio - 1:.1%}."
+            return f"The training losses with both masks differ by {self._ratio - 1:.1%}."
         order = "lower" if self.other.final_loss < self.own.final_loss else "higher"
         return f"The training loss with {self.other.mask} is {self._ratio:.1f} times {order}."
 

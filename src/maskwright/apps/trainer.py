@@ -178,8 +178,6 @@ class _Run:
         self.state = TrainingState(task.name, task.config())
         if resume:
             self.state = _resumable_state(folder, task)
-        elif folder is not None:  # the best weights of the run that is replaced
-            strategy.on_main(lambda: remove_checkpoint(folder / "best"))
         strategy.wrap(task.model, torch.compile(task.loss) if config.compile else task.loss)
         self.optimizer = make_optimizer(task.model, config, self.device)
         if resume and folder is not None:
@@ -190,6 +188,7 @@ class _Run:
         else:
             self.best = strategy.state_dict()
         if folder is not None and not resume:
+            strategy.on_main(lambda: remove_checkpoint(folder / "best"))  # of a replaced run
             self.save()  # so that a run can be resumed from its first step on
 
     def loop(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskwright.cli import options as opt
-from maskwright.cli.errors import UsageError
+from maskwright.cli.errors import writing
 from maskwright.cli.main import command
 from maskwright.cli.output import table, write, write_json
 from maskwright.errors import ArgumentError
@@ -215,17 +215,17 @@ def generate(
     if output is not None:
         opt.check_output(output)
     folder = checkpoint or default_folder(cls, version)
-    kept = [folder / kind for kind in ("best", "last") if checkpoint_exists(folder / kind)]
-    if not kept:
+    checkpoints = [folder / kind for kind in ("best", "last") if checkpoint_exists(folder / kind)]
+    if not checkpoints:
         command = f"maskwright train {name}" + (f" --version {version}" if version else "")
         command += f" --output-dir {checkpoint}" if checkpoint else ""
         raise ArgumentError(f"There is no checkpoint in {folder}. Run: {command}")
-    state = load_state(kept[0], name)
-    if kept[0].name == "last":
-        said = f"{folder} has no evaluation yet: the weights are those of step {state.step}."
-        typer.echo(said, err=True)
+    state = load_state(checkpoints[0], name)
+    if checkpoints[0].name == "last":
+        note = f"{folder} has no best checkpoint: these are the last weights, of step {state.step}."
+        typer.echo(note, err=True)
     task = cls.from_checkpoint(state)
-    load_model(kept[0], task.model)
+    load_model(checkpoints[0], task.model)
     chat = task.chat(_typed_lines()) if text is None and output is None else None
     prompt = Prompt(
         *(text, max_new_tokens, temperature, top_k, top_p, num_beams, num_samples, seed)
@@ -235,10 +235,8 @@ def generate(
         for line in lines:
             write(line)
         return
-    try:
+    with writing(output):
         task.save_prediction(output, list(lines))
-    except OSError as error:
-        raise UsageError("not_writable", output=output, error=error.strerror) from error
     typer.echo(f"saved {output}", err=True)
 
 

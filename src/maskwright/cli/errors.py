@@ -5,11 +5,16 @@ Errors of the library, and those of typer about options, are in English.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.errors import ArgumentError
 from maskwright.messages import Reason, render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 LANGUAGE: Final = ContextVar("LANGUAGE", default="en")  # of the running command
 
@@ -28,3 +33,12 @@ class UsageError(ArgumentError):
     def translated(self) -> str:
         """The text in the language of the running command."""
         return render(self.reason, LANGUAGE.get())
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Turns an OSError of the block, which writes this file, into a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError("not_writable", output=output, error=error.strerror) from error

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from maskwright._atomic_write import check_writable
-from maskwright.cli.errors import LANGUAGE, UsageError
+from maskwright.cli.errors import LANGUAGE, UsageError, writing
 
 SUFFIXES: Final = {
     ".txt": "text",
@@ -23,6 +23,7 @@ SUFFIXES: Final = {
     ".html": "html",
     ".xml": "junit",
     ".sarif": "sarif",
+    ".sarif.json": "sarif",
 }
 # The formats that a command can write
 TEXT: Final = ("text", "json")
@@ -49,6 +50,8 @@ def choose_format(requested: str | None, output: Path | None, formats: tuple[str
 
     >>> choose_format(None, Path("report.json"), TEXT)
     'json'
+    >>> choose_format(None, Path("audit.sarif.json"), REPORT)
+    'sarif'
     >>> choose_format(None, Path("report.svg"), TEXT)
     Traceback (most recent call last):
     maskwright.cli.errors.UsageError: --output report.svg: expected a name that ends in one of .txt, .json.
@@ -57,14 +60,26 @@ def choose_format(requested: str | None, output: Path | None, formats: tuple[str
         raise UsageError("format", format=requested, known=", ".join(formats))
     if output is None:
         return requested or "text"
-    by_suffix = SUFFIXES.get(output.suffix.lower())
+    suffix, by_suffix = _format_of(output, formats)
     if requested is None and by_suffix not in formats:
         known = (suffix for suffix, name in SUFFIXES.items() if name in formats)
         raise UsageError("suffix", output=output, known=", ".join(known))
     if requested is not None and by_suffix not in (None, requested):
-        raise UsageError("contradiction", format=requested, output=output, suffix=output.suffix)
+        raise UsageError("contradiction", format=requested, output=output, suffix=suffix)
     check_output(output)
     return requested or str(by_suffix)
+
+
+def _format_of(output: Path, formats: tuple[str, ...]) -> tuple[str, str | None]:
+    """The suffix of a file and its format: one of `formats` if there is one, else any, or None."""
+    end = "".join(output.suffixes)
+    fits = [
+        (end[-len(suffix) :], name)
+        for suffix, name in SUFFIXES.items()
+        if end.lower().endswith(suffix)
+    ]
+    known = [fit for fit in fits if fit[1] in formats] or fits
+    return max(known, key=lambda fit: len(fit[0]), default=(output.suffix, None))
 
 
 def check_output(output: Path) -> None:
@@ -73,10 +88,8 @@ def check_output(output: Path) -> None:
     Raises:
         UsageError: If it cannot.
     """
-    try:
+    with writing(output):
         check_writable(output)
-    except OSError as error:
-        raise UsageError("not_writable", output=output, error=error.strerror) from error
 
 
 def _file(formats: tuple[str, ...]) -> Any:

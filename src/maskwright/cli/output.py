@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from maskwright._atomic_write import write_atomic
-from maskwright.cli.errors import LANGUAGE, UsageError
+from maskwright.cli.errors import LANGUAGE, UsageError, writing
 from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
@@ -28,10 +28,8 @@ def write(content: str | bytes, output: Path | None = None) -> None:
             raise UsageError("png_terminal")
         typer.echo(content, nl=isinstance(content, str))
         return
-    try:
+    with writing(output):
         write_atomic(output, content if isinstance(content, bytes) else content.rstrip() + "\n")
-    except OSError as error:
-        raise UsageError("not_writable", output=output, error=error.strerror) from error
     typer.echo(render(Reason("cli.wrote", {"output": output}), LANGUAGE.get()), err=True)
 
 

@@ -276,14 +276,14 @@ def natten(height: int, width: int, kernel: int) -> Mask:
     size = parse_int(kernel, "natten: kernel", minimum=1)
     if size % 2 == 0:
         raise ArgumentError(f"natten: kernel={size} is even. Pass an odd number.")
-    tall = parse_int(height, "natten: height", minimum=1)
-    broad = parse_int(width, "natten: width", minimum=1)
-    if size > min(tall, broad):
+    rows = parse_int(height, "natten: height", minimum=1)
+    columns = parse_int(width, "natten: width", minimum=1)
+    if size > min(rows, columns):
         raise ArgumentError(
-            f"natten: kernel={size} is larger than the image of {tall} × {broad}. "
-            f"Pass an odd number of at most {min(tall, broad)}."
+            f"natten: kernel={size} is larger than the image of {rows} × {columns}. "
+            f"Pass an odd number of at most {min(rows, columns)}."
         )
-    return image(tall, broad, radius=size // 2, border="shift")
+    return image(rows, columns, radius=size // 2, border="shift")
 
 
 def image_text(images: Any = None, *, token_types: Any = None) -> Mask:

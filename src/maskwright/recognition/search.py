@@ -38,9 +38,8 @@ CELL_COST: Final = 3.0  # characters of a cell in dense() or blocks()
 MAX_MEMBERS: Final = 256  # of by_head() or by_batch()
 MAX_FAILED_SEARCHES: Final = 4  # of planes, more than succeed, before the others are listed
 MAX_SUCCESS_COST: Final = 60.0  # a longer expression of a plane lists edges or positions
-MAX_LONG_RESULTS: Final = (
-    24  # expressions of planes that are no short ones, before the others are listed
-)
+# Planes whose expression is long, after which the others are listed cell by cell.
+MAX_LONG_RESULTS: Final = 24
 MAX_LONG_NESTED: Final = 6  # of these, found with nested operators
 
 

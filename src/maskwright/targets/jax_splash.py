@@ -64,7 +64,8 @@ def lower(
     if not bound.frame.heads:
         raise Unrepresentable("there are no heads")
     masks, ids = _masks_and_segments(bound)
-    lowered = {"mask": _splash_masks().MultiHeadMask(masks), "segment_ids": ids}
+    heads = masks * (bound.frame.heads // len(masks))
+    lowered = {"mask": _splash_masks().MultiHeadMask(heads), "segment_ids": ids}
     if scores.softcap is not None:
         lowered["attn_logits_soft_cap"] = scores.softcap
     if scores.sinks is not None:
@@ -152,13 +153,13 @@ def _splash_masks() -> Any:
 
 
 def _masks_and_segments(bound: BoundMask) -> tuple[list[Any], Any]:
-    """The mask of each head, and SegmentIds or None.
+    """The mask of each head, or the one that all heads have, and SegmentIds or None.
 
     Segments are used where sequences differ, and where they leave a lazy mask for every head,
     which is computed block by block: an array has T · S elements.
     """
     spans, frame = bound.spans, bound.frame
-    heads = range(frame.heads)
+    heads = range(spans.shape[1])
     equal = all(spans.plane(0, b) == spans.plane(0, 0) for b in range(1, spans.shape[0]))
     masks: list[Any] = []
     if equal:
@@ -193,7 +194,8 @@ def _segment_ids(segments: list[tuple[IntArray, IntArray]], batch: int) -> Any:
 
 def _composed(bound: BoundMask, mask: Mask, head: int) -> Any:
     """The lazy mask of one head for all sequences, or that of each term of `&` or `|`; or None."""
-    spans = BoundMask(mask, bound._home, bound._part).spans.plane(1, head)
+    whole = bound if mask is bound.mask else BoundMask(mask, bound._home, bound._part)
+    spans = whole.spans.plane(1, head)
     if spans.shape[0] == 1:
         lazy = _lazy_mask(bound, spans, None)
         if lazy is not None:
@@ -231,13 +233,14 @@ def _lazy_mask(bound: BoundMask, spans: Spans, within: Spans | None) -> Any:
             return _band_mask(bound, lowest, highest)
     if len(bands) > 1 and equal(union([band(bound, row + a, row + b + 1) for a, b in bands])):
         return reduce(or_, [_band_mask(bound, lowest, highest) for lowest, highest in bands])
-    chunk = _chunk_size(spans) if within is None else None
+    chunked: Any = getattr(splash, "ChunkedCausalMask", None)  # missing in older versions of JAX
+    chunk = _chunk_size(spans) if chunked is not None and within is None else None
     if chunk and last == 0:
         begin = row // chunk * chunk
         if equal(band(bound, begin, row + 1)):
-            return splash.ChunkedCausalMask(size, chunk)
+            return chunked(size, chunk)
         if equal(band(bound, np.maximum(begin, row + first), row + 1)):
-            return splash.ChunkedCausalMask(size, chunk) & _band_mask(bound, first, size[1])
+            return chunked(size, chunk) & _band_mask(bound, first, size[1])
     return None
 
 
@@ -272,9 +275,9 @@ def _chunk_size(spans: Spans) -> int | None:
 
 
 def _with_arrays(bound: BoundMask, masks: list[Any], spans: Spans) -> list[Any]:
-    """The masks of all heads, with an array of the spans in place of each None."""
+    """The masks, with an array of the spans in place of each None."""
     size = bound.shape[2:]
-    check_bytes((bound.frame.heads, *size), 1)
+    check_bytes((len(masks), *size), 1)
     masks = list(masks)
     for head in range(len(masks)):
         if masks[head] is None:

@@ -67,7 +67,9 @@ def lower(
     packed = parse_bool(packed, "lower: packed")
     backward = parse_bool(backward, "lower: backward")
     if scores.bias is not None and (packed or page_size is not None):
-        raise UnsupportedScore(scores.terms()["bias"], "packed sequences take no bias")
+        raise UnsupportedScore(
+            scores.terms()["bias"], "xformers takes no bias with packed=True or page_size"
+        )
     if scores.bias is not None:
         return _with_bias(bound, device, dtype, scores, backward)
     from xformers.ops.fmha import attn_bias as biases
@@ -174,6 +176,8 @@ def _packed_bias(bound: BoundMask, biases: Any, device: Any, backward: bool) -> 
     bias = _block_diagonal(bound, biases, device, backward)
     if bias is None and not backward:
         bias = gappy_bias(bound, biases, device, shared_keys=True)
+    if bias is None and backward:
+        raise Unrepresentable("no block-diagonal class with a backward pass is equal to it")
     if bias is None:
         raise Unrepresentable("it is not a block of keys per block of queries")
     return bias

@@ -144,15 +144,17 @@ def paged_bias(bound: BoundMask, page_size: int, biases: Any, device: Any) -> An
             f"lower: page_size={page_size} does not divide {num_keys}, the number of keys. "
             "Pass a kv_len of whole pages."
         )
-    cells = _concatenated_cells(bound)
+    cells = _cells(bound)
     if not cells.size:
         raise Unrepresentable("there are no queries or no keys")
+    if bound.frame.kv_len % page_size:  # a page has keys of two batch rows
+        cells = _concatenated(cells)
     fits = [fit for causal in (False, True) for fit in _paged_sequences(cells, page_size, causal)]
     if not fits:
         raise Unrepresentable("the keys of a sequence are not consecutive in any order of pages")
     causal, queries, parts = min(fits, key=lambda fit: len(fit.queries))
     orders, starts, stops = zip(*parts, strict=True)
-    pages = np.array(_block_table(orders, cells.shape[1] // page_size))
+    pages = np.array(_block_table(orders, num_keys // page_size))
     table = int32_tensor(pages, device)
     size = table.shape[1] * page_size
     suffix = "CausalWithOffset" if causal else ""
@@ -255,17 +257,23 @@ def _runs(rows: RowGroups, window: Window) -> _Blocks:
     return _Blocks(last + 1 - first, low[first], high[last] - low[first])
 
 
-def _concatenated_cells(bound: BoundMask) -> BoolArray:
-    """The cells (B · T, B · S), False between sequences."""
+def _cells(bound: BoundMask) -> BoolArray:
+    """The cells (B, T, S)."""
     spans, frame = spans_shared_by_heads(bound), bound.frame
-    shape = (frame.batch, frame.q_len, frame.batch, frame.kv_len)
-    check_bytes(shape, 1)
     cells = np.zeros((frame.batch, 1, frame.q_len, frame.kv_len), np.bool_)
+    check_bytes(cells.shape, 1)
     spans.expand((frame.batch, 1, frame.q_len)).write_dense(cells)
-    out = np.zeros(shape, np.bool_)
-    for b in range(frame.batch):
-        out[b, :, b] = cells[b, 0]
-    return out.reshape(frame.batch * frame.q_len, frame.batch * frame.kv_len)
+    return cells[:, 0]
+
+
+def _concatenated(cells: BoolArray) -> BoolArray:
+    """The cells (B, T, S) as (1, B · T, B · S), False between batch rows."""
+    batch, queries, keys = cells.shape
+    check_bytes((batch, queries, batch, keys), 1)
+    out = np.zeros((batch, queries, batch, keys), np.bool_)
+    for b in range(batch):
+        out[b, :, b] = cells[b]
+    return out.reshape(1, batch * queries, batch * keys)
 
 
 class _PagedSequences(NamedTuple):
@@ -276,22 +284,33 @@ class _PagedSequences(NamedTuple):
 
 def _paged_sequences(cells: BoolArray, page_size: int, causal: bool) -> Iterator[_PagedSequences]:
     """The sequences if all rows of each see the same keys, or under `causal` one key more each."""
+    _, num_rows, num_keys = cells.shape
+    rows = cells.reshape(-1, num_keys)
     first = np.flatnonzero(_new_sequences(cells, causal))
-    queries = np.diff(np.append(first, len(cells))).tolist()
+    queries = np.diff(np.append(first, len(rows))).tolist()
     parts = []
     for start, count in zip(first.tolist(), queries, strict=True):
-        part = _logical_pages(cells[start : start + count], page_size, causal)
+        stop = start + count
+        # Rows of earlier batch rows are fully masked, so all keys are those of the last one.
+        part = _logical_pages(rows[start:stop], page_size, causal)
         if part is None:
             return
-        parts.append(part)
+        order, begin, end = part
+        offset = (stop - 1) // num_rows * (num_keys // page_size)
+        parts.append(([offset + page for page in order], begin, end))
     yield _PagedSequences(causal, queries, parts)
 
 
 def _new_sequences(cells: BoolArray, causal: bool) -> BoolArray:
     """Whether a row has other keys than the row before it; `causal`: than these and one more."""
-    more = (cells[1:] & ~cells[:-1]).sum(axis=1)
-    fewer = (cells[:-1] & ~cells[1:]).any(axis=1)
-    grows = causal & cells[1:].any(axis=1)  # fully masked rows follow each other
+    batch, num_rows, num_keys = cells.shape
+    rows = cells.reshape(-1, num_keys)
+    more = (rows[1:] & ~rows[:-1]).sum(axis=1)
+    fewer = np.any(rows[:-1] & ~rows[1:], axis=1)
+    # Batch rows have no keys in common.
+    last = np.arange(1, batch) * num_rows - 1
+    more[last], fewer[last] = rows[last + 1].sum(axis=1), rows[last].any(axis=1)
+    grows = causal & rows[1:].any(axis=1)  # fully masked rows follow each other
     return np.append(True, fewer | (more != grows))
 
 
