@@ -266,13 +266,17 @@ def shuffle(mask: mw.Mask, data: st.DataObject) -> mw.Mask:
 @pytest.mark.parametrize("mask", [mw.causal(), mw.causal().on(4)], ids=["mask", "bound"])
 @pytest.mark.parametrize("name", ["dim", "device", "dtype", "ndim", "size", "to"])
 def test_mask_in_place_of_a_tensor(mask: Any, name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"has no attribute {name}\. It is no tensor: pass"):
+    with pytest.raises(
+        AttributeError, match=rf"has no attribute {name}\. A mask is not a tensor: pass"
+    ):
         getattr(mask, name)
 
 
 def test_shape_of_an_unbound_mask() -> None:
     """Which transformers' generate() reads of an attention_mask."""
-    with pytest.raises(AttributeError, match=r"mask\.on\(q_len\)\.shape.*It is no tensor: pass"):
+    with pytest.raises(
+        AttributeError, match=r"mask\.on\(q_len\)\.shape.*A mask is not a tensor: pass"
+    ):
         mw.causal().shape  # noqa: B018
 
 

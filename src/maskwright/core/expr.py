@@ -128,7 +128,7 @@ class FormulaWriter(Protocol):
 # Attributes that code for tensors reads first, such as that of a transformers model.
 TENSOR_ATTRIBUTES: Final = frozenset({"dim", "device", "dtype", "ndim", "shape", "size", "to"})
 NO_TENSOR: Final = (
-    'It is no tensor: pass **lower(mask, "hf", q_len=...) to a transformers model, and '
+    'A mask is not a tensor: pass **lower(mask, "hf", q_len=...) to a transformers model, and '
     'lower(mask, "torch.bool", q_len=...) where a tensor is expected.'
 )
 NO_BLOCK_MASK: Final = 'Pass lower(mask, "torch.flex", q_len=...) to flex_attention.'

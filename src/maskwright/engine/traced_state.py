@@ -1,4 +1,4 @@
-"""What holds while torch.compile traces a graph. Importing this module loads the compiler."""
+"""Questions to PyTorch that torch.compile answers while it traces. Importing it loads the compiler."""
 
 from __future__ import annotations
 

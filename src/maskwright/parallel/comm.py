@@ -109,12 +109,13 @@ def check_agreement(
         group: The process group.
         device: The device of the group's tensors.
     """
-    digests = [hashlib.sha256(repr(value).encode()).digest() for value in values]
-    own = b"".join(digests) if problem is None else REFUSED * len(names)
-    sent = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(device)
-    gathered = [torch.empty_like(sent) for _ in range(dist.get_world_size(group))]
+    digests = b"".join(hashlib.sha256(repr(value).encode()).digest() for value in values)
+    if problem is not None:
+        digests = REFUSED * len(names)
+    digest_tensor = torch.frombuffer(bytearray(digests), dtype=torch.uint8).to(device)
+    gathered = [torch.empty_like(digest_tensor) for _ in range(dist.get_world_size(group))]
     with report_peer_failure():
-        dist.all_gather(gathered, sent, group=group)
+        dist.all_gather(gathered, digest_tensor, group=group)
     if problem is not None:
         raise problem
     all_ranks = [bytes(part.tolist()) for part in gathered]

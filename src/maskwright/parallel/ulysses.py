@@ -130,9 +130,11 @@ def ulysses_attention(
         frame = replace(bound.frame, batch=batch, heads=num_heads)
         terms, scores = read_scores(options, frame, q)
         sizes = (batch, num_heads, k.shape[1], q.shape[3], v.shape[3])
-        others = any(x is not None and x.requires_grad for x in (*scores.values, scores.sinks))
+        scores_require_grad = any(
+            x is not None and x.requires_grad for x in (*scores.values, scores.sinks)
+        )
         # Each of q, k and v has an exchange of its own in the backward pass.
-        gradients = (q.requires_grad, k.requires_grad, v.requires_grad, others)
+        gradients = (q.requires_grad, k.requires_grad, v.requires_grad, scores_require_grad)
         values = (
             *(mask_digest(bound, layout), sizes, str(q.dtype), scale, softcap, terms),
             *(sinks is not None, torch.is_grad_enabled() and any(gradients) and gradients),

@@ -86,7 +86,7 @@ def lower(
         terms = () if scores.bias is None else scores.bias.lower(bound.frame)
         lowered["score_mod"] = score_mod(terms, scores.softcap, bound.frame.q_start, device)
     if scores.sinks is not None:
-        lowered |= _request_lse()
+        lowered |= request_lse()
     return lowered
 
 
@@ -143,7 +143,7 @@ def score_mod(
     return modified
 
 
-def _request_lse() -> dict[str, Any]:
+def request_lse() -> dict[str, Any]:
     """The argument of flex_attention that requests the logsumexp."""
     from torch.nn.attention import flex_attention
 

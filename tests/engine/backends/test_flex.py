@@ -6,8 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.attention.flex_attention import flex_attention
 
+import maskwright as mw
 from maskwright.engine.backends import flex
+from maskwright.targets.torch_flex import request_lse
 
 
 @pytest.fixture
@@ -46,3 +50,22 @@ def test_device_without_dynamic_shapes_is_remembered(compiled: list[bool]) -> No
         assert flex._run_compiled((tensor("broken"),), {}) == "out"
     assert flex._run_compiled((tensor("broken"),), {}) == "out"
     assert compiled == [True, False, False]
+
+
+def test_logsumexp_in_a_graph() -> None:
+    x, sinks = torch.randn(1, 2, 128, 16), torch.randn(2)
+
+    def attend(x: torch.Tensor, sinks: torch.Tensor) -> Any:
+        return flex.results_of(flex_attention(x, x, x, **request_lse()), sinks)
+
+    compiled = torch.compile(attend, fullgraph=True, backend="eager")
+    expected = mw.attention(x, x, x, sinks=sinks, return_lse=True)
+    torch.testing.assert_close(compiled(x, sinks), expected)
+
+
+def test_logsumexp_of_releases_without_aux_request() -> None:
+    """FlexAttention returned the logsumexp itself."""
+    out, lse, sinks = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5), torch.randn(2)
+    results = (flex.results_of((out, aux), sinks) for aux in (lse, SimpleNamespace(lse=lse)))
+    for older, newer in zip(*results, strict=True):
+        assert torch.equal(older, newer)

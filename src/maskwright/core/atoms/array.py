@@ -216,10 +216,12 @@ class Where(Atom):
         positions = Positions(frame.batch, frame.heads, view.queries, view.keys)
         if self.arrays:
             return call_with_arrays(self.fn, positions, text)
-        few = Positions(min(frame.batch, 2), min(frame.heads, 3), view.queries[:4], view.keys[:5])
-        key = ("frameworks", "torch" in sys.modules, *(size > 1 for size in few.shape))
+        sample = Positions(
+            min(frame.batch, 2), min(frame.heads, 3), view.queries[:4], view.keys[:5]
+        )
+        key = ("frameworks", "torch" in sys.modules, *(size > 1 for size in sample.shape))
         return call(
-            self.fn, positions, text, self._cached(key, lambda: frameworks(self.fn, few, text))
+            self.fn, positions, text, self._cached(key, lambda: frameworks(self.fn, sample, text))
         )
 
     def _width(self, keys: int) -> int:

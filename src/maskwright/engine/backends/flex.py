@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.engine.scores import NO_SCORE_TENSORS, sink_factor, term_coordinates
+from maskwright.targets.torch_flex import request_lse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,26 +82,25 @@ def forward(
     scores: ScoreTensors = NO_SCORE_TENSORS,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Output, and the logsumexp if requested; differentiable by PyTorch where it supports that."""
-    from torch.nn.attention.flex_attention import AuxRequest
-
     needs_lse = params.return_lse or params.has_sinks
     options = {
         "score_mod": _score_mod(params, q, scores),
         "block_mask": block_mask(params.mask, q.device),
         "scale": params.scale,
         "enable_gqa": q.shape[1] != k.shape[1],
-        "return_aux": AuxRequest(lse=True) if needs_lse else None,
+        **(request_lse() if needs_lse else {}),
     }
     found = _run_compiled((q, k, v), options)
     return results_of(found, scores.sinks) if needs_lse else (found, None)
 
 
 def results_of(found: Any, sinks: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and logsumexp from what `flex_attention` returns with `AuxRequest(lse=True)`."""
+    """Output and logsumexp from what `flex_attention` returns with `request_lse()`."""
     out, aux = found
+    lse = getattr(aux, "lse", aux)  # before PyTorch 2.9 the logsumexp itself
     if sinks is not None:
-        out = (out * sink_factor(aux.lse, sinks).unsqueeze(-1)).to(out.dtype)
-    return out, aux.lse
+        out = (out * sink_factor(lse, sinks).unsqueeze(-1)).to(out.dtype)
+    return out, lse
 
 
 def _score_mod(params: AttentionParams, q: torch.Tensor, scores: ScoreTensors) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from maskwright.core import mask_registry
 from maskwright.engine.backends.flex import block_mask, problem_of, problem_of_tensors, results_of
@@ -19,7 +19,7 @@ from maskwright.engine.gpu_choice import stored_choice
 from maskwright.engine.validate import bind, default_scale
 from maskwright.errors import Unsupported
 from maskwright.targets._torch import int32_tensor
-from maskwright.targets.torch_flex import interval_tables, span_mod
+from maskwright.targets.torch_flex import interval_tables, request_lse, span_mod
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -110,7 +110,7 @@ def attend_in_graph(
         ),
         scale=default_scale(q.shape[-1]) if options.scale is None else float(options.scale),
         enable_gqa=q.shape[1] != k.shape[1],
-        return_aux=AuxRequest(lse=True) if needs_lse else None,
+        **(request_lse() if needs_lse else {}),
     )
     return results_of(found, scores.sinks) if needs_lse else (found, None)
 

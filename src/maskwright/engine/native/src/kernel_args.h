@@ -143,10 +143,10 @@ static inline float score_base(const KernelArgs *args) {
 /* The factor of q k: to the score, or to its quotient by the soft cap. The limits of scale and soft
  * cap allow a larger quotient, of which tanh is 1. */
 static inline float score_factor(const KernelArgs *args) {
-    const double cap = softcap_of(args), most = 1e32;
+    const double cap = softcap_of(args), max_factor = 1e32;
     double factor = cap > 0 ? args->scale / cap : args->scale;
     if (!changes_scores(args)) factor *= LOG2E;
-    return (float)(factor > most ? most : factor < -most ? -most : factor);
+    return (float)(factor > max_factor ? max_factor : factor < -max_factor ? -max_factor : factor);
 }
 
 static inline int64_t dtype_size(int64_t dtype) { return dtype == FLOAT32 ? 4 : 2; }

@@ -266,9 +266,9 @@ static int read_rows(PyObject *x, const KernelArgs *args, RowTensor *t) {
 static PyObject *new_tensor(PyObject *function, PyObject *x, PyObject *arg, int64_t dtype,
                             Tensor *t) {
     int64_t shape[4];
-    PyObject *made = PyObject_CallFunctionObjArgs(function, x, arg, NULL);
-    if (made && read_memory(made, dtype, 4, shape, &t->data, &t->batch_stride)) return made;
-    Py_XDECREF(made);
+    PyObject *tensor = PyObject_CallFunctionObjArgs(function, x, arg, NULL);
+    if (tensor && read_memory(tensor, dtype, 4, shape, &t->data, &t->batch_stride)) return tensor;
+    Py_XDECREF(tensor);
     return NULL;
 }
 
