@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
+from conformance.results import RESULTS
 from conformance.runners import RunError
 from conformance.sources import NotRunError, Sources, default_cache
 from conformance.suite import Suite, compare, unexplained
 from conformance.suites import SUITES
 from maskwright._atomic_write import create_folder, write_atomic
 
-OUTPUT = Path(__file__).parent / "results.json"
 PACKAGES = ("python", "numpy", "torch")
 
 
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
     parser.add_argument("suite", nargs="*", help="names of suites; all by default")
     parser.add_argument("--suites", type=Path, metavar="DIR", help="a folder with clones")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="the file of the results")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the file of the results")
     parser.add_argument("--list", action="store_true", help="print the names of all suites")
     options = parser.parse_args(arguments)
     names = select(options.suite)
@@ -102,7 +102,11 @@ def main(arguments: list[str]) -> int:
         print("\n".join(names))
         return 0
     if len(names) > 1:
-        rest = ["--output", options.output, *(("--suites", options.suites) if options.suites else ())]
+        rest = [
+            "--output",
+            options.output,
+            *(("--suites", options.suites) if options.suites else ()),
+        ]
         command = [sys.executable, "-m", "conformance"]
         codes = [subprocess.run([*command, n, *rest], check=False).returncode for n in names]
         return max(codes)

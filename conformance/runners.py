@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 Side: TypeAlias = Literal["original", "maskwright"]
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT = "pytest-timeout==2.4.0"
-SECONDS = 120  # per test
+RECORD = "conformance.plugins.record"
+TIMEOUT = "pytest-timeout==2.4.0"  # a package that tests may need
+LIMITED = ("--timeout", "120")  # seconds per test, with that package
 OUTPUT, SAMPLE, ONLY = (f"MASKWRIGHT_CONFORMANCE_{name}" for name in ("OUTPUT", "SAMPLE", "ONLY"))
 
 
@@ -40,7 +42,9 @@ def run_functions(version: str, tests: Mapping[str, Callable[[Side], None]]) -> 
 
 def _call(test: Callable[[Side], None], side: Side) -> Outcome:
     try:
-        test(side)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            test(side)
     except Exception as error:
         return Outcome("failed", "".join(traceback.format_exception_only(error)).strip())
     return Outcome("passed")
@@ -53,8 +57,8 @@ class Pytest:
     Attributes:
         folder: The working directory.
         paths: The files, relative to it.
-        plugin: The module of `conformance.plugins` that puts maskwright in place of the original.
-        packages: A folder with further packages, among them pytest-timeout.
+        plugin: The module that puts maskwright in place of the original.
+        packages: A folder with further packages that the tests import, or None.
         also: Further plugins, for both runs.
         options: Further arguments.
         environment: Further variables.
@@ -65,7 +69,7 @@ class Pytest:
     folder: Path
     paths: tuple[str, ...]
     plugin: str
-    packages: Path
+    packages: Path | None = None
     also: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
@@ -91,15 +95,15 @@ class Pytest:
         self, side: Side, only: Iterable[str] | None = None
     ) -> tuple[dict[str, Outcome], int]:
         """The outcome of each test, and the number of tests before the sample was drawn."""
-        plugins = ["record", *self.also, *([self.plugin] if side == "maskwright" else ())]
+        plugins = [RECORD, *self.also, *((self.plugin,) if side == "maskwright" else ())]
         with tempfile.TemporaryDirectory() as temporary:
             output, names = Path(temporary) / "outcomes.json", Path(temporary) / "names.json"
             names.write_text(json.dumps(only and list(only)))
             command = [
                 *(sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", os.devnull),
-                *("--rootdir", str(self.folder), "--timeout", str(SECONDS)),
+                *("--rootdir", str(self.folder)),
                 *("-p", "no:cacheprovider"),
-                *(word for name in plugins for word in ("-p", f"conformance.plugins.{name}")),
+                *(word for name in plugins for word in ("-p", name)),
                 *(("-n", str(self.workers)) if self.workers > 1 else ()),
                 *self.options,
                 *self.paths,
@@ -123,7 +127,7 @@ class Pytest:
         return outcomes, recorded["of"]
 
     def _environment(self, output: Path, names: Path) -> dict[str, str]:
-        paths = (ROOT, ROOT / "src", self.packages, self.folder)
+        paths = filter(None, (ROOT, ROOT / "src", self.packages, self.folder))
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),

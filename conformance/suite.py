@@ -89,7 +89,9 @@ def compare(suite: Suite, runs: Runs) -> dict[str, Any]:
     """
     ran = {name: outcome for name, outcome in runs.original.items() if outcome.status != "skipped"}
     ours = {name: runs.maskwright.get(name, MISSING) for name in ran}
-    passes = [{n for n, outcome in run.items() if outcome.status == "passed"} for run in (ran, ours)]
+    passes = [
+        {n for n, outcome in run.items() if outcome.status == "passed"} for run in (ran, ours)
+    ]
     return {
         "title": suite.title,
         "replaced": suite.replaced,

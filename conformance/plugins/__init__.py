@@ -1,1 +1,1 @@
-"""Plugins for pytest: `record` writes the outcomes, each other one puts maskwright in place of an original."""
+"""Plugins for pytest: `record` writes the outcomes, others put maskwright in place of an original."""

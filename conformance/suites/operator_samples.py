@@ -1,4 +1,4 @@
-"""The samples of `scaled_dot_product_attention` in PyTorch's list of operators, with eight checks of each."""
+"""PyTorch's samples of the operator `scaled_dot_product_attention`, with seven checks of each."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from conformance.runners import TIMEOUT, Pytest
+from conformance.runners import LIMITED, TIMEOUT, Pytest
 from conformance.sources import installed, version_in
 from conformance.suite import Reason, Runs, Suite
 
@@ -41,9 +41,10 @@ def run(sources: Sources, family: str) -> Runs:
     pytest = Pytest(
         folder,
         (path,),
-        "transformers",
+        "conformance.plugins.transformers",
         packages,
-        also=("transformers_names",),
+        also=("conformance.plugins.transformers_names",),
+        options=LIMITED,
         environment=OFFLINE,
     )
     return pytest.run(f"transformers {version} on {release}")
