@@ -30,18 +30,15 @@ def scaled_dot_product_attention(
     if _cur_sdpa_kernel_backends() == [SDPBackend.MATH]:
         options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
         return original(query, key, value, attn_mask, **options, enable_gqa=enable_gqa)
-    if is_causal and attn_mask is not None:
-        raise RuntimeError("attn_mask and is_causal=True exclude each other")
+    mask, bias = read_mask(attn_mask, query.dim())
+    q_start = None
     if is_causal:
-        mask, bias = mw.causal().on(query.shape[-2], key.shape[-2], q_start=0), None
-    else:
-        mask, bias = read_mask(attn_mask, query.dim())
+        mask, q_start = mask & mw.causal(), 0  # aligned at the upper left
     tensors, shape = (query, key, value), None
     if {x.dim() for x in tensors} != {4}:
         tensors, shape = as_4d(tensors)
-    out = mw.attention(
-        *tensors, mask, bias=bias, dropout_p=dropout_p, scale=scale, enable_gqa=enable_gqa
-    )
+    options = {"dropout_p": dropout_p, "scale": scale, "enable_gqa": enable_gqa}
+    out = mw.attention(*tensors, mask, bias=bias, q_start=q_start, **options)
     return out if shape is None else out.reshape(*shape, *out.shape[-2:])
 
 

@@ -1,4 +1,4 @@
-"""All model families of the installed transformers as tiny models; the original is their eager attention."""
+"""Tiny models of all families of the installed transformers; the original is their eager attention."""
 
 from __future__ import annotations
 
