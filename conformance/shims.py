@@ -1,39 +1,50 @@
-"""maskwright with the signature of other libraries' functions."""
+"""maskwright with the signature of other libraries' functions.
 
-from __future__ import annotations
+Annotations are evaluated, since `torch.jit.script` reads them.
+"""
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 import maskwright as mw
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+# Made once, since graphs of torch.compile refer to the masks that they use.
+EVERYTHING, CAUSAL = mw.everything(), mw.causal()
 
-original: Callable[..., torch.Tensor] = torch.nn.functional.scaled_dot_product_attention
+original = torch.nn.functional.scaled_dot_product_attention
 
 
+@torch.jit.ignore  # torch.jit.script calls it in Python
 def scaled_dot_product_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> torch.Tensor:
+) -> Tensor:
     """SDPA by maskwright. Where a test asks for the math path, its reference, that is PyTorch's."""
     if _cur_sdpa_kernel_backends() == [SDPBackend.MATH]:
-        options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
-        return original(query, key, value, attn_mask, **options, enable_gqa=enable_gqa)
-    mask, bias = read_mask(attn_mask, query.dim())
-    q_start = None
-    if is_causal:
-        mask, q_start = mask & mw.causal(), 0  # aligned at the upper left
+        return original(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if isinstance(attn_mask, CausalBias):
+        if is_causal:
+            raise ValueError("CausalBias and is_causal=True exclude each other")
+        is_causal = attn_mask.variant == CausalVariant.UPPER_LEFT
+        mask, bias = CAUSAL, None
+    else:
+        mask, bias = read_mask(attn_mask, query.dim())
+        if is_causal:
+            mask = CAUSAL if attn_mask is None else mask & CAUSAL
+    q_start = 0 if is_causal else None  # aligned at the upper left, or at the last key
     tensors, shape = (query, key, value), None
     if {x.dim() for x in tensors} != {4}:
         tensors, shape = as_4d(tensors)
@@ -42,7 +53,7 @@ def scaled_dot_product_attention(
     return out if shape is None else out.reshape(*shape, *out.shape[-2:])
 
 
-def as_4d(tensors: tuple[torch.Tensor, ...]) -> tuple[tuple[torch.Tensor, ...], torch.Size]:
+def as_4d(tensors: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], torch.Size]:
     """Tensors (..., length, head_dim) as (batch, heads, length, head_dim), and their leading sizes."""
     shape = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
     batch, heads = (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (prod(shape), 1)
@@ -50,10 +61,10 @@ def as_4d(tensors: tuple[torch.Tensor, ...]) -> tuple[tuple[torch.Tensor, ...], 
     return tuple(flat), shape
 
 
-def read_mask(attn_mask: torch.Tensor | None, axes: int) -> tuple[Any, Any]:
+def read_mask(attn_mask: Tensor | None, axes: int) -> tuple[Any, Any]:
     """The mask and the bias, or None, of `attn_mask` of SDPA; `axes` is the number of axes of q."""
     if attn_mask is None:
-        return mw.everything(), None
+        return EVERYTHING, None
     if axes == 3 and attn_mask.dim() == 3:  # (batch, queries, keys)
         attn_mask = attn_mask[:, None]
     if attn_mask.dtype == torch.bool:

@@ -55,7 +55,8 @@ def _message(longrepr: Any) -> str:
     if isinstance(longrepr, tuple):  # of a skipped test: file, line, reason
         return str(longrepr[2])
     crash = getattr(longrepr, "reprcrash", None)
-    return str(longrepr if crash is None else crash.message)
+    message = str(longrepr if crash is None else crash.message)
+    return message.partition("\nTo execute this test")[0].strip()  # which PyTorch appends
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -14,7 +14,23 @@ if TYPE_CHECKING:
 
 EXPECTTEST = "expecttest==0.3.0"  # which torch.testing._internal imports
 TRANSFORMERS, MODULES = "test/test_transformers.py", "test/nn/test_multihead_attention.py"
-REASONS: tuple[Reason, ...] = ()
+REASONS = (
+    Reason(
+        "ours",
+        r"invalid_inputs.*maskwright\.errors\.ArgumentError",
+        "The error for invalid arguments is an ArgumentError, not a RuntimeError.",
+    ),
+    Reason(
+        "by design",
+        r"has values that are not available|numpy cannot read|call_function .*FakeTensor",
+        "A mask is read from a tensor outside of graphs of `torch.compile` and `torch.export`.",
+    ),
+    Reason(
+        "by design",
+        r"torch\.jit|Can't redefine method",
+        "`torch.jit.script` cannot compile functions that read masks.",
+    ),
+)
 
 
 def run(sources: Sources, path: str, select: str | None, sample: int | None) -> Runs:
