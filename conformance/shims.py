@@ -1,7 +1,6 @@
-"""maskwright with the signature of other libraries' functions.
+"""maskwright with the signature of other libraries' functions."""
 
-Annotations are evaluated, since `torch.jit.script` reads them.
-"""
+from __future__ import annotations
 
 from math import prod
 from typing import Any
@@ -19,7 +18,6 @@ EVERYTHING, CAUSAL = mw.everything(), mw.causal()
 original = torch.nn.functional.scaled_dot_product_attention
 
 
-@torch.jit.ignore  # torch.jit.script calls it in Python
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,

@@ -27,7 +27,7 @@ REASONS = (
     ),
     Reason(
         "by design",
-        r"torch\.jit|Can't redefine method",
+        r"test_script_|test_transformerencoderlayer_subclass|torch\.jit|Can't redefine method",
         "`torch.jit.script` cannot compile functions that read masks.",
     ),
 )
