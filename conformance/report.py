@@ -21,7 +21,7 @@ HEAD = ["suite", "tests", "from", "run", "pass with the original", "pass with ma
 INTRODUCTION = """\
 # Conformance
 
-The tests of other libraries, run with maskwright in place of their attention: {replaced}. Every test
+The tests of other libraries, run with maskwright in place of {replaced}. Every test
 runs twice, with the library's attention and with maskwright, so that only differences count; a test that
 differs runs once more. Tests that the library skips on this machine do not count as run. All differences
 are [below](#differences), with their reasons.
@@ -50,7 +50,7 @@ def page(results: Results) -> str:
     families = {name: result for name, result in ran.items() if name.startswith(FAMILIES)}
     others = {name: result for name, result in ran.items() if name not in families}
     replaced = sorted({result["replaced"] for result in ran.values()})
-    parts = [INTRODUCTION.format(replaced=", ".join(replaced))]
+    parts = [INTRODUCTION.format(replaced=" or ".join(replaced))]
     if others:
         parts += ["## Suites", suites_table(others)]
     if families:
