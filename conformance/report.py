@@ -77,7 +77,7 @@ def families_text(results: Results) -> str:
         for name, result in results.items()
     ]
     sums = [f"{sum(result[column] for result in results.values()):,}" for column in columns]
-    head = f"The model tests of {len(results)} families; tests of {', '.join(versions)}."
+    head = f"Model tests, number of families: {len(results)}. Tests of {', '.join(versions)}."
     return f"{head}\n\n{table(['family', *HEAD[3:]], [*rows, ['all', *sums]])}"
 
 
@@ -114,7 +114,11 @@ def not_run_text(names: list[str], results: Results) -> str:
     """The suites that were not run by reason."""
     reasons: dict[str, list[str]] = {}
     for name in names:
-        reason = results[name]["not_run"] if name in results else "not run yet"
+        reason = (
+            results[name]["not_run"]
+            if name in results
+            else "not run yet, run `make conformance SUITES=folder`"
+        )
         reasons.setdefault(reason, []).append(name)
     return "\n".join(f"- {_names(names)}: {reason}." for reason, names in reasons.items())
 

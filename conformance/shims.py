@@ -35,7 +35,7 @@ def scaled_dot_product_attention(
         )
     if isinstance(attn_mask, CausalBias):
         if is_causal:
-            raise ValueError("CausalBias and is_causal=True exclude each other")
+            raise ValueError("CausalBias should not be used with causal=True")
         is_causal = attn_mask.variant == CausalVariant.UPPER_LEFT
         mask, bias = CAUSAL, None
     else:

@@ -63,4 +63,6 @@ def evaluate(case: Any) -> dict[str, np.ndarray]:
     return dict(zip(names[1], results, strict=True))
 
 
-SUITE = Suite("onnx", "node tests of Attention and FlexAttention", "the reference evaluator of ONNX", run)
+SUITE = Suite(
+    "onnx", "node tests of Attention and FlexAttention", "the reference evaluator of ONNX", run
+)

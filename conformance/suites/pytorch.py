@@ -25,7 +25,6 @@ REASONS = (
         r"has values that are not available|numpy cannot read|call_function .*FakeTensor",
         "A mask is read from a tensor outside of graphs of `torch.compile` and `torch.export`.",
     ),
-    Reason("by design", "does not match", "The message of an error has other words."),
     Reason(
         "by design",
         r"test_script_|test_transformerencoderlayer_subclass|torch\.jit|Can't redefine method",
