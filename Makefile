@@ -62,7 +62,7 @@ setup: $(VENV)/.ready ## Set up .venv for development
 tour: $(VENV)/.tour ## Run the tour in the terminal and write tour.html (under a minute)
 	@$(BIN)/maskwright tour
 
-test: $(VENV)/.peers ## Run all tests except TensorFlow's (about 8 minutes on two cores)
+test: $(VENV)/.peers ## Run all tests except TensorFlow's
 	$(TEST)
 
 test-fast: $(VENV)/.peers ## Run the unit tests of core, engine, targets and lint (at most 90 seconds)
@@ -131,7 +131,7 @@ audit-faults: $(VENV)/.peers ## Audit models with planted faults and their healt
 conformance: $(VENV)/.peers ## Run other libraries' tests with maskwright in place of their attention; SUITES=DIR for those in no package
 	$(BIN)/python -m conformance $(if $(SUITES),--suites $(SUITES))
 
-bench: $(VENV)/.peers ## Run all benchmarks (about 45 minutes on a quiet machine); writes benchmarks/results/
+bench: $(VENV)/.peers ## Run all benchmarks (more than half an hour on a quiet machine); writes benchmarks/results/
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.ready ## Regenerate the generated pages of docs/ and build the site into site/

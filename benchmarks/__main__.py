@@ -25,12 +25,12 @@ PATHS = ("paths", "paths_kernel")
 MEASURED = (
     *("attention", "prefill", "training", *PATHS, "bias", "variants"),
     *("paths_models", "bias_models", "core", "targets", "explore", "audit"),
-    *("ranks", "extrapolation"),
+    *("ranks", "extrapolation", "language"),
 )
 COMPARED = ("compare", "compare_core")
 ON_REQUEST = (*COMPARED, "gpu")  # run only where they are named
 WITH_OPTIONS = (
-    *("attention", "bias", "variants", *PATHS, *MODELS, "audit", "extrapolation"),
+    *("attention", "bias", "variants", *PATHS, *MODELS, "audit", "extrapolation", "language"),
     *COMPARED,
 )
 

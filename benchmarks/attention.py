@@ -88,6 +88,8 @@ class Pace:
     """How often a runner is run."""
 
     least: int = 3
+    long: float = 1.0  # a run longer than this is run
+    least_long: int = 2  # times at least
     most: int = 30
     seconds: float = 0.5  # after which `least` rounds are enough
     once: float = 4.0  # a run longer than this is not repeated
@@ -156,7 +158,7 @@ def race(runners: Sequence[Runner], pace: Pace) -> tuple[dict[str, Tensors], dic
         going = [
             runner
             for runner in going
-            if runner.rounds < pace.least
+            if runner.rounds < (pace.least if runner.best <= pace.long else pace.least_long)
             or (runner.rounds < pace.most and runner.spent < pace.seconds)
         ]
     _settle(runners, pace)
@@ -302,7 +304,7 @@ def suite(
     result |= {"threads": torch.get_num_threads(), "seconds": 0.0, "cells": []}
     peak = Peak() if peak is None else peak
     result |= {"yardstick": peak.yardstick.name, "peak": 0.0}
-    peak.ask(rounds=5)
+    peak.ask(rounds=20)
     _warm_up()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peers that tell of slow paths of their own

@@ -29,7 +29,8 @@ def chart(result: Result) -> str:
         if (cell["group"], cell["dtype"], cell["mode"]) == (GROUP, DTYPE, FORWARD)
         and ratio(cell) is not None
     ]
-    height = TOP + ROW * len(cells) + 34
+    told = _told(result)
+    height = TOP + ROW * len(cells) + 18 + 16 * len(told)
     title = (
         f"Attention forward, {int(GROUP):,} tokens, {DTYPE}: time relative to the fastest baseline"
     )
@@ -48,7 +49,11 @@ def chart(result: Result) -> str:
             f'<text x="16" y="28" font-size="15" class="text">{escape(title)}</text>',
             _legend(),
             *(line for n, cell in enumerate(cells) for line in _row(cell, TOP + n * ROW)),
-            f'<text x="16" y="{height - 14}" font-size="11" class="faint">{escape(_told(result))}</text>',
+            *(
+                f'<text x="16" y="{height + 2 - 16 * (len(told) - n)}" font-size="11" class="faint">'
+                f"{escape(line)}</text>"
+                for n, line in enumerate(told)
+            ),
             "</svg>",
             "",
         ]
@@ -84,9 +89,10 @@ def _row(cell: Cell, y: int) -> list[str]:
     return lines
 
 
-def _told(result: Result) -> str:
-    machine = result["machine"]
-    return (
-        f"8 heads of 64, {result['threads']} threads of {machine['cpu']}, {report.kernel(machine)}, "
-        f"PyTorch {machine['torch']}; {report.when(result.get('measured', {}))}"
-    )
+def _told(result: Result) -> list[str]:
+    """Two lines: the sizes and the processor; the versions and the source."""
+    machine, threads = result["machine"], result["threads"]
+    return [
+        f"8 heads of 64, {threads} {'thread' if threads == 1 else 'threads'} of {machine['cpu']}",
+        f"{report.kernel(machine)}, PyTorch {machine['torch']}; {report.when(result.get('measured', {}))}",
+    ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import figures
-from benchmarks.measure import RESULTS
+from benchmarks.measure import RESULTS, circumstances, machine
 from benchmarks.patterns import PATTERNS, Case, make
 from maskwright._atomic_write import write_atomic
 
@@ -174,6 +174,7 @@ def run() -> int:
         key = (name, target, tuple(variant), tuple(default_config(name, target, variant)))
         if key in known:
             rows[key] = known[key]
+    reused = len(rows)
     for number, (name, target, variant) in enumerate(wanted):
         key = (name, target, tuple(variant), tuple(default_config(name, target, variant)))
         if key not in rows:
@@ -182,6 +183,10 @@ def run() -> int:
             print(f"{number + 1} of {len(wanted)}: {made}", file=sys.stderr, flush=True)
             if len(rows) % 10 == 0:
                 _write(data, list(rows.values()))
+    if len(rows) == reused:  # as compiled before
+        data |= {name: stored[name] for name in ("machine", "measured") if name in stored}
+    else:
+        data |= {"machine": machine(), "measured": circumstances()}
     order = {(name, target, tuple(variant)): n for n, (name, target, variant) in enumerate(wanted)}
     _write(data, sorted(rows.values(), key=lambda row: order[key_of(row)]))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks import core, targets
 from benchmarks.figures import LABELS, OURS, SMALL_LABELS, clock, group_label, times
 from benchmarks.measure import table
 
@@ -65,10 +66,25 @@ def compared(name: str, result: Result) -> Iterator[tuple[str, float, dict[str, 
             isa, threads = next(iter(cell["shares"])), cell["threads"]
             seconds = {OURS: cell["seconds"][isa], "sdpa": cell["seconds"]["sdpa"]}
             cells[f"{isa}: {cell['mask']}, {cell['mode']}, threads: {threads}"] = seconds
+    elif name == "core":
+        shape = "batch 32, 128 tokens"
+        cells[f"spans and tiles, {core.TOKENS:,} tokens"] = _pair(
+            result["blocks"], "`create_block_mask`"
+        )
+        cells[f"`dense()`, {shape}"] = _pair(result["dense"], "NumPy by hand")
+    elif name == "targets":
+        cells[f"BlockMask, {targets.SHORT:,} tokens"] = _pair(
+            result["short"], "`create_block_mask`"
+        )
     for label, seconds in cells.items():
         peers = {who: took for who, took in seconds.items() if who not in NOT_BASELINES}
         if OURS in seconds and peers:
             yield label, seconds[OURS], peers
+
+
+def _pair(seconds: Mapping[str, float], baseline: str) -> dict[str, float]:
+    """The times of maskwright and of one baseline."""
+    return {OURS: seconds["ours"], baseline: seconds["theirs"]}
 
 
 def losses(results: Mapping[str, Result]) -> tuple[list[Loss], int]:

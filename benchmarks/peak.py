@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MATRIX = 2_048
 FMA, MATMUL = "FMA instructions on registers", f"a {MATRIX}³ matmul in float32"
 ACCUMULATORS = 12  # more than latency × ports of any current CPU, and fewer than its registers
-ROUNDS = 4_000_000  # of each call: some tens of milliseconds
+ROUNDS = 2_000_000  # of each call: some milliseconds, within a time slice of the scheduler
 BYTES = {"avx512": 64, "avx2": 32}  # of a vector, by instruction set
 
 _SOURCE = r"""
@@ -104,7 +104,7 @@ class Peak:
     best: float = 0.0  # floating-point operations per second
     asked: float = -math.inf
 
-    def ask(self, rounds: int = 1, every: float = 0.0) -> float:
+    def ask(self, rounds: int = 5, every: float = 0.0) -> float:
         """The best rate so far; measured again if the last time is `every` seconds ago."""
         if time.perf_counter() - self.asked >= every:
             for _ in range(rounds):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import core, targets
-from benchmarks.attention import MAX_BFLOAT16_TOKENS
+from benchmarks.attention import MAX_BFLOAT16_CELLS, MAX_BFLOAT16_TOKENS, Pace
 from benchmarks.figures import (
     BOTH,
     FORWARD,
@@ -50,6 +51,7 @@ RESULTS = (
     "targets",
     "explore",
 )
+PACE = Pace()
 VERSIONS = {"python": "Python", "torch": "PyTorch", "numpy": "NumPy", "maskwright": "maskwright"}
 
 
@@ -148,8 +150,9 @@ def _peak_line(result: Result) -> str:
 
 _METHOD = f"""\
 In each configuration all implementations receive the same tensors, and their outputs (and gradients)
-are compared. They run interleaved, and the best time counts: at least three repetitions, more for short
-calls; a call that takes more than 4 seconds, or more than three times the fastest baseline, is not
+are compared. They run interleaved, and the best time counts: at least {PACE.least} repetitions, more for
+short calls, and at least {PACE.least_long} of calls that take more than {PACE.long:g} second. A call that
+takes more than {PACE.once:g} seconds, or more than {PACE.behind:g} times the fastest baseline, is not
 repeated. There are 8 heads (2 at 16,384 tokens) with head_dim 64, batch size 1 (4 for ragged padding, 2
 at 16,384 tokens), and q, k and v have the memory layout of a fused projection. bfloat16 is measured up to
 {MAX_BFLOAT16_TOKENS:,} tokens. The baselines:
@@ -161,9 +164,9 @@ at 16,384 tokens), and q, k and v have the memory layout of a fused projection. 
   from 4,096 tokens;
 - `flex`: compiled `flex_attention` with a precomputed BlockMask, a hand-written mask_mod, and the block
   size that suits the mask. It has no backward pass on the CPU;
-- `textbook`: scores, `masked_fill`, softmax, up to {MAX_SCORES / 1e9:.1f} GB of scores;
-- `… in float32` (bfloat16 only): q, k and v are cast to float32 and the output is cast back. SDPA in
-  bfloat16 itself takes minutes with a backward pass from 4,096 tokens on, and is not measured there.
+- `textbook` (float32 only): scores, `masked_fill`, softmax, up to {MAX_SCORES / 1e9:.1f} GB of scores;
+- `… in float32` (bfloat16 only): q, k and v are cast to float32 and the output is cast back. With a
+  backward pass, SDPA in bfloat16 itself is measured up to {math.isqrt(MAX_BFLOAT16_CELLS[1]):,} tokens.
 
 maskwright is called as `mw.attention(q, k, v, mask)` with a mask that was used once before, as in every
 layer of a model but the first. **Ratio** is the time of the fastest baseline over that of maskwright:

@@ -60,7 +60,7 @@ def measure(said: str, mode: str, tokens: int = TOKENS, pace: Pace | None = None
         runner(SDPA, by_sdpa),
         Runner(PEAK, lambda: (fma.run(),)),
     ]
-    outputs, failed = race(runners, pace or Pace(least=5, behind=100.0))
+    outputs, failed = race(runners, pace or Pace(behind=100.0))
     if failed:
         raise RuntimeError(f"variants: {failed}")
     truth = outputs[SDPA]

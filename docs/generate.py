@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import chart, figures, gpu, measure, ranks, report
+from benchmarks import chart, figures, gpu, measure, report
 from benchmarks.figures import MissingResultError
 from benchmarks.staleness import NoHistoryError, stale_results
 from conformance import report as conformance
@@ -32,10 +33,11 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "probes.md": {"probes": probes.sections, "causes": probes.causes},
     "audit.md": {"cost": tables.audit_cost},
     "attention.md": {"without-kernel": tables.without_kernel},
-    "apps.md": {"training": tables.training},
+    "apps.md": {"training": tables.training, "language": tables.language_results},
+    "lessons/08-training-and-generation.md": {"language": tables.language_en},
+    "lessons/zh/08-training-and-generation.md": {"language": tables.language_zh},
     "parallel.md": {
-        part: lambda part=part: ranks.tables(figures.load("ranks"))[part]
-        for part in ("balance", "traffic", "large")
+        part: partial(tables.layouts, part) for part in ("balance", "traffic", "large")
     },
     "gpu.md": {"compiled": gpu.compiled, "roofline": gpu.roofline},
     "lessons/12-changing-scores.md": {"extrapolation": tables.extrapolation_en},

@@ -34,6 +34,7 @@ EXAMPLES: Final = {
     "odd-values": "[[0, 0, 1, 1, 2, 2]]",
     "positive-value": "added(past, 1e9), causal=True",
     "summed-fills": "added(past, -1e9) + added(keys, -1e9), causal=True, padding=[2, 4]",
+    "wrong-dtype": 'past.astype(int), to="torch.sdpa"',
     "wrong-form": 'added(past, -np.inf), to="keep"',
     "zero-one-added": "past.astype(np.float32), causal=True",
     "wrong-device": 'past, device="cuda"',

@@ -26,6 +26,9 @@ TOKENS = ["The", "cat", "sat", "on", "the", "mat"]
 PACKED = (mw.window(back=3) | mw.keys([0, 9]) & mw.causal()) & mw.documents(lengths=[[9, 7]])
 
 
+LABELS_ZH = {"query": "查询", "key": "键", "visible": "可见", "masked": "屏蔽"}
+
+
 class Shot(NamedTuple):
     """A photograph of the explorer: what is typed, and the window."""
 
@@ -53,11 +56,12 @@ def drawings() -> dict[Path, str]:
         "difference": mw.picture((mw.causal().on(12), mw.window(back=4).on(12))),
         "weights": mw.picture(mw.walkthrough("I like tea", mw.causal(), seed=2)),
     }
-    made["packed"] = with_reason(PACKED.on(16), query=10, key=8)
+    for suffix, lang in (("", "en"), ("-zh", "zh")):
+        made[f"packed{suffix}"] = with_reason(PACKED.on(16), query=10, key=8, lang=lang)
     return {IMAGES / f"{name}.svg": text + "\n" for name, text in made.items()}
 
 
-def with_reason(bound: mw.BoundMask, query: int, key: int) -> str:
+def with_reason(bound: mw.BoundMask, query: int, key: int, lang: str) -> str:
     """A mask with one cell marked, and the reason for that cell beside it, as SVG."""
     grid = mw.picture(bound)
     assert isinstance(grid, str)
@@ -65,11 +69,14 @@ def with_reason(bound: mw.BoundMask, query: int, key: int) -> str:
     left, top = (int(x) for x in re.findall(r"translate\((\d+) (\d+)\)", grid)[0])
     side = float(re.findall(r'<rect width="([\d.]+)"[^>]*class="k0"', grid)[0]) / bound.shape[3]
     x, y = left + key * side, top + query * side
-    why = str(bound.why(query, key))
-    reason, _, terms = why.partition(": ")
-    lines = [*textwrap.wrap(reason + ":", 40), ""]
-    for term in terms.split("; "):
-        lines += [*textwrap.wrap(term, 44), ""]
+    why = bound.why(query, key).text(lang)
+    colon, semicolon, columns = ("：", "；", 28) if lang == "zh" else (": ", "; ", 44)
+    reason, _, terms = why.partition(colon)
+    lines = [*textwrap.wrap(reason + colon, columns), ""]
+    for term in terms.split(semicolon):
+        lines += [*textwrap.wrap(term, columns), ""]
+    for english, chinese in LABELS_ZH.items() if lang == "zh" else ():
+        grid = grid.replace(f">{english}</text>", f">{chinese}</text>")
     text = "".join(
         f'<text x="{width + 16}" y="{y + 5 + 21 * n:g}">{escape(line)}</text>'
         for n, line in enumerate(lines)

@@ -6,7 +6,7 @@ import inspect
 import re
 
 import maskwright as mw
-from benchmarks import figures, report
+from benchmarks import figures, language, ranks, report
 from maskwright.core.atoms import ATOMS
 from maskwright.recipes.registry import RECIPES
 
@@ -51,14 +51,15 @@ API_ZH = {
     "from_json": "读取 `to_json` 写出的掩码。",
 }
 HEADLINE = """
-- **On CPUs it is fast.** Attention under windows, packed documents and other sparse masks, forward and
-  backward, is {sparse_times} times as fast as SDPA with a dense mask; the prefill of {tokens} tokens by a
-  model with a window of {window} is {prefill_times} times as fast. [Measurements](docs/performance.md), and
+- **On CPUs it is fast.** Under windows, packed documents and other sparse masks of {long} tokens or more,
+  forward and backward are {sparse_times} times as fast as SDPA with a dense mask (geometric mean). The
+  prefill of {tokens} tokens by a model with a window of {window} is {prefill_times} times as fast as
+  with SDPA. [Measurements](docs/performance.md), and
   [every configuration in which a baseline is faster]({losses}).
 """
 HEADLINE_ZH = """
-- **在 CPU 上很快。** 滑动窗口、打包文档等稀疏掩码下的注意力，
-前向加反向的速度是使用稠密掩码的 SDPA 的 {sparse_times} 倍；
+- **在 CPU 上很快。** 在滑动窗口、打包文档等稀疏掩码下（长度不小于 {long}），
+前向加反向的速度是使用稠密掩码的 SDPA 的 {sparse_times} 倍（几何平均）；
 窗口为 {window} 的模型预填充 {tokens} 个词元的速度是 SDPA 的 {prefill_times} 倍。
 [测量结果](docs/performance.md)（英文），
 包括[所有基线更快的配置]({losses})。
@@ -68,17 +69,18 @@ Relative to the fastest of SDPA, compiled FlexAttention and a textbook implement
 (geometric means):
 
 - forward {forward} ({forward_count} configurations), forward + backward {both} ({both_count});
-- sparse masks (at most 15 % visible, 4,096 tokens or more), forward + backward: {sparse}, against SDPA
-  with a dense mask, since FlexAttention has no backward pass on the CPU.
+- sparse masks (at most {density} visible, {long} tokens or more), forward + backward: {sparse}, against
+  SDPA with a dense mask, since FlexAttention has no backward pass on the CPU.
 
-{where} [docs/performance.md](docs/performance.md) lists all {total} configurations and further
-measurements, and names those in which a baseline is faster.
+{where}
+[docs/performance.md](docs/performance.md) lists all {total} configurations and further measurements, and
+names those in which a baseline is faster.
 """
 PERFORMANCE_ZH = """
 与同一次运行中 SDPA、编译后的 FlexAttention、朴素实现中最快者相比（几何平均）：
 
 - 前向 {forward}（{forward_count} 组配置），前向加反向 {both}（{both_count} 组）；
-- 稀疏掩码（可见比例不超过 15 %，长度不小于 4,096）前向加反向 {sparse}，
+- 稀疏掩码（可见比例不超过 {density}，长度不小于 {long}）前向加反向 {sparse}，
 对比使用稠密掩码的 SDPA：FlexAttention 在 CPU 上没有反向传播。
 
 {where_zh}[docs/performance.md](docs/performance.md)（英文）列出全部 {total} 组配置和其他测量，
@@ -175,7 +177,12 @@ def training() -> str:
         rows.append(
             f"| {shape} | `{cell['mask']}` | {ours:,.0f} | {sdpa:,.0f} | {cell['ratio']:.2f} |"
         )
-    return "\n".join(rows)
+    size = result["size"]
+    note = (
+        f"`n_embd={size['width']}`, {size['heads']} heads, {size['layers']} layers, float32; SDPA uses "
+        f"`is_causal`, or a dense mask for the window. Measured on {report.where(result)}."
+    )
+    return "\n".join([*rows, "", note])
 
 
 def without_kernel() -> str:
@@ -194,6 +201,13 @@ def without_kernel() -> str:
         f"relative to the kernel, that took these multiples of its time: {', '.join(ratios)} "
         "([instruction sets](performance.md#instruction-sets))."
     )
+
+
+def layouts(part: str) -> str:
+    """A part of the page on distributed attention; the measured time with its machine."""
+    found = figures.load("ranks")
+    text = ranks.tables(found)[part]
+    return text if part != "large" else f"{text} Measured on {report.where(found)}."
 
 
 def extrapolation(labels: dict[str, str], head: str) -> str:
@@ -217,6 +231,39 @@ def extrapolation_zh() -> str:
     """The table in Chinese."""
     labels = {"learned": "学习式", "alibi": "ALiBi", "t5": "T5"}
     return extrapolation(labels, "位置编码 | {} 个字符")
+
+
+def language_en() -> str:
+    """Losses and samples of the app `language`, in English."""
+    versions = figures.load("language")["versions"]
+    labels = {name: f", {heads}" for name, heads in language.VERSIONS.items()}
+    bigram = next(iter(versions.values()))["bigram"]
+    return (
+        f"{language.losses({'versions': versions}, labels, 'step')}\n\n"
+        f"A bigram model, which only counts which character follows which, has {bigram:.3f}. Samples:\n\n"
+        f"{language.samples(versions)}"
+    )
+
+
+def language_zh() -> str:
+    """Losses and samples of the app `language`, in Chinese."""
+    versions = figures.load("language")["versions"]
+    bigram = next(iter(versions.values()))["bigram"]
+    labels = {"v3": "，1 个头", "v4": "，8 个头"}
+    return (
+        f"{language.losses({'versions': versions}, labels, '步数')}\n\n"
+        f"二元（bigram）模型只统计哪个字符跟在哪个字符之后，损失为 {bigram:.3f}。生成样例：\n\n"
+        f"{language.samples(versions)}"
+    )
+
+
+def language_results() -> str:
+    """The best held-out loss of each version of the app `language`."""
+    rows = ["| command | best loss on held-out text | bigram model |", "|---|---|---|"]
+    for version, run in figures.load("language")["versions"].items():
+        command = f"`maskwright train language --version {version}`"
+        rows.append(f"| {command} | {run['best']:.3f} nats/character | {run['bigram']:.3f} |")
+    return "\n".join(rows)
 
 
 def _figures() -> dict[str, str]:
@@ -249,6 +296,8 @@ def _figures() -> dict[str, str]:
         "losses": "docs/performance.md#configurations-in-which-a-baseline-is-faster",
         "sparse_times": f"{figures.geomean(sparse):.0f}",
         "prefill_times": f"{prefill['ratio']['sdpa']:.1f}",
+        "density": figures.percent(figures.SPARSE),
+        "long": f"{figures.LONG:,}",
         "window": str(prefill["config"]["sliding_window"]),
         "tokens": f"{prefill['tokens']:,}",
         "total": str(len(cells)),
@@ -281,11 +330,10 @@ def _default(parameter: inspect.Parameter) -> str:
 def audit_cost() -> str:
     """The cost of an audit of models with 110 million weights."""
     found = figures.load("audit")
-    machine = found["machine"]
     return (
         f"The probes {', '.join(f'`{name}`' for name in found['probes'])} on two sequences of "
         f"{found['tokens']} tokens, one of them padded; random weights, float32, {found['threads']} "
-        f"threads of {machine['cpu']}. Memory is relative to one forward and backward pass. "
-        "`python -m benchmarks audit` repeats the measurement.\n\n"
+        "threads. Memory is relative to one forward and backward pass. `python -m benchmarks audit` "
+        f"repeats the measurement. Measured on {report.where(found)}.\n\n"
         + figures.audit_table(found["models"])
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import maskwright as mw
 from docs import generate, pictures
 from maskwright.__main__ import main
 from tests._helpers.doc_namespaces import namespace_for
@@ -62,8 +63,20 @@ def test_scripts_run(path: Path, mask_audit: MaskAudit, capsys: pytest.CaptureFi
     with namespace_for(path.name) as names:
         for script in blocks(path, "python"):
             exec(compile(script, shown(path), "exec"), names)
+            printed = results(capsys.readouterr().out)
+            comments = re.findall(r"# (.+), expected (?:0|False)$", script, re.MULTILINE)
+            for claim in "; ".join(comments).split("; ") if comments else ():
+                assert results(claim)[0] in printed, f"{claim} is not in {printed}"
         for test in [value for name, value in names.items() if name.startswith("test_")]:
             test(mask_audit)
+
+
+def results(text: str) -> list[str]:
+    """The truth values, and the numbers with two digits, of printed text or a comment."""
+    words = re.findall(r"True|False|\d[\d.]*(?:e-?\d+)?", text)
+    return [
+        word if word in ("True", "False") else f"{float(word.rstrip('.')):.2g}" for word in words
+    ]
 
 
 def new_commands() -> dict[Path, list[list[str]]]:
@@ -115,6 +128,11 @@ def test_drawings_are_current() -> None:
 def test_pictures_and_links_exist(path: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         assert "://" in link or (path.parent / link).exists(), link
+
+
+def test_readme_counts_the_targets() -> None:
+    for name, words in {"README.md": "one of {} formats", "README.zh-CN.md": "# {} 种格式"}.items():
+        assert words.format(len(mw.capabilities())) in (ROOT / name).read_text()
 
 
 def test_faq_leads_to_the_measurements_in_which_sdpa_is_faster() -> None:

@@ -18,7 +18,7 @@ WITHOUT = {
     "_maskwright_pytest.mask_audit": "a fixture: docs/audit.md runs a test that takes it",
     "maskwright.apps.Task": "a base class: the example of train() writes one",
     "maskwright.apps.Prompt": "an argument of Task.predict",
-    "maskwright.integrations.transformers.UNSUPPORTED_MODELS": "a tuple, told of in a comment",
+    "maskwright.integrations.transformers.UNSUPPORTED_MODELS": "a mapping, described in a comment",
 }
 # A module's forward() is called by calling the module; checks are for the atoms alone.
 CALLED_BY_OTHERS = {"forward", "merge_masks", "check_keys", "check_queries", "check_tokens"}

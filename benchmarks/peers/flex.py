@@ -24,8 +24,8 @@ def ways(case: Case, dtype: str) -> dict[str, Way]:
 def flex(case: Case, *, compiled: bool = True) -> Attention:
     """flex_attention at its best on a CPU, with the closure a user would write as its mask_mod.
 
-    Such a closure runs up to 5 % faster than one mask_mod for all masks, and blocks of 64 up to
-    a quarter faster than the 128 that are flex's own choice, unless most of the mask is visible.
+    Such a closure is faster than one mask_mod for all masks, and blocks of 64 are faster than the
+    128 that are flex's own choice, unless most of the mask is visible.
     """
     from torch.nn.attention.flex_attention import flex_attention
 

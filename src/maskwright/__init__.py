@@ -50,6 +50,7 @@ from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles
 from maskwright.errors import (
     ArgumentError,
+    AttentionError,
     AuditError,
     FrameError,
     MaskError,
@@ -103,6 +104,7 @@ _MODULES = {name: module for module, names in _LATER.items() for name in names}
 __all__ = [
     "ArgumentError",
     "AttentionCall",
+    "AttentionError",
     "AuditError",
     "AuditFinding",
     "AuditReport",

@@ -2,14 +2,15 @@
 
     MaskError (ValueError)
     ├── ArgumentError    an argument is invalid
+    │   └── AttentionError   an argument of attention (also a RuntimeError, as PyTorch's)
     ├── AuditError       a model does not respect its mask (also an AssertionError)
-    ├── FrameError       the sizes do not fit the mask, or a cell is outside them
+    ├── FrameError       the sizes do not fit the mask, or a cell is outside them (also a RuntimeError)
     ├── MissingError     a package is not installed (also an ImportError)
     ├── RankError        another process of a job does not respond (also a RuntimeError)
     ├── SizeError        the result would be too large
     ├── TextError        text or JSON that is not a mask
     ├── TruthError       a mask was used as a boolean (also a TypeError)
-    └── Unsupported      a target cannot represent this mask
+    └── Unsupported      a target cannot represent this mask (also a RuntimeError)
 
 A message names the argument, the value and the rule, and then the fix.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 __all__ = [
     "ArgumentError",
+    "AttentionError",
     "AuditError",
     "FrameError",
     "MaskError",
@@ -64,6 +66,20 @@ class ArgumentError(MaskError):
     """
 
 
+class AttentionError(ArgumentError, RuntimeError):
+    """An argument of `attention` is invalid, or tensors do not fit each other.
+
+    `scaled_dot_product_attention` raises RuntimeError in these cases, so this is one, too.
+
+    >>> import torch, maskwright as mw
+    >>> q, k = torch.zeros(1, 2, 4, 8), torch.zeros(1, 2, 4, 16)
+    >>> mw.attention(q, k, k)
+    Traceback (most recent call last):
+    maskwright.errors.AttentionError: attention: q and k have different head_dim: \
+q (1, 2, 4, 8), k (1, 2, 4, 16), v (1, 2, 4, 16). Only v may have another one.
+    """
+
+
 class AuditError(MaskError, AssertionError):
     """A model does not respect its mask; the message is the report.
 
@@ -77,7 +93,7 @@ class AuditError(MaskError, AssertionError):
     """
 
 
-class FrameError(MaskError):
+class FrameError(MaskError, RuntimeError):
     """The sizes do not fit the mask, or a cell is outside them.
 
     >>> import maskwright as mw
@@ -144,7 +160,7 @@ Write & for `and`, | for `or`, ~ for `not`.
     """
 
 
-class Unsupported(MaskError):  # noqa: N818 - it is a refusal, not a fault
+class Unsupported(MaskError, RuntimeError):  # noqa: N818 - it is a refusal, not a fault
     """A target cannot represent this mask. `target` is its name, `term` the part at fault.
 
     >>> import maskwright as mw

@@ -198,7 +198,13 @@ def xformers(given: Any, shape: Shape) -> np.ndarray:
         assert tuple(given.shape) == shape
         return torch_additive(given, shape)
     if "BlockDiagonal" in type(given).__name__:
-        assert shape[0] == 1  # tokens of one row, end to end
+        b, _, t, s = shape
+        size = (b * t, b * s)  # of the tokens of all sequences
+        if hasattr(given, "block_tables"):
+            pages = given.block_tables.numel()
+            assert (int(given.block_tables.max()) + 1) * given.page_size == b * s
+            size = (b * t, pages * given.page_size)
+        return end_to_end(kept(given.materialize(size, dtype=torch.float64).numpy()), shape)
     bias = given.materialize(shape, dtype=torch.float64)
     return np.broadcast_to(kept(bias.numpy()), shape)
 
@@ -236,10 +242,35 @@ def splash(given: dict[str, Any], shape: Shape) -> np.ndarray:
     assert tuple(heads.shape) == (h, t, s)
     cells = np.asarray(heads[:, :, :], np.bool_)
     assert cells.shape == (h, t, s)
+    if t and s:
+        assert np.array_equal(splash_blocks(heads), cells)
     if ids is None:
         return np.broadcast_to(cells, shape)
     assert (ids.q.shape, ids.kv.shape) == ((b, t), (b, s))
     return cells & np.equal(ids.q[:, None, :, None], ids.kv[:, None, None, :])
+
+
+def splash_blocks(heads: Any) -> np.ndarray:
+    """The cells that the kernel computes, from its table of blocks, (H, T, S)."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as info
+
+    _, t, s = heads.shape
+    block = tuple(next(size for size in (4, 3, 2, 1) if length % size == 0) for length in (t, s))
+    table, function = info.process_mask(heads, block, shrink_grid=False)
+    state = np.asarray(table.block_mask)
+    out = np.zeros((state.shape[0], t, s), np.bool_)
+    for h, i, j in np.ndindex(*state.shape):
+        rows, cols = (
+            slice(at * size, (at + 1) * size) for at, size in zip((i, j), block, strict=True)
+        )
+        if state[h, i, j] == 2:
+            out[h, rows, cols] = True
+        elif state[h, i, j] == 1 and function is not None:
+            index = np.asarray(table.q_sequence)[rows, None]
+            out[h, rows, cols] = function(index, np.arange(s)[None, cols])
+        elif state[h, i, j] == 1:
+            out[h, rows, cols] = table.partial_mask_blocks[table.mask_next[h, i, j]]
+    return np.broadcast_to(out, heads.shape)
 
 
 def keras(given: dict[str, Any], shape: Shape) -> np.ndarray:
@@ -298,13 +329,18 @@ def cudnn(given: Any, shape: Shape) -> np.ndarray:
 
 
 def magi(given: dict[str, Any], shape: Shape) -> np.ndarray:
-    """MagiAttention's ranges: 0 full, 1 causal, 2 inverse causal, 3 both; no cell is in two."""
+    """MagiAttention's ranges: 0 full, 1 causal, 2 inverse causal, 3 both.
+
+    Its kernel adds slices up, its dense reference overwrites rectangle by rectangle: the two agree
+    where no two rectangles overlap.
+    """
     b, _, t, s = shape
     q_ranges, k_ranges, kinds = (
         given[name].numpy() for name in ("q_ranges", "k_ranges", "attn_type_map")
     )
     assert q_ranges.shape == k_ranges.shape == (len(kinds), 2)
-    times = np.zeros((b * t, b * s), np.int64)
+    cells = np.zeros((b * t, b * s), np.bool_)
+    covered = np.zeros_like(cells)
     for (q0, q1), (k0, k1), kind in zip(q_ranges, k_ranges, kinds, strict=True):
         assert 0 <= q0 < q1 <= b * t
         assert 0 <= k0 < k1 <= b * s
@@ -315,9 +351,10 @@ def magi(given: dict[str, Any], shape: Shape) -> np.ndarray:
         if kind in (2, 3):
             seen = seen & (u >= r)
         assert kind in (0, 1, 2, 3)
-        times[q0:q1, k0:k1] += seen
-    assert times.max(initial=0) <= 1, "two slices share a cell"
-    return end_to_end(times > 0, shape)
+        assert not covered[q0:q1, k0:k1].any(), "two rectangles overlap"
+        covered[q0:q1, k0:k1] = True
+        cells[q0:q1, k0:k1] = seen
+    return end_to_end(cells, shape)
 
 
 def onnx(given: Any, shape: Shape, past_len: int = 0) -> np.ndarray:

@@ -181,6 +181,12 @@ DAMAGES = {
     "best loss below all evaluations": _state(evaluations=[[7, 2.0]], best_loss=1.0),
     "negative evals_since_best": _state(evals_since_best=-1),
     "more evals_since_best than evaluations": _state(evals_since_best=1),
+    "evals_since_best of another evaluation": _state(
+        evaluations=[[2, 1.0], [4, 2.0]], best_loss=1.0, evals_since_best=2
+    ),
+    "two evaluations of a step": _state(
+        evaluations=[[2, 1.0], [2, 2.0]], best_loss=1.0, evals_since_best=1
+    ),
     "unknown field": _state(more=1),
     "not an object": lambda folder: (folder / "state.json").write_text("[1]"),
     "deeply nested": lambda folder: (folder / "state.json").write_text("[" * 200_000),

@@ -8,7 +8,7 @@ import pytest
 
 from maskwright.apps import TaskOptions
 from maskwright.apps.language import Language
-from maskwright.apps.mask_ablation import MIN_STEPS, MaskAblation, MaskRun, compare_masks
+from maskwright.apps.mask_ablation import MaskAblation, MaskRun, compare_masks
 from maskwright.apps.trainer import TrainingConfig
 
 
@@ -21,9 +21,9 @@ def found(tmp_path_factory: pytest.TempPathFactory, small: None) -> MaskAblation
     return compare_masks(Language, options, "everything()", config)
 
 
-def with_losses(run: MaskRun, loss: float) -> MaskRun:
-    state = replace(run.result.state, losses=[loss] * MIN_STEPS)
-    return replace(run, result=replace(run.result, state=state))
+def with_losses(run: MaskRun, losses: list[float], stopped: str = "max_steps") -> MaskRun:
+    state = replace(run.result.state, losses=losses)
+    return replace(run, result=replace(run.result, state=state, stopped=stopped))
 
 
 def test_both_masks_are_trained_alike_and_compared(found: MaskAblation) -> None:
@@ -37,11 +37,40 @@ def test_both_masks_are_trained_alike_and_compared(found: MaskAblation) -> None:
     assert data["score"]["value"] == other.score
 
 
-def test_the_conclusion_needs_enough_steps(found: MaskAblation) -> None:
-    assert "4 steps are too few" in str(found)
-    for own, other, expected in ((1.0, 2.5, "2.5 times higher"), (2.5, 1.0, "2.5 times lower")):
-        runs = with_losses(found.own, own), with_losses(found.other, other)
-        assert expected in str(MaskAblation(*runs, found.metric))
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        (1.0, 2.5, "2.5 times higher"),
+        (2.5, 1.0, "2.5 times lower"),
+        (2.41, 2.38, "equal to 1.3%"),
+        (0.0, 0.0, "equal to 0.0%"),
+    ],
+)
+def test_the_losses_are_compared(
+    found: MaskAblation, own: float, other: float, expected: str
+) -> None:
+    runs = with_losses(found.own, [own] * 30), with_losses(found.other, [other] * 30)
+    assert expected in MaskAblation(*runs, found.metric, 30).conclusion()
+
+
+def test_a_run_that_is_shorter_than_the_default_is_too_short_to_tell(found: MaskAblation) -> None:
+    default = Language.training_config(TaskOptions(version="v3")).max_steps
+    assert found.default_steps == default
+    warning = found.warning()
+    assert warning is not None
+    assert f"4 of {default} steps" in warning
+    assert warning in str(found)
+    own = with_losses(found.own, [2.41] * default)
+    for steps, loss, stopped, expected in (
+        (150, 2.38, "max_steps", True),
+        (150, 2.38, "interrupted", True),
+        (150, 2.38, "patience", False),
+        (150, 0.5, "max_steps", False),
+        (default, 2.38, "max_steps", False),
+    ):
+        other = with_losses(found.other, [loss] * steps, stopped)
+        ablation = replace(found, own=own, other=other)
+        assert (ablation.warning() is not None) == expected
 
 
 @pytest.mark.parametrize(("file_format", "begins"), [("svg", b"<?xml"), ("png", b"\x89PNG")])

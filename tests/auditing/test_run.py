@@ -148,7 +148,7 @@ def test_mask_may_be_input_and_is_not_cut() -> None:
     inputs = {"src": source, "tgt": target, "src_padding": real}
     report = mw.audit(model, inputs, expects={"src": real, "tgt": "causal"})
     assert report.ok, str(report)
-    assert "an input is a mask" in str(report)
+    assert "an input is a `Mask`" in str(report)
     assert "training without dropout" in str(report)
     assert model.config.dropout == 0.25
 

@@ -149,6 +149,39 @@ def test_an_array_that_is_too_large_is_not_read(
     assert len(ran.err.splitlines()) == 1
 
 
+def test_a_small_array_of_a_large_file_is_read(
+    cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is that of the array, whatever else the file contains."""
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    monkeypatch.setattr("maskwright.cli.convert.MAX_ARRAY_BYTES", 600)
+    tensors = {"mask": np.tri(24, dtype=bool), "weights": np.zeros(200)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert cli("recognize", "model.safetensors", "--name", "mask").out.startswith("causal()")
+    assert cli("recognize", "model.safetensors", "--name", "weights").code == 2
+
+
+@pytest.mark.parametrize("verb", ["recognize", "lint"])
+def test_an_empty_array_with_a_huge_axis_is_not_read(
+    cli: RunCli, tmp_path: Path, verb: str
+) -> None:
+    path = tmp_path / "mask.npy"
+    with path.open("wb") as file:
+        header = {"descr": "|b1", "fortran_order": False, "shape": (2**62, 0)}
+        np.lib.format.write_array_header_1_0(file, header)
+    ran = cli(verb, str(path))
+    assert (ran.code, ran.out) == (2, "")
+    assert "at most" in ran.err
+
+
+def test_large_values_in_csv_stay_floats(cli: RunCli, tmp_path: Path) -> None:
+    path = tmp_path / "mask.csv"
+    path.write_text("0,-1e30\n0,0\n")
+    ran = cli("recognize", str(path))
+    assert ran.out.startswith("causal()   additive, 0 keeps, -1e+30 masks")
+    assert cli("lint", str(path), "--causal").code == 0
+
+
 def test_too_little_memory_is_no_finding(
     cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

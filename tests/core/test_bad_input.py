@@ -196,7 +196,7 @@ BAD: dict[type[mw.MaskError], dict[str, tuple[Callable[[], Any], str]]] = {
         "tree of other keys": (lambda: mw.tree([-1, 0]).on(3), "parents has 2 columns"),
         "graph beyond the keys": (lambda: mw.graph([(0, 9)]).on(4), "node 9"),
         "image of other keys": (lambda: mw.image(2, 3, 1).on(5), "makes 6 pixels"),
-        "dense of other sizes": (lambda: mw.dense([[1]]).on(2), "1 × 1 cells"),
+        "dense of other sizes": (lambda: mw.dense([[1, 0], [1, 1]]).on(3), "2 × 2 cells"),
         "blocks of other sizes": (lambda: mw.blocks([[1]], 2).on(4), "needs 2 × 2"),
         "turned padding": (lambda: mw.padding(lengths=[3]).T.on(2, 4, q_start=0), "Under .T"),
         "two batches": (

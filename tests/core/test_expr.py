@@ -268,3 +268,15 @@ def shuffle(mask: mw.Mask, data: st.DataObject) -> mw.Mask:
 def test_mask_in_place_of_a_tensor(mask: Any, name: str) -> None:
     with pytest.raises(AttributeError, match=rf"has no attribute {name}\. It is no tensor: pass"):
         getattr(mask, name)
+
+
+def test_shape_of_an_unbound_mask() -> None:
+    """Which transformers' generate() reads of an attention_mask."""
+    with pytest.raises(AttributeError, match=r"mask\.on\(q_len\)\.shape.*It is no tensor: pass"):
+        mw.causal().shape  # noqa: B018
+
+
+@pytest.mark.parametrize("mask", [mw.causal(), mw.causal().on(4)], ids=["mask", "bound"])
+def test_mask_in_place_of_a_block_mask(mask: Any) -> None:
+    with pytest.raises(AttributeError, match=r'lower\(mask, "torch\.flex"'):
+        mask.BLOCK_SIZE  # noqa: B018

@@ -29,6 +29,7 @@ SLOPES = torch.tensor([0.3, 0.7, 1.1])
 STARTS = torch.tensor([0, 2, 5])
 TABLE = torch.rand(QUERIES, KEYS, generator=torch.Generator().manual_seed(0)) > 0.4
 NUMBER = torch.tensor(2)
+ARRAY_NUMBER = np.int64(2)
 
 
 def causal(b, h, q, k):
@@ -60,6 +61,9 @@ MASK_MODS: dict[str, Callable[..., Any]] = {
     "an object": Document(),
     "lengths": lambda b, h, q, k: k < LENGTHS[b],
     "a captured number": lambda b, h, q, k: q + NUMBER >= k,
+    "a number of numpy": lambda b, h, q, k: q + ARRAY_NUMBER >= k,
+    "a number of numpy, methods of tensors": lambda b, h, q, k: (q - k).clamp(min=0) < ARRAY_NUMBER,
+    "a number of numpy, flags": lambda b, h, q, k: FLAGS[h] & (q + ARRAY_NUMBER >= k),
     "an item": lambda b, h, q, k: q + NUMBER.item() >= k,
     "a shape": lambda b, h, q, k: k < STARTS.shape[0],
     "slopes": lambda b, h, q, k: (q - k) * SLOPES[h] < 2,
@@ -132,6 +136,7 @@ def test_equal_to_create_mask(name: str) -> None:
         (lambda b, h, q, k: np.logical_and(q >= k, FLAGS[0]), "uses tensors"),
         (lambda b, h, q, k: FLAGS[h] and q >= k, "uses tensors"),
         (lambda b, h, q, k: q * 0.1 < k * 0.1 + 1e-8, "different masks for arrays and for tensors"),
+        (lambda b, h, q, k: q * np.float64(0.1) < k * 0.1 + 1e-8, "different masks"),
         (lambda b, h, q, k: (q >= k).any(), "different masks for arrays and for tensors"),
     ],
 )

@@ -51,10 +51,10 @@ X = np.ones((1, 2, 3, 4), np.float32)
     [
         ((X, X, [1]), {}, mw.ArgumentError, "v is of type list"),
         ((X.astype(float),) * 3, {}, mw.ArgumentError, "q has dtype float64"),
-        ((X, X[0], X), {}, mw.ArgumentError, r"k has dtype float32 and shape \(2, 3, 4\)"),
-        ((X, X[:, :1], X[:, :1]), {}, mw.ArgumentError, "enable_gqa"),
+        ((X[0], X[0], X[0]), {}, mw.ArgumentError, r"q has dtype float32 and shape \(2, 3, 4\)"),
+        ((X.repeat(2, 1), X, X), {}, mw.ArgumentError, "enable_gqa"),
         ((X, X, X), {"impl": "blocks"}, mw.Unsupported, "takes torch tensors"),
-        ((X, X, X), {"dropout_p": 1.0}, mw.ArgumentError, "dropout_p"),
+        ((X, X, X), {"dropout_p": 1.5}, mw.ArgumentError, "dropout_p"),
         ((X[..., :0],) * 3, {}, mw.Unsupported, "head_dim 1 to 256"),
     ],
 )
@@ -73,3 +73,13 @@ def test_dropout_with_seed_of_numpy() -> None:
         found.append(mw.attention(x, x, x, mw.causal(), dropout_p=0.5))
     assert np.array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
+
+
+def test_sizes_of_one_and_missing_dimensions_broadcast() -> None:
+    random = np.random.default_rng(0)
+    shapes = ((1, 4, 5, 8), (3, 1, 6, 8), (4, 6, 8))
+    q, k, v = (random.standard_normal(shape, np.float32) for shape in shapes)
+    whole = [np.ascontiguousarray(np.broadcast_to(x, (3, 4, *x.shape[-2:]))) for x in (q, k, v)]
+    mask = mw.causal() & mw.padding(lengths=[2, 4, 6])
+    assert np.array_equal(mw.attention(q, k, v, mask), mw.attention(*whole, mask))
+    assert mw.explain_backend(q, k, v, mask) == mw.explain_backend(*whole, mask)

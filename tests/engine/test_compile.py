@@ -485,3 +485,37 @@ def test_mask_constructed_in_a_graph(make: Any) -> None:
 
 
 CAUSAL = mw.causal()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+@pytest.mark.parametrize("where", ["outside", "inside"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_forward_mode_is_rejected(backend: str, where: str) -> None:
+    q, k, v = tensors(dtype=torch.float32)
+    mask = mw.causal()
+
+    def attend_to(x: Any) -> Any:
+        return mw.attention(x, k, v, mask)
+
+    def tangent(run: Any, x: Any) -> Any:
+        return torch.func.jvp(run, (x,), (x,))[1]
+
+    compiled_part = partial(torch.compile, backend=backend)
+    if where == "outside":
+        run = partial(tangent, compiled_part(attend_to))
+    else:
+        run = compiled_part(partial(tangent, attend_to))
+    with pytest.raises(mw.Unsupported, match='impl="reference"'):
+        run(q)
+
+
+def test_batches_of_gradients() -> None:
+    given = tensors(dtype=torch.float32).learning()
+    mask = mw.causal()
+    run = torch.compile(lambda *x: mw.attention(*x, mask), backend="eager")
+    incoming = torch.randn(3, *given.q.shape)
+    found, expected = (
+        torch.autograd.grad(out, given, incoming, is_grads_batched=True)
+        for out in (run(*given), mw.attention(*given, mask))
+    )
+    torch.testing.assert_close(found, expected)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - the usual name
 
 import maskwright as mw
 from maskwright.engine.reference import reference
-from tests._helpers.attention_inputs import BACKENDS, MASKS, T, sizes_of, tensors
+from tests._helpers.attention_inputs import BACKENDS, HAS_KERNEL, MASKS, T, sizes_of, tensors
 
 
 def weights_of(
@@ -67,3 +68,35 @@ def test_without_dropout_no_random_number_is_drawn() -> None:
     before = torch.get_rng_state()
     mw.attention(*tensors(), mw.causal(), dropout_p=0.0)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("impl", "dtype"), [*BACKENDS, ("sdpa", torch.float32)])
+def test_probability_of_one_leaves_no_weight(impl: str, dtype: torch.dtype) -> None:
+    qkv = tensors(dtype=dtype).learning()
+    lse_too = impl != "sdpa"
+    result = mw.attention(*qkv, mw.causal(), dropout_p=1.0, impl=impl, return_lse=lse_too)
+    out, *lse = result if lse_too else (result,)
+    assert not out.any()
+    for grad in torch.autograd.grad(out, qkv, torch.randn_like(out), retain_graph=True):
+        assert not grad.any()
+    if lse_too:
+        _, expected = mw.attention(*qkv, mw.causal(), impl=impl, return_lse=True)
+        assert torch.equal(lse[0], expected)
+        grads = (torch.autograd.grad(x.sum(), (qkv.q, qkv.k)) for x in (lse[0], expected))
+        assert all(torch.equal(*pair) for pair in zip(*grads, strict=True))
+
+
+def test_probability_of_one_in_graphs_transforms_and_numpy() -> None:
+    qkv = tensors(dtype=torch.float32).learning()
+    torch._dynamo.reset()
+    attend = torch.compile(mw.attention, fullgraph=True, backend="aot_eager")
+    out = attend(*qkv, mw.causal(), dropout_p=1.0)
+    assert not out.any()
+    assert not any(grad.any() for grad in torch.autograd.grad(out.sum(), qkv))
+    plain = [x.detach() for x in qkv]
+    grad = torch.func.grad(lambda q: mw.attention(q, *plain[1:], dropout_p=1.0).sum())(plain[0])
+    assert not grad.any()
+    if HAS_KERNEL:
+        assert not mw.attention(*(x.numpy() for x in plain), dropout_p=1.0).any()
+    x = torch.randn(2, 3, 4, 8)
+    assert not F.scaled_dot_product_attention(x, x, x, mw.causal(), dropout_p=1.0).any()

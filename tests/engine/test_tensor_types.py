@@ -13,6 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import maskwright as mw
 from tests._helpers.attention_inputs import BACKENDS, gradients, tensors
+from tests._helpers.run_python import run_python
 
 CAUSAL = mw.causal()
 IMPLS = sorted({impl for impl, _ in BACKENDS})
@@ -109,3 +110,137 @@ def test_lazy_negation_is_resolved(impl: str) -> None:
     incoming = tuple(torch._neg_view(-x.detach()) for x in (torch.sin(out), torch.cos(lse)))
     again = torch.autograd.grad(found, lazy, incoming)
     assert all(torch.equal(x, y) for x, y in zip((*found, *again), (out, lse, *grads), strict=True))
+
+
+FREED_CASES = """
+import sys, torch, maskwright as mw
+impl, name = sys.argv[1:]
+dtype = torch.float64 if impl == "reference" else torch.float32
+q, k, v = (torch.randn(1, 2, 300, 16, dtype=dtype, requires_grad=True) for _ in range(3))
+bias = torch.randn(1, 2, 300, 300, dtype=dtype, requires_grad=True)
+sinks = torch.randn(2, dtype=dtype, requires_grad=True)
+options = {x: y for x, y in (("bias", bias), ("sinks", sinks)) if x == name}
+out, lse = mw.attention(q, k, v, mw.causal(), impl=impl, return_lse=True, **options)
+tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "bias": bias, "sinks": sinks}
+grad = torch.ones(out.shape, dtype=dtype)
+tensors[name].untyped_storage().resize_(0)
+try:
+    out.backward(grad)
+except mw.Unsupported as error:
+    print(error)
+"""
+
+
+SAVED = ("q", "k", "v", "out", "lse", "bias", "sinks")
+
+
+@pytest.mark.parametrize(
+    ("impl", "name"),
+    [
+        *((impl, name) for impl in ("native", "blocks") for name in SAVED),
+        *(("reference", name) for name in "qkv"),  # the others are not read in the backward pass
+    ],
+)
+def test_storage_freed_before_the_backward_pass(impl: str, name: str) -> None:
+    done = run_python(FREED_CASES, impl, name)
+    assert done.returncode == 0, done.stderr
+    assert "empty storage" in done.stdout
+
+
+@pytest.mark.parametrize("impl", ["native", "blocks"])
+def test_data_of_another_shape_before_the_backward_pass(impl: str) -> None:
+    given = tensors(dtype=torch.float32).learning()
+    out = mw.attention(*given, CAUSAL, impl=impl)
+    given.k.data = torch.zeros(1, 2, 4, 4)
+    with pytest.raises(mw.ArgumentError, match="k had shape"):
+        out.sum().backward()
+
+
+class Opaque(torch.Tensor):
+    """A wrapper subclass that does not tell which tensors it wraps."""
+
+    @staticmethod
+    def __new__(cls, x: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, x.shape, dtype=x.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
+        raise NotImplementedError(func)
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("impl", IMPLS)
+def test_opaque_wrapper_subclass_is_rejected(impl: str, place: int) -> None:
+    given: list[Any] = list(tensors(dtype=torch.float32))
+    given[place] = Opaque(given[place])
+    with pytest.raises(mw.Unsupported, match=f"{'qkv'[place]} is a Opaque"):
+        mw.attention(*given, CAUSAL, impl=impl)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.parametrize("name", ["q", "k", "v", "bias", "sinks"])
+def test_nested_tensors_are_rejected(name: str, layout: torch.layout) -> None:
+    plain = dict(zip("qkv", tensors(dtype=torch.float32), strict=True))
+    nested = torch.nested.nested_tensor([torch.zeros(3, 2, 4), torch.zeros(5, 2, 4)], layout=layout)
+    with pytest.raises(mw.ArgumentError, match=f"{name} is a sparse or nested tensor"):
+        mw.attention(**{**plain, name: nested}, mask=CAUSAL)
+
+
+@pytest.mark.parametrize("name", ["bias", "sinks"])
+def test_scores_of_eight_bits_and_sparse_ones_are_rejected(name: str) -> None:
+    given = tensors(dtype=torch.float32)
+    for x in (torch.zeros(2).to(torch.float8_e4m3fn), torch.zeros(2).to_sparse()):
+        with pytest.raises(mw.ArgumentError, match=f"attention: {name}"):
+            mw.attention(*given, CAUSAL, **{name: x})
+
+
+CALLS_WITHOUT_VALUES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "logsumexp": {"return_lse": True},
+    "dropout": {"dropout_p": 0.5},
+    "no weight": {"dropout_p": 1.0},
+    "bias and soft cap": {"bias": mw.bias.alibi(2), "softcap": 2.0},
+    "padding": {"mask": CAUSAL & mw.padding(lengths=[3, 50])},
+    "sdpa": {"impl": "sdpa"},
+    "reference": {"impl": "reference"},
+}
+
+
+@pytest.mark.parametrize("name", CALLS_WITHOUT_VALUES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_tensors_without_values_give_the_shape(name: str, dtype: torch.dtype) -> None:
+    options = {"mask": CAUSAL, **CALLS_WITHOUT_VALUES[name]}
+    qkv = tensors(batch=2, kv_len=50, value_dim=8, dtype=dtype)
+    expected = mw.attention(*qkv, **options)
+
+    def check(*given: torch.Tensor) -> None:
+        result = mw.attention(*given, **options)
+        pairs = (
+            [(result, expected)]
+            if isinstance(result, torch.Tensor)
+            else zip(result, expected, strict=True)
+        )
+        for x, right in pairs:
+            assert (x.shape, x.dtype, x.device) == (right.shape, right.dtype, given[0].device)
+
+    check(*(x.to("meta") for x in qkv))
+    with FakeTensorMode() as mode:
+        check(*(mode.from_tensor(x) for x in qkv))
+
+
+@pytest.mark.parametrize("place", ["meta", "fake"])
+def test_gradients_of_tensors_without_values(place: str) -> None:
+    qkv = [x.to("meta") for x in tensors(dtype=torch.float32)]
+    if place == "fake":
+        mode = FakeTensorMode()
+        qkv = [mode.from_tensor(x) for x in tensors(dtype=torch.float32)]
+    qkv = [x.requires_grad_() for x in qkv]
+    out = torch.nn.functional.scaled_dot_product_attention(*qkv, attn_mask=CAUSAL)
+    for grad, x in zip(torch.autograd.grad(out.sum(), qkv), qkv, strict=True):
+        assert (grad.shape, grad.dtype, grad.device) == (x.shape, x.dtype, x.device)
+
+
+def test_flex_refuses_fake_tensors() -> None:
+    with FakeTensorMode() as mode, pytest.raises(mw.Unsupported, match="FakeTensors"):
+        mw.attention(*map(mode.from_tensor, tensors(dtype=torch.float32)), CAUSAL, impl="flex")

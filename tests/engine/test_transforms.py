@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import maskwright as mw
@@ -105,6 +107,98 @@ def test_forward_mode_is_rejected(dtype: torch.dtype, grad: bool) -> None:
             with pytest.raises(mw.Unsupported, match='impl="reference"'):
                 attend(*given, mw.causal())
         attend(q, k, v, mw.causal())  # without a tangent there is nothing to refuse
+
+
+class Passing(TorchDispatchMode):
+    """A mode that changes nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def tangent_of(name: str, run: Any, x: torch.Tensor) -> Any:
+    """The tangent of `run` at x, where the tangent of x is x, by one of PyTorch's functions."""
+    if name == "linearize":
+        return torch.func.linearize(run, x)[1](x)
+    if name == "jacfwd":
+        return torch.func.jacfwd(run)(x)
+    if name == "vmap of jvp":
+        return torch.vmap(lambda t: torch.func.jvp(run, (x,), (t,))[1])(torch.stack([x, x]))
+    if name == "jvp":
+        return torch.func.jvp(run, (x,), (x,))[1]
+    dual = torch.autograd.forward_ad
+    with dual.dual_level():
+        return dual.unpack_dual(run(dual.make_dual(x, x))).tangent
+
+
+FORWARD_MODES = ["dual", "jvp", "jacfwd", "linearize", "vmap of jvp"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Attempted to insert")  # of torch
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, Passing])
+@pytest.mark.parametrize("name", FORWARD_MODES)
+@pytest.mark.parametrize("impl", ["auto", "blocks"])
+def test_forward_mode_is_rejected_in_every_mode(impl: str, name: str, mode: Any) -> None:
+    q, k, v = tensors(dtype=torch.float32, q_len=5)
+    with mode():
+        for n, x in enumerate((q, k, v)):
+            run = lambda a, n=n: attend(  # noqa: E731
+                *(a if n == i else b for i, b in enumerate((q, k, v))), mw.causal(), impl=impl
+            )
+            with pytest.raises(mw.Unsupported, match='impl="reference"'):
+                tangent_of(name, run, x)
+        with pytest.raises(mw.Unsupported, match='impl="reference"'):
+            tangent_of(
+                name, lambda x: attend(q, k, v, mw.causal(), impl=impl, sinks=x), v[0, :, 0, 0]
+            )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+def test_without_a_tangent_a_mode_computes_in_a_dual_level() -> None:
+    q, k, v = tensors(dtype=torch.float32, q_len=5)
+    with torch.autograd.forward_ad.dual_level(), Passing():
+        found = attend(q, k, v, mw.causal())
+    torch.testing.assert_close(found, attend(q, k, v, mw.causal()))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Attempted to insert")  # of torch
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, Passing])
+@pytest.mark.parametrize("name", FORWARD_MODES)
+def test_forward_mode_of_reference_in_every_mode(name: str, mode: Any) -> None:
+    q, k, v = tensors(q_len=5)
+    run = lambda x: attend(x, k, v, mw.causal(), impl="reference")  # noqa: E731
+    with mode():
+        found = tangent_of(name, run, q)
+    torch.testing.assert_close(found, tangent_of(name, lambda x: naive(x, k, v), q))
+
+
+def naive(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention, written out."""
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, Passing])
+@pytest.mark.parametrize("impl", ["auto", "blocks"])
+def test_second_derivatives_are_rejected_in_every_mode(impl: str, mode: Any) -> None:
+    given = tensors(dtype=torch.float32, q_len=5).learning()
+    with mode():
+        out = attend(*given, mw.causal(), impl=impl)
+        grads = torch.autograd.grad(out.square().sum(), given, create_graph=True)
+        with pytest.raises(mw.Unsupported, match='impl="reference"'):
+            torch.autograd.grad(grads[0].sum(), given)
+
+
+def test_batches_of_gradients_in_a_mode() -> None:
+    given = tensors(dtype=torch.float32, q_len=5).learning()
+    with Passing():
+        out = attend(*given, mw.causal())
+    incoming = torch.randn(3, *out.shape)
+    found = torch.autograd.grad(out, given, incoming, is_grads_batched=True)
+    plain = attend(*given, mw.causal())
+    expected = torch.autograd.grad(plain, given, incoming, is_grads_batched=True)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch

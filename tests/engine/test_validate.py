@@ -34,7 +34,7 @@ TENSORS: dict[str, tuple[Callable[[], Any], str]] = {
     "k is an array": (call(changed(k=np.zeros((2, 4, 6, 3)))), "k is of type ndarray"),
     "k is None": (call(changed(k=None)), "k is None"),
     "v is a list": (call(changed(v=[1.0])), "v is of type list"),
-    "q has three axes": (call(changed(q=BASE.q[0])), r"q has shape \(4, 5, 3\)"),
+    "three axes": (call([x[0] for x in BASE]), r"q has shape \(4, 5, 3\)"),
     "k has five axes": (call(changed(k=BASE.k[None])), r"k has shape \(1, 2, 4, 6, 3\)"),
     "v has no axes": (call(changed(v=torch.tensor(1.0))), r"v has shape \(\)"),
     "two dtypes": (call(changed(k=BASE.k.float())), "dtype float64, float32, float64"),
@@ -44,7 +44,7 @@ TENSORS: dict[str, tuple[Callable[[], Any], str]] = {
     "booleans": (call(Tensors(*(x.bool() for x in BASE))), "dtype bool"),
     "two devices": (call(changed(k=BASE.k.to("meta"))), "on cpu, meta and cpu"),
     "sparse": (call(changed(q=BASE.q.to_sparse())), "q is a sparse or nested tensor"),
-    "batches of q": (call(changed(q=sized(batch=1, q_len=5))), "batch sizes differ"),
+    "batches of q": (call(changed(q=sized(batch=3, q_len=5))), "batch sizes differ"),
     "batches of v": (call(changed(v=sized(batch=3))), "batch sizes differ"),
     "heads of v": (call(changed(v=sized(heads=2))), "k and v have different heads or lengths"),
     "lengths of v": (call(changed(v=sized(q_len=7))), "k and v have different heads or lengths"),
@@ -65,11 +65,12 @@ TENSORS: dict[str, tuple[Callable[[], Any], str]] = {
 NUMBERS: dict[str, tuple[Callable[[], Any], str]] = {
     **{
         f"scale {scale!r}": (call(scale=scale), "scale is .* finite number")
-        for scale in (math.nan, math.inf, "1", torch.tensor(1.0))
+        for scale in (math.nan, math.inf, "1", torch.ones(1), torch.tensor(math.nan))
     },
+    "learnable scale": (call(scale=torch.ones((), requires_grad=True)), "Multiply q by"),
     **{
         f"dropout {p!r}": (call(dropout_p=p), "dropout_p is .* Expected")
-        for p in (1.0, -0.1, math.nan, 2, "0.1", None)
+        for p in (1.1, -0.1, math.nan, 2, "0.1", None)
     },
     **{
         f"q_start {start!r}": (call(mask=mw.causal(), q_start=start), "q_start")
@@ -139,10 +140,21 @@ def test_fitting_q_start_may_be_said_again() -> None:
     assert not torch.equal(found, mw.attention(*BASE, mw.causal()))
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
-    found = mw.attention(*BASE, mw.causal(), scale=np.float64(0.5), q_start=np.int64(1))
-    torch.testing.assert_close(found, mw.attention(*BASE, mw.causal(), scale=0.5))
-    mw.attention(*BASE, scale=1, dropout_p=0)
+@pytest.mark.parametrize(
+    "number", [np.float64(0.5), np.float32(0.5), np.array(0.5), torch.tensor(0.5)], ids=repr
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_of_numpy_and_torch_are_numbers(number: Any, dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype) for x in BASE)
+    for name in ("scale", "softcap"):
+        result = mw.attention(q, k, v, mw.causal(), q_start=np.int64(1), **{name: number})
+        assert torch.equal(result, mw.attention(q, k, v, mw.causal(), **{name: 0.5}))
+    torch.manual_seed(0)
+    dropped = mw.attention(q, k, v, dropout_p=number)
+    torch.manual_seed(0)
+    assert torch.equal(dropped, mw.attention(q, k, v, dropout_p=0.5))
+    assert mw.explain_backend(q, k, v, scale=number).work.tiles
+    mw.attention(q, k, v, scale=1, dropout_p=0)
 
 
 def test_mask_remembers_few_frames() -> None:

@@ -36,7 +36,7 @@ from functools import partial
 from maskwright.explore import app, security
 from tests._helpers.waiting_jobs import MAX_WAIT, dispatch
 if __name__ == "__main__":
-    security.REQUEST_TIMEOUT = float(sys.argv[2])
+    security.REQUEST_TIMEOUT = security.WRITE_TIMEOUT = float(sys.argv[2])
     app.WorkerPool = partial(app.WorkerPool, timeout=MAX_WAIT, handler=dispatch)
     look = "--open" in sys.argv
     app.serve(int(sys.argv[1]), open_browser=look, say=lambda line: print(line, flush=True))
@@ -251,6 +251,16 @@ def test_idle_connections_do_not_block_others(server: Running) -> None:
         assert len(open_now) < MAX_CONNECTIONS_PER_ADDRESS
 
 
+def test_requests_without_a_body_do_not_block_others(server: Running) -> None:
+    with contextlib.ExitStack() as opened:
+        for _ in range(MAX_CONNECTIONS + MAX_CONNECTIONS_PER_ADDRESS):
+            connection = opened.enter_context(server.connect())
+            with contextlib.suppress(OSError):  # it is closed already
+                connection.sendall(head(server, "Content-Length: 999"))
+        for _ in range(5):
+            assert server.post("tokens", {"text": "a"}).status_code == 200
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have only 127.0.0.1")
 def test_connections_are_limited_in_total(server: Running) -> None:
     with contextlib.ExitStack() as opened:
@@ -265,7 +275,7 @@ def test_connections_are_limited_in_total(server: Running) -> None:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with a short timeout for requests."""
+    """A server with short timeouts for requests and for reading."""
     with running(tmp_path_factory.mktemp("impatient"), request_timeout=0.5) as found:
         while "headers" not in vars(found):
             with contextlib.suppress(httpx.TransportError):  # the request came too late
@@ -313,6 +323,24 @@ def test_a_connection_without_a_complete_request_is_closed(
             pytest.fail("the connection is still open")
     if start.startswith(b"POST"):
         assert b" 400 " in received.split(b"\r\n")[0]
+
+
+@pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no poll")
+def test_a_connection_that_does_not_read_is_closed(impatient: Running) -> None:
+    request = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{impatient.port}\r\n\r\n".encode()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.settimeout(0.2)
+        connection.connect(("127.0.0.1", impatient.port))
+        watched = select.poll()
+        watched.register(connection, select.POLLHUP)
+        unsent = 4096 * request
+        for _ in range(500):
+            if watched.poll(50):
+                return
+            with contextlib.suppress(OSError):  # the server reads no more, or has closed it
+                unsent = unsent[connection.send(unsent) :]
+    pytest.fail("the connection is still open")
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "9" * 30, ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import product
 from typing import Any
 
@@ -275,3 +276,52 @@ def test_nested_tensors_are_rejected() -> None:
     nested = torch.nested.nested_tensor([torch.zeros(3, D), torch.zeros(5, D)])
     with pytest.raises(mw.ArgumentError, match="nested tensor"):
         OWN(nested, nested, nested, attn_mask=mw.causal())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch_first": True},
+        {"add_bias_kv": True, "add_zero_attn": True},
+        {"kdim": 4, "vdim": 4},
+    ],
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_script_takes_tensors_as_masks(options: dict[str, Any], training: bool) -> None:
+    layer = MultiheadAttention(8, 2, **options).train(training)
+    scripted = torch.jit.script(layer)
+    x = torch.randn(4, 4, 8)
+    keys = torch.randn(4, 4, options.get("kdim", 8))
+    for mask in (None, torch.ones(4, 4).triu(1).bool()):
+        for given, expected in zip(
+            scripted(x, keys, keys, attn_mask=mask),
+            layer(x, keys, keys, attn_mask=mask),
+            strict=True,
+        ):
+            torch.testing.assert_close(given, expected)
+    assert dict(scripted.named_parameters()).keys() == dict(layer.named_parameters()).keys()
+    assert type(layer) is MultiheadAttention  # and takes masks as before
+    layer(x, keys, keys, attn_mask=mw.causal())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
+def test_script_of_encoder() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    layer.self_attn = MultiheadAttention(8, 2, batch_first=True).eval()
+    x, mask = torch.randn(2, 4, 8), torch.ones(4, 4).triu(1).bool()
+    expected = layer(x, src_mask=mask)
+    scripted = torch.jit.script(copy.deepcopy(layer))
+    torch.testing.assert_close(scripted(x, src_mask=mask), expected)
+    torch.testing.assert_close(layer(x, src_mask=wrap_mask(mw.causal())), expected)
+
+
+def test_script_of_subclass_is_not_replaced() -> None:
+    class Doubled(MultiheadAttention):
+        def forward(self, *args: Any, **options: Any) -> Any:
+            out, weights = super().forward(*args, **options)
+            return 2 * out, weights
+
+    layer = Doubled(8, 2)
+    assert layer.__prepare_scriptable__() is layer

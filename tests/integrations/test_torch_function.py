@@ -179,3 +179,40 @@ def test_compiled_code_takes_mask_without_break(bound: bool) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(plain, fullgraph=True, backend="aot_eager")
     assert_same(compiled(q, k, v), plain(q, k, v), (q, k, v))
+
+
+X4 = torch.ones(2, 2, 3, 4)
+CALLS_THAT_SDPA_REFUSES: dict[str, dict[str, Any]] = {
+    "one dimension": {"tensors": [torch.ones(4)] * 3},
+    "dtypes": {"tensors": [X4, X4.double(), X4]},
+    "integers": {"tensors": [X4.int()] * 3},
+    "devices": {"tensors": [X4, X4.to("meta"), X4]},
+    "head_dim": {"tensors": [X4, X4[..., :3], X4]},
+    "heads": {"tensors": [X4.repeat(1, 2, 1, 1), X4.repeat(1, 3, 1, 1), X4]},
+    "batch": {"tensors": [X4, X4.repeat(2, 1, 1, 1), X4]},
+    "groups": {"tensors": [X4.repeat(1, 2, 1, 1), *[X4.repeat(1, 2, 1, 1)[:, :3]] * 2], "enable_gqa": True},
+    "negative dropout": {"dropout_p": -0.5},
+    "dropout above 1": {"dropout_p": 1.5},
+    "size of mask": {"attn_mask": (mw.causal().on(4), torch.ones(4, 4).tril().bool())},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS_THAT_SDPA_REFUSES)
+def test_errors_can_be_caught_as_those_of_sdpa(name: str) -> None:
+    call = dict(CALLS_THAT_SDPA_REFUSES[name])
+    tensors = call.pop("tensors", [X4] * 3)
+    ours, theirs = call.pop("attn_mask", (mw.causal(), torch.ones(3, 3).tril().bool()))
+    for mask in (ours, theirs):
+        with pytest.raises(RuntimeError) as error:
+            F.scaled_dot_product_attention(*tensors, attn_mask=mask, **call)
+        assert isinstance(error.value, mw.MaskError) == (mask is ours)
+    with pytest.raises(RuntimeError):
+        mw.attention(*tensors, ours, **call)
+
+
+def test_second_derivative_raises_runtime_error() -> None:
+    x = torch.ones(1, 1, 2, 8, requires_grad=True)
+    for out in (mw.attention(x, x, x), F.scaled_dot_product_attention(x, x, x)):
+        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError):
+            grad.sum().backward()

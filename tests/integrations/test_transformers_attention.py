@@ -9,13 +9,14 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import bidirectional_mask_function
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward as gemma2_eager
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as gpt_oss_eager
 from transformers.models.t5.modeling_t5 import eager_attention_forward as t5_eager
 
 import maskwright as mw
-from maskwright.errors import MissingError, Unsupported
-from maskwright.integrations import transformers as integration
+from maskwright.errors import ArgumentError, FrameError, MissingError, Unsupported
+from maskwright.integrations import transformers_dense
 from maskwright.integrations.transformers import (
     NAME,
     UNSUPPORTED_ARGUMENTS,
@@ -24,7 +25,8 @@ from maskwright.integrations.transformers import (
 )
 from maskwright.integrations.transformers_masks import mask_for_layers
 from maskwright.integrations.transformers_tensor import MaskTensor
-from tests._helpers.tiny_models import DECODERS, VOCABULARY, Tiny
+from tests._helpers.tiny_architectures import ARCHITECTURES
+from tests._helpers.tiny_models import ALL, DECODERS, VOCABULARY, Tiny
 
 CLOSE = 1e-5
 LLAMA, MISTRAL, GEMMA2, GPT_OSS = (
@@ -118,7 +120,7 @@ def both_masks(q_len: int, kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("max_scores", [2**25, 50])  # one block of rows, and several
 @pytest.mark.parametrize("plain", [False, True])  # by the engine, and from dense scores
 def test_softcap(plain: bool, max_scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integration, "MAX_SCORES", max_scores)
+    monkeypatch.setattr(transformers_dense, "MAX_SCORES", max_scores)
     qkv, layer = heads(5, 9, kv_heads=2), Layer(2)
     added, mask = both_masks(5, 9)
     theirs, _ = gemma2_eager(layer, *qkv, added, scaling=0.5, softcap=0.7)
@@ -173,9 +175,66 @@ def test_unsupported_arguments_are_rejected(name: str) -> None:
         attention_forward(Layer(), q, k, v, None, **{name: object()})
 
 
-def test_weights_are_rejected() -> None:
-    with pytest.raises(Unsupported, match="weights"):
-        attention_forward(Layer(), *heads(3, 3), None, output_attentions=True)
+@pytest.mark.parametrize("length", [9, 80])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_masks_of_integers_are_rejected(length: int, dtype: torch.dtype) -> None:
+    mask = torch.ones(2, 1, length, length, dtype=dtype).tril()
+    with pytest.raises(ArgumentError, match=rf"Layer.*{dtype}.*attention_mask.bool"):
+        attention_forward(Layer(), *heads(length, length), mask)
+
+
+@pytest.mark.parametrize("q_len", [5, 1])
+def test_mask_that_hides_nothing_has_any_length(q_len: int) -> None:
+    qkv, layer = heads(q_len, 9), Layer(is_causal=False)
+    mask = mask_for_layers(2, q_len, 7, mask_function=bidirectional_mask_function)
+    theirs, _ = sdpa_attention_forward(layer, *qkv, None)
+    ours, _ = attention_forward(layer, *qkv, mask)
+    agree(theirs, ours, *qkv)
+    hides = mask_for_layers(
+        2,
+        q_len,
+        7,
+        mask_function=bidirectional_mask_function,
+        attention_mask=torch.tensor([[1] * 7, [0] + [1] * 6]).bool(),
+    )
+    with pytest.raises(FrameError, match=r"\(Layer\).* has 7 keys, expected the 9"):
+        attention_forward(layer, *qkv, hides)
+
+
+@pytest.mark.parametrize("q_len", [5, 80])
+def test_mask_of_one_row_is_for_all_queries(q_len: int) -> None:
+    qkv, layer = heads(q_len, 9), Layer(is_causal=False)
+    keep = torch.ones(2, 9, dtype=torch.bool)
+    keep[0, 6:] = False
+    mask = mask_for_layers(2, 1, 9, mask_function=bidirectional_mask_function, attention_mask=keep)
+    theirs, _ = sdpa_attention_forward(layer, *qkv, keep[:, None, None])
+    ours, _ = attention_forward(layer, *qkv, mask)
+    agree(theirs, ours, *qkv)
+
+
+def test_errors_name_implementation_and_layer() -> None:
+    layer = Layer()
+    layer.layer_idx = 3
+    q, k, v = heads(5, 5)
+    with pytest.raises(
+        mw.MaskError, match=r'^attn_implementation="maskwright" \(Layer, layer 3\): '
+    ):
+        attention_forward(layer, q, k[:, :3], v, None)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_errors_of_unsupported_derivatives_name_eager() -> None:
+    q, k, v = heads(5, 5)
+    out, _ = attention_forward(Layer(), q, k, v, both_masks(5, 5)[1])
+    with pytest.raises(Unsupported, match='attn_implementation="eager"'):
+        torch.autograd.grad(out.square().sum(), q, create_graph=True)[0].sum().backward()
+
+    def output(query: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = attention_forward(Layer(), query, k, v, both_masks(5, 5)[1])[0]
+        return result
+
+    with pytest.raises(Unsupported, match='attn_implementation="eager"'):
+        torch.func.jvp(output, (q.detach(),), (torch.ones_like(q),))
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────
@@ -273,6 +332,38 @@ def test_generate_of_a_padded_batch(tiny: Tiny, num_beams: int, cache: str) -> N
     given |= {"max_new_tokens": 6, "num_beams": num_beams, "cache_implementation": cache}
     eager, ours = (tiny.build(name).generate(**given, do_sample=False) for name in ("eager", NAME))
     assert torch.equal(eager, ours)
+
+
+def test_padding_mask_of_another_length() -> None:
+    """As with "sdpa", all ones are no mask; eager adds none either."""
+    [tiny] = [tiny for tiny in ALL if tiny.name == "bert"]
+    tokens, keep = ids(), torch.ones(2, 14, dtype=torch.long)
+    eager, ours = (tiny.build(name)(tokens, attention_mask=keep).logits for name in ("eager", NAME))
+    assert (eager - ours).abs().max() < CLOSE
+    keep[0, :2] = 0
+    with pytest.raises(FrameError, match=r"BertSelfAttention, layer 0\).*14 keys, expected the 12"):
+        tiny.build(NAME)(tokens, attention_mask=keep)
+
+
+def test_guidance_of_encoder_decoder_models() -> None:
+    [tiny] = [tiny for tiny in ALL if tiny.name == "bart"]
+    given = {"inputs": ids(7), "max_new_tokens": 5, "do_sample": False, "guidance_scale": 1.5}
+    eager, ours = (tiny.build(name).generate(**given) for name in ("eager", NAME))
+    assert torch.equal(eager, ours)
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_recurrent_gemma_generates_with_its_default_cache(num_beams: int) -> None:
+    tiny = ARCHITECTURES["recurrent gemma"]
+    given = {"max_new_tokens": 12, "num_beams": num_beams, "do_sample": False}
+    given |= {"eos_token_id": None, "min_new_tokens": 12, "output_logits": True}
+    eager, ours = (
+        tiny.build(name).generate(ids(), **given, return_dict_in_generate=True)
+        for name in ("eager", NAME)
+    )
+    assert torch.equal(eager.sequences, ours.sequences)
+    for x, y in zip(eager.logits, ours.logits, strict=True):
+        assert (x - y).abs().max() < CLOSE
 
 
 # ── registering ───────────────────────────────────────────────────────────────────────────────

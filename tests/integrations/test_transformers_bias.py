@@ -98,7 +98,7 @@ def test_all_models_that_pass_them_are_tested() -> None:
                 found.add(path.parent.name)
     tested = {tiny.name.replace("-", "_") for tiny in (*ALL, *ENCODERS, *NO_OTHER)}
     assert found <= tested
-    refused = {"hy_v4"}
+    refused = {"hy_v4", "deepseek_v4"}  # the latter in layers with compressed keys
     assert found & set(UNSUPPORTED_MODELS) == refused
 
 

@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.testing import CompileCounterWithBackend
-from transformers import CompileConfig, DynamicCache, StaticCache
+from transformers import (
+    Blip2QFormerConfig,
+    Blip2QFormerModel,
+    CompileConfig,
+    DynamicCache,
+    StaticCache,
+)
 from transformers.masking_utils import create_causal_mask
 
 from maskwright.integrations.transformers import NAME, register
@@ -206,3 +212,30 @@ def test_mask_function_of_the_user_is_computed_by_sdpa() -> None:
     rows, keys = torch.arange(6)[:, None], torch.arange(6)
     assert torch.equal(made[0, 0], (keys <= rows) | (keys < 3))
     assert not hasattr(made, "_maskwright_handle")
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_queries_with_a_batch_of_one(is_compiled: bool) -> None:
+    """A Q-Former is called with one set of queries for all sequences."""
+    torch.manual_seed(0)
+    config = Blip2QFormerConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        encoder_hidden_size=32,
+        cross_attention_frequency=1,
+        attn_implementation="eager",
+    )
+    model = Blip2QFormerModel(config).eval()
+    inputs = {
+        "query_embeds": torch.randn(1, 3, 32),
+        "encoder_hidden_states": torch.randn(4, 15, 32),
+        "encoder_attention_mask": torch.arange(15)[None] < torch.tensor([[15], [9], [1], [12]]),
+    }
+    with torch.no_grad():
+        expected = model(**inputs)[0]
+        model.set_attn_implementation(NAME)
+        run = torch.compile(model, backend="aot_eager") if is_compiled else model
+        torch.testing.assert_close(run(**inputs)[0], expected)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import masking_utils as hf
 
 import maskwright as mw
@@ -20,6 +21,7 @@ from maskwright.integrations.transformers_functions import RULES
 from maskwright.integrations.transformers_graph import bind_mask
 from maskwright.integrations.transformers_indices import read_formula
 from maskwright.integrations.transformers_masks import mask_for_layers
+from maskwright.integrations.transformers_packing import ORIGIN
 from maskwright.integrations.transformers_tensor import MaskTensor
 
 
@@ -246,6 +248,10 @@ USES = {
     "moved": lambda m: m.to("cpu", copy=True),
     "copied": lambda m: m.clone(),
     "turned": lambda m: m.transpose(2, 3),
+    "joined": lambda m: torch.cat([m, m[..., 1:]], dim=-1),
+    "joined after negation": lambda m: torch.cat([~m, ~m], dim=-1),
+    "rows that see nothing": lambda m: torch.all(~m, dim=2),
+    "rows that see something": lambda m: m.any(-1),
 }
 
 
@@ -255,6 +261,21 @@ def test_supported_operations(use: Any) -> None:
     got, expected = use(mask), use(mask.cells())
     assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
     assert torch.equal(got.cells() if isinstance(got, MaskTensor) else got, expected)
+
+
+def test_joined_masks_are_not_those_of_one_sequence() -> None:
+    """Position ids that restart would otherwise hide the keys of the second one."""
+    mask = carried()
+    assert hasattr(mask, ORIGIN)
+    assert not hasattr(torch.cat([mask, mask], dim=-1), ORIGIN)
+
+
+@pytest.mark.parametrize("name", ["LEDConfig", "VisualBertConfig", "BloomConfig", "GitConfig"])
+def test_one_query_of_a_model_that_adds_its_mask(name: str) -> None:
+    """A step may be compiled and takes a plain tensor, which could not refuse to be added."""
+    config = getattr(transformers, name)()
+    with pytest.raises(Unsupported, match='attn_implementation="eager"'):
+        mask_for_layers(2, 1, 4, q_offset=3, config=config, allow_is_causal_skip=False)
 
 
 def test_fewer_keys_stay_expression() -> None:
@@ -274,7 +295,12 @@ MISUSES = {
     "written": lambda m: m.fill_(True),
     "written after a cut": lambda m: m[:, :, 1:].fill_(True),
     "extended": lambda m: torch.nn.functional.pad(m, (0, 1)),
-    "joined": lambda m: torch.cat([m, m], dim=-1),
+    "joined with others": lambda m: torch.cat(
+        [m, torch.ones(2, 1, 3, 2, dtype=torch.bool)], dim=-1
+    ),
+    "joined with its negation": lambda m: torch.cat([m, ~m], dim=-1),
+    "all": lambda m: m.all(-1),
+    "any after negation": lambda m: torch.any(~m, dim=2),
     "reread": lambda m: m.view(torch.uint8),
 }
 

@@ -171,7 +171,3 @@ def test_unsupported_models_raise_or_are_unchanged(tiny: Tiny) -> None:
         return
     with pytest.raises(Unsupported, match=r'Load .* with attn_implementation="eager"'):
         tiny.build(NAME)(**given)
-
-
-def test_all_that_cannot_are_tested() -> None:
-    assert sorted(UNSUPPORTED_MODELS) == sorted(tiny.name for tiny in NO_OTHER)

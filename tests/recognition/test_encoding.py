@@ -135,6 +135,8 @@ def test_likely_polarity_comes_first(mask: Mask, keeps: bool) -> None:
         mw.nothing(),
         mw.stride(3, phase=1),
         mw.graph([(0, 1), (1, 2), (3, 7)], loops=False),
+        mw.graph([(0, 2), (2, 4)], loops=False),
+        mw.graph([(1, 6)], loops=False) & mw.padding(lengths=[8, 7]),
         mw.tree([-1, 0, 1, 1, 3, 0, 0, 2]),
     ],
     ids=repr,
@@ -181,8 +183,10 @@ def test_masks_are_not_read_as_their_complement(
 
 
 def test_strictly_causal_mask_is_preferred_to_complement() -> None:
-    found = recognize(np.tri(4, k=-1, dtype=bool))
-    assert found.convention.keeps == 1
+    for keeps in (1, 0):
+        found = recognize(np.tri(4, k=-1, dtype=bool) == keeps)
+        assert found.convention.keeps == keeps
+        assert found.ambiguous
 
 
 def test_ambiguous_polarity() -> None:

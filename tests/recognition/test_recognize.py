@@ -153,6 +153,8 @@ def test_as_many_padding_masks_as_tokens(lengths: list[int]) -> None:
     assert any('axes="qk"' in note for note in found.notes)
     assert recognize(rows[:, ::-1], polarity="keep").frame.batch == len(lengths)
     assert recognize(rows, axes="qk", polarity="keep").frame.batch == 1
+    left = np.arange(6) >= 6 - np.array([5, 6, 5, 3, 5, 1])[:, None]  # its complement is causal
+    assert recognize(left).frame.batch == 6
     block_causal = (mw.causal() | mw.chunks(2)).on(8).dense()[0, 0]
     assert recognize(block_causal).mask == mw.causal() | mw.chunks(2)
 

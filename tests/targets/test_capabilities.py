@@ -17,6 +17,7 @@ from tests._helpers.target_runners import keras_layer, mha_module, transformer_m
 PACKAGE = Path(mw.__file__).parent / "targets"
 SHARED = {
     "_torch", "base", "codegen", "diagnose", "lower", "predicates", "scores", "varlen",
+    "xformers_blocks",
 }  # fmt: skip
 FILES = {name: path.partition(":")[0] for name, path in TARGETS.entries.items()}
 ALLOWED = np.array([[[[True, False, False], [False, False, False], [True, True, True]]]])
@@ -123,7 +124,8 @@ def test_empty_rows_of_splash_attention_are_uniform() -> None:
     assert mw.capabilities()["jax.splash"].empty_rows.startswith("uniform")
     given = mw.lower(mw.dense(ALLOWED), "jax.splash", q_len=3, empty_rows="native")
     q, k, v = (x[0].float().numpy() for x in qkv())
-    out = np.asarray(kernel.make_masked_mha_reference(given["mask"])(q, k, v))
+    ids = type(given["segment_ids"])(*(side[0] for side in given["segment_ids"]))
+    out = np.asarray(kernel.make_masked_mha_reference(given["mask"])(q, k, v, ids))
     assert np.allclose(out[0, 1], v[0].mean(axis=0), atol=1e-6)
 
 

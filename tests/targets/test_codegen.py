@@ -207,8 +207,8 @@ def test_dtype_and_fill_are_those_of_snippet(target: str, fill: Any, dtype: str)
 def test_queries_before_first_position_are_not_first_tokens() -> None:
     mask = mw.padding(lengths=[3]).T & mw.window(1, None)
     names: dict[str, Any] = {}
-    exec(mw.explain_lowering(mask, "numpy", q_len=5, kv_len=3), names)
-    assert np.array_equal(names["mask"], mask.on(5, 3).dense())
+    exec(mw.explain_lowering(mask, "numpy", q_len=5, kv_len=3, q_start=-2), names)
+    assert np.array_equal(names["mask"], mask.on(5, 3, q_start=-2).dense())
 
 
 def test_term_without_effect_is_not_written() -> None:

@@ -172,7 +172,7 @@ def test_restricted_targets_get_masks_that_they_support_and_others(
 ) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=100, derandomize=True, database=None)
+    @settings(max_examples=300, derandomize=True, database=None)
     @given(for_target(target))
     def draw(case: tuple[Mask, Frame]) -> None:
         bound: BoundMask = bind(*case)

@@ -57,6 +57,13 @@ def sdpa(lowered: Any, allowed: np.ndarray) -> np.ndarray:
     return found.numpy()
 
 
+def xformers(lowered: Any, allowed: np.ndarray) -> np.ndarray:
+    """A tensor, or LowerTriangularMaskWithTensorBias."""
+    if not isinstance(lowered, torch.Tensor):
+        lowered = lowered.materialize(allowed.shape, torch.float64)
+    return by_hand(lowered.double(), allowed)
+
+
 def mha(lowered: Any, allowed: np.ndarray) -> np.ndarray:
     b, h, t, _ = allowed.shape
     module = mha_module(h, torch.float64).eval()
@@ -132,7 +139,7 @@ def hf(lowered: Any, allowed: np.ndarray) -> np.ndarray:
 RUN: dict[str, Callable[..., np.ndarray]] = {
     "additive": by_hand,
     "torch.additive": by_hand,
-    "xformers": lambda lowered, allowed: by_hand(lowered.double(), allowed),
+    "xformers": xformers,
     "torch.sdpa": sdpa,
     "torch.mha": mha,
     "torch.flex": flex,

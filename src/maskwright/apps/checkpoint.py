@@ -153,16 +153,16 @@ def _check_progress(state: TrainingState) -> None:
     """Raises ValueError where the entries of a stored state contradict each other."""
     if len(state.losses) != state.step:
         raise ValueError(f"it has {len(state.losses)} losses after {state.step} steps")
-    steps = [0, *(step for step, _ in state.evaluations), state.step]
-    if steps != sorted(steps):
+    steps = [0, *(step for step, _ in state.evaluations)]
+    if steps != sorted(set(steps)) or steps[-1] > state.step:
         raise ValueError("the steps of its evaluations are not in order")
-    best_loss = min((loss for _, loss in state.evaluations), default=math.inf)
+    losses = [loss for _, loss in state.evaluations]
+    best_loss = min(losses, default=math.inf)
     if state.best_loss != best_loss:
         raise ValueError(f"best_loss is {state.best_loss}, and the lowest evaluation {best_loss}")
-    if state.evals_since_best > len(state.evaluations):
-        raise ValueError(
-            f"evals_since_best is {state.evals_since_best} after {len(state.evaluations)} evaluations"
-        )
+    since_best = len(losses) - 1 - losses.index(best_loss) if losses else 0
+    if state.evals_since_best != since_best:
+        raise ValueError(f"evals_since_best is {state.evals_since_best}, expected {since_best}")
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:

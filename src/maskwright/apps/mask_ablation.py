@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 TEXT_COLUMNS, PLOT_POINTS = 60, 50  # losses are averaged into at most about twice as many
 COLORS = ("#2a6f97", "#c1440e")
-MIN_STEPS = 100  # fewer steps do not tell the masks apart
+EQUAL_RATIO = 1.1  # of two losses, below which they are called equal
+CLEAR_RATIO = 2.0  # of two losses, from which a short run tells the masks apart
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class MaskAblation:
     own: MaskRun
     other: MaskRun
     metric: str  # of the scores
+    default_steps: int  # that the app is trained for
 
     def as_dict(self) -> dict[str, Any]:
         """All losses, samples and scores as plain data."""
@@ -73,21 +75,31 @@ class MaskAblation:
             lines += [run.mask, f"  {sparkline(run.losses, top)}  {run.final_loss:.3f}"]
             lines += [f"  {self.metric}: {run.score:.3f}", "  sample:"]
             lines += [*(f"    {line}" for line in shown), ""]
-        return "\n".join([*lines, self.conclusion()])
+        return "\n".join([*lines, self.conclusion(), *filter(None, [self.warning()])])
 
     def conclusion(self) -> str:
         """One sentence on the training losses."""
-        steps = min(len(self.own.losses), len(self.other.losses))
-        if steps < MIN_STEPS:
-            return (
-                f"{steps} steps are too few to tell the masks apart. Pass --max-steps of at least "
-                f"{MIN_STEPS}."
-            )
-        own, other = (max(run.final_loss, 1e-9) for run in (self.own, self.other))
-        ratio = (
-            f"{own / other:.1f} times lower" if other <= own else f"{other / own:.1f} times higher"
+        if self._ratio < EQUAL_RATIO:
+            return f"The training losses with both masks are equal to {self._ratio - 1:.1%}."
+        order = "lower" if self.other.final_loss < self.own.final_loss else "higher"
+        return f"The training loss with {self.other.mask} is {self._ratio:.1f} times {order}."
+
+    def warning(self) -> str | None:
+        """A sentence if a run was too short: losses and scores may still change their order."""
+        unfinished = [run for run in (self.own, self.other) if run.result.stopped != "patience"]
+        steps = min((len(run.losses) for run in unfinished), default=self.default_steps)
+        if steps >= self.default_steps or self._ratio >= CLEAR_RATIO:
+            return None
+        return (
+            f"Warning: {steps} of {self.default_steps} steps are too few to tell the masks apart. "
+            "Losses and generated samples may still change their order. Omit --max-steps."
         )
-        return f"The training loss with {self.other.mask} is {ratio}."
+
+    @property
+    def _ratio(self) -> float:
+        """The higher of the two training losses, divided by the lower one."""
+        low, high = sorted(max(run.final_loss, 1e-9) for run in (self.own, self.other))
+        return high / low
 
     def plot(self, file_format: str) -> bytes:
         """Both loss curves as "svg" or "png"."""
@@ -127,7 +139,7 @@ def compare_masks(
         metric, score = task.score_generation(tasks[0])
         runs.append(MaskRun(task.describe_mask(), result, sample, score))
     own, other = runs
-    return MaskAblation(own, other, metric)
+    return MaskAblation(own, other, metric, app.training_config(options).max_steps)
 
 
 def sparkline(losses: list[float], top: float) -> str:

@@ -275,6 +275,8 @@ def compare_masks(
         found = run(cls, options, mask, config, log, on_step)
     if chosen == "json":
         write_json(found.as_dict(), output)
+        if found.warning():
+            typer.echo(found.warning(), err=True)
     elif chosen == "text":
         write(str(found), output)
     else:

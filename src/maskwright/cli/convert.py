@@ -20,11 +20,14 @@ from maskwright.cli.output import scene_text, table, write, write_result, write_
 from maskwright.errors import MissingError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
 
 ARRAY_SUFFIXES: Final = (".npy", ".npz", ".safetensors", ".json", ".csv")
-MAX_ARRAY_BYTES: Final = 2**30  # of an array that is read; recognition takes twice as much
+MAX_ARRAY_BYTES: Final = 2**30  # of an array that is read; recognition takes four times as much
+MAX_WHOLE: Final = 2.0**53  # of a float that stands for an integer
 MAX_TEXT_BYTES: Final = 2**26  # of a .json or .csv file, whose numbers take many times as much
 TARGET_LABELS: Final = {  # fields of a target that its description shows
     "returns": "lower() returns",
@@ -261,8 +264,11 @@ def _read(path: Path, suffix: str, name: str | None) -> Any:
             raise MissingError(f"{path}: safetensors is not installed. {fix}") from error
         with safe_open(path, framework="numpy") as tensors:
             chosen = _choose(path, list(tensors.keys()), name)
-            num_values = math.prod(tensors.get_slice(chosen).get_shape())
-            _check_size(path, min(8 * num_values, path.stat().st_size))  # of 8 bytes at most
+            with path.open("rb") as file:  # 8 bytes of length, then JSON, which is read and valid
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            entry = header[chosen]
+            start, stop = entry["data_offsets"]
+            _check_size(path, stop - start or _num_values(entry["shape"]), MAX_ARRAY_BYTES)
             return tensors.get_tensor(chosen)
     if suffix != ".npy":
         _check_size(path, path.stat().st_size, MAX_TEXT_BYTES)
@@ -287,10 +293,15 @@ def _check_header(path: Path, file: Any) -> None:
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(file)
-    _check_size(path, math.prod(shape) * dtype.itemsize)
+    _check_size(path, _num_values(shape) * dtype.itemsize, MAX_ARRAY_BYTES)
 
 
-def _check_size(path: Path, size: int, limit: int = MAX_ARRAY_BYTES) -> None:
+def _num_values(shape: Iterable[int]) -> int:
+    """The number of values; without the axes of size 0, so that no other axis is huge either."""
+    return math.prod(size for size in shape if size)
+
+
+def _check_size(path: Path, size: int, limit: int) -> None:
     if size > limit:
         raise UsageError("too_large", path=path, size=f"{size:,}", limit=f"{limit:,}")
 
@@ -316,5 +327,5 @@ def _read_csv(path: Path) -> Any:
     values = np.array(
         [[{"true": 1.0, "false": 0.0}.get(cell, cell) for cell in row] for row in rows], np.float64
     )
-    whole = np.isfinite(values).all() and (values == values.round()).all()
+    whole = (values == values.round()).all() and (abs(values) < MAX_WHOLE).all()
     return values.astype(np.int64) if whole else values

@@ -12,7 +12,7 @@ import numpy as np
 
 from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
-from maskwright.core.expr import NO_TENSOR, TENSOR_ATTRIBUTES, Cell, Mask
+from maskwright.core.expr import Cell, Mask, tensor_hint
 from maskwright.core.frame import MAX_BYTES, MAX_SIZE, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
 from maskwright.core.spans import Spans
@@ -93,7 +93,7 @@ class BoundMask:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        hint = f" {NO_TENSOR.replace(', q_len=...', '')}" if name in TENSOR_ATTRIBUTES else ""
+        hint = tensor_hint(name).replace(", q_len=...", "")
         raise AttributeError(f"A bound mask has no attribute {name}.{hint}")
 
     def __eq__(self, other: object) -> bool:

@@ -126,11 +126,19 @@ class FormulaWriter(Protocol):
 
 
 # Attributes that code for tensors reads first, such as that of a transformers model.
-TENSOR_ATTRIBUTES: Final = frozenset({"dim", "device", "dtype", "ndim", "size", "to"})
+TENSOR_ATTRIBUTES: Final = frozenset({"dim", "device", "dtype", "ndim", "shape", "size", "to"})
 NO_TENSOR: Final = (
     'It is no tensor: pass **lower(mask, "hf", q_len=...) to a transformers model, and '
     'lower(mask, "torch.bool", q_len=...) where a tensor is expected.'
 )
+NO_BLOCK_MASK: Final = 'Pass lower(mask, "torch.flex", q_len=...) to flex_attention.'
+
+
+def tensor_hint(attribute: str) -> str:
+    """What to pass where a tensor or a BlockMask is expected, if it has this attribute; or ""."""
+    if attribute == "BLOCK_SIZE":
+        return f" {NO_BLOCK_MASK}"
+    return f" {NO_TENSOR}" if attribute in TENSOR_ATTRIBUTES else ""
 
 
 class Mask(ABC):
@@ -240,11 +248,9 @@ class Mask(ABC):
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = ""
-        if name in TENSOR_ATTRIBUTES:
-            hint = f" {NO_TENSOR}"
-        elif not name.startswith("_") and hasattr(Mask._bound_class, name):
+        if not name.startswith("_") and hasattr(Mask._bound_class, name):
             hint = f" Bind it to a size first: mask.on(q_len).{name}."
-        raise AttributeError(f"A mask has no attribute {name}.{hint}")
+        raise AttributeError(f"A mask has no attribute {name}.{hint}{tensor_hint(name)}")
 
     def __bool__(self) -> NoReturn:
         raise TruthError("A mask has no boolean value. Write & for `and`, | for `or`, ~ for `not`.")

@@ -64,7 +64,7 @@ def frameworks(fn: Predicate, positions: Positions, text: str) -> Frameworks:
             and with tensors but returns different masks.
     """
     torch = sys.modules.get("torch")
-    array_call: Any = _recorder(torch)() if torch else nullcontext()
+    array_call: Any = _recorder(torch)(refuses_arrays=True) if torch else nullcontext()
     cells, error = None, None
     try:
         with array_call:
@@ -80,7 +80,7 @@ def frameworks(fn: Predicate, positions: Positions, text: str) -> Frameworks:
                     raise
                 return Frameworks(arrays=True, tensors=False)  # converts arrays to tensors itself
             return Frameworks(arrays=False, tensors=True, device=array_call.device)
-        tensor_call = _recorder(torch)()
+        tensor_call = _recorder(torch)(refuses_arrays=False)
         try:
             with tensor_call:
                 other = _check(_vmap(torch, fn, positions), positions, text)
@@ -195,8 +195,9 @@ def _recorder(torch: Any) -> Any:
     conversions = (torch.as_tensor, torch.asarray, torch.from_numpy, torch.tensor)
 
     class Recorder(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        def __init__(self) -> None:
+        def __init__(self, *, refuses_arrays: bool) -> None:
             super().__init__()
+            self.refuses_arrays = refuses_arrays
             self.calls = False
             self.mixes = False  # passes arrays to functions of tensors
             self.floats = False
@@ -209,9 +210,8 @@ def _recorder(torch: Any) -> Any:
             leaves = torch.utils._pytree.tree_leaves((args, kwargs))
             tensors = (x for x in leaves if isinstance(x, torch.Tensor))
             self.device = self.device or next((x.device for x in tensors), None)
-            if func not in conversions and any(
-                isinstance(x, (np.ndarray, np.generic)) for x in leaves
-            ):
+            refuses = self.refuses_arrays and func not in conversions
+            if refuses and any(isinstance(x, (np.ndarray, np.generic)) for x in leaves):
                 self.mixes = True
                 raise TypeError("a function of tensors was called with an array")
             result = func(*args, **(kwargs or {}))

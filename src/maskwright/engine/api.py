@@ -135,9 +135,12 @@ def attention(
         q: Queries (batch, heads, q_len, head_dim). A torch tensor, or a numpy array in float32 or
             float16, for which numpy arrays are returned, without gradients.
         k: Keys (batch, kv_heads, kv_len, head_dim).
-        v: Values (batch, kv_heads, kv_len, v_head_dim).
+        v: Values (batch, kv_heads, kv_len, v_head_dim). As in `scaled_dot_product_attention`, a batch
+            size of 1, a number of heads of 1 without `enable_gqa`, and missing leading dimensions
+            broadcast, if one of the three has four dimensions.
         mask: A mask, bound or not. None attends to all keys.
-        scale: Factor of the scores, 1 / sqrt(head_dim) by default.
+        scale: Factor of the scores, 1 / sqrt(head_dim) by default. A number, also of numpy or a tensor
+            without dimensions. No gradient reaches it.
         softcap: Bound of the scores: they become softcap * tanh(scores / softcap). None for none.
         bias: A bias of `mw.bias`, or a tensor that broadcasts to (batch, heads, q_len, kv_len).
             It is added to the scores after the soft cap. Its values are finite: it changes scores
@@ -146,7 +149,8 @@ def attention(
             softmax of every row like the score of one more key, which has no value. A fully masked
             row stays 0. -inf is no sink.
         dropout_p: Probability with which a softmax weight is dropped. As in
-            `scaled_dot_product_attention` it applies whenever it is not 0; pass 0 in evaluation.
+            `scaled_dot_product_attention` it applies whenever it is not 0; pass 0 in evaluation. With
+            1 the output is 0.
         enable_gqa: Allow fewer KV heads than query heads: grouped-query attention.
         q_start: Position of the first query. By default the last query is aligned with the last
             key, as with a KV cache; 0 is the alignment of SDPA's `is_causal`.
@@ -161,7 +165,8 @@ def attention(
         logsumexp (batch, heads, q_len). Both are differentiable.
 
     Raises:
-        ArgumentError: An argument is invalid.
+        AttentionError: An argument is invalid, or tensors do not fit each other. Like the two below,
+            a RuntimeError and a ValueError.
         FrameError: The mask does not match the sizes of q and k.
         Unsupported: The named backend, or the transform that is active, does not support the call.
 
@@ -188,9 +193,12 @@ def attention(
         result = _fast_path().attend((q, k, v), mask, scale, enable_gqa, q_start, return_lse)
         if result is not None:
             return result
-    options = AttentionOptions(
-        scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
+    options = validate.read_numbers(
+        AttentionOptions(
+            scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
+        )
     )
+    q, k, v = validate.broadcast(q, k, v, enable_gqa)
     if isinstance(q, np.ndarray):
         out, lse = _attention_numpy((q, k, v), mask, options)
         return (out, lse) if return_lse else out
@@ -244,6 +252,9 @@ def _observed(tensors: Any, shape: AttentionShape, mask: Any, options: Attention
 
 def _attention_numpy(tensors: Any, mask: Any, options: AttentionOptions) -> Any:
     """Attention of numpy arrays, by the C kernel."""
+    if options.dropout_p == 1:
+        out, lse = _attention_numpy(tensors, mask, options._replace(dropout_p=0.0))
+        return np.zeros_like(out), lse
     params, scores = _numpy_params(tensors, mask, options)
     return backend_module("native").forward_numpy(params, *tensors, scores)
 
@@ -364,11 +375,14 @@ def explain_backend(
     >>> mw.explain_backend((1, 8, 1024, 64), mask=mw.causal(), dtype="float64").backend
     'blocks'
     """
-    options = AttentionOptions(
-        scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
+    options = validate.read_numbers(
+        AttentionOptions(
+            scale, dropout_p, enable_gqa, q_start, impl, return_lse, softcap, bias, sinks
+        )
     )
     k = q if k is None else k
     v = k if v is None else v
+    q, k, v = validate.broadcast(q, k, v, enable_gqa)
     if isinstance(q, np.ndarray):
         params, _ = _numpy_params((q, k, v), mask, options)
     elif isinstance(q, tuple):
@@ -396,6 +410,7 @@ def _shape_params(shapes: Any, mask: Any, options: AttentionOptions) -> Attentio
                 f"explain_backend: {name} has shape {shape}. Expected four sizes of 0 or more: "
                 "(batch, heads, length, head_dim)."
             )
+    shapes = validate.broadcast_shapes(shapes, options.enable_gqa)
     q, k, v = shapes
     validate.check_shapes(q, k, v, options.enable_gqa)
     validate.check_options(options)

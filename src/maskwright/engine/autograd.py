@@ -10,10 +10,12 @@ one. The values of bias terms and the sinks are inputs of both, with gradients.
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import is_fake
 from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -23,6 +25,7 @@ from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.frame import Frame
 from maskwright.engine import dispatch
+from maskwright.engine.batched_grads import is_batched, map_batched
 from maskwright.engine.dispatch import backend_module, select_backend, warn_without_kernel
 from maskwright.engine.layout import empty_out, laid_out
 from maskwright.engine.params import (
@@ -59,6 +62,70 @@ def autocast(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
         x.to(dtype) if getattr(x, "dtype", None) in AUTOCAST_DTYPES else x for x in (q, k, v)
     )
     return q, k, v
+
+
+def is_exporting() -> bool:
+    """Whether torch.export traces; PyTorch has no function for it before 2.7."""
+    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
+
+
+def has_tangent(*tensors: torch.Tensor) -> bool:
+    """Whether forward-mode AD differentiates a tensor, at any level of torch.func."""
+    for x in tensors:
+        inner = x
+        while True:
+            if forward_ad.unpack_dual(inner, level=0).tangent is not None:
+                return True
+            if not is_functorch_wrapped_tensor(inner):
+                break
+            inner = get_unwrapped(inner)
+    return False
+
+
+class _Checked(threading.local):
+    """Whether the tangents of the tensors of an operator were checked by its caller."""
+
+    tangents = False
+
+
+_checked = _Checked()
+
+
+def refuse_tangents(*tensors: torch.Tensor) -> None:
+    """Raise within forward-mode AD of a tensor, which would return wrong tangents."""
+    if forward_ad._current_level >= 0 and has_tangent(*tensors):
+        raise _forward_mode_unsupported()
+
+
+def _refuse_tangents_in_operator(*tensors: torch.Tensor) -> None:
+    """The same in an operator, which a compiled function may call."""
+    if forward_ad._current_level < 0 or _checked.tangents:
+        return
+    try:
+        refused = has_tangent(*tensors)
+    except RuntimeError:  # compiled code runs below autograd, where tangents cannot be read
+        refused = True
+    if refused:
+        raise _forward_mode_unsupported()
+
+
+def _with_checked_tangents(operator: Any, tensors: Any, *args: Any, **settings: Any) -> Any:
+    """Call an operator after a check of these tensors, outside of a compiled function."""
+    refuse_tangents(*tensors)
+    before, _checked.tangents = _checked.tangents, True
+    try:
+        return operator(*args, **settings)
+    finally:
+        _checked.tangents = before
+
+
+def _forward_mode_unsupported() -> Unsupported:
+    return Unsupported(
+        "attention: forward-mode AD (torch.func.jvp, forward_ad) is not supported by this "
+        'backend. Use reverse mode, or pass impl="reference"; load a transformers model with '
+        'attn_implementation="eager".',
+        target="jvp",
+    )
 
 
 def is_traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
@@ -119,14 +186,14 @@ def attend_tensors(
         if is_traced(*tensors):
             out, lse = record(tensors, mask, options)
             return out, lse
-    elif torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+    elif torch.compiler.is_compiling() and not is_exporting():
         if options.impl == "flex":
             return _flex_in_graph(tensors, mask, options)
         raise ArgumentError(
             f'attention: impl="{options.impl}" is not available in a compiled graph. '
             'Leave impl out, or pass impl="blocks".'
         )
-    elif torch.compiler.is_exporting():
+    elif is_exporting():
         dynamic = [name for name, size in shape._asdict().items() if isinstance(size, torch.SymInt)]
         if dynamic:
             raise Unsupported(
@@ -134,6 +201,12 @@ def attend_tensors(
                 "a constant tensor. Leave out dynamic_shapes, and export each size by itself.",
                 target="torch.export",
             )
+    elif options.impl == "flex" and any(map(is_fake, tensors)):
+        raise Unsupported(
+            'attention: impl="flex" does not run on FakeTensors, which have no values. '
+            "Leave impl out to get the shape.",
+            target="flex",
+        )
     params, scores = make_params(tensors, shape, mask, options)
     return run(params, tensors, scores)
 
@@ -141,13 +214,25 @@ def attend_tensors(
 def run(
     params: AttentionParams, tensors: Tensors, scores: ScoreTensors
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute a call eagerly, by the selected backend."""
+    """Compute a call eagerly, by the selected backend. After a graph break nothing here is traced."""
+    if "torch._dynamo" not in sys.modules:  # which `disable` would import
+        return _run(params, tensors, scores)
+    if not _untraced:
+        _untraced.append(torch.compiler.disable(_run))
+    return _untraced[0](params, tensors, scores)  # type: ignore[no-any-return]
+
+
+_untraced: list[Any] = []  # `_run`, which Dynamo does not trace
+
+
+def _run(
+    params: AttentionParams, tensors: Tensors, scores: ScoreTensors
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     backend = _backend(params)
     if not hasattr(backend, "backward"):
-        forward = backend.forward
-        if "torch._dynamo" in sys.modules:  # else this would import it
-            forward = torch.compiler.disable(forward)
-        return forward(params, *tensors, scores)  # type: ignore[no-any-return]
+        if params.impl == "flex":  # which drops tangents
+            refuse_tangents(*tensors, *_flat(scores))
+        return backend.forward(params, *tensors, scores)  # type: ignore[no-any-return]
     if torch.jit.is_tracing():
         raise Unsupported(
             "attention: torch.jit.trace cannot record a mask. "
@@ -203,6 +288,10 @@ def _forward(
         tensors = tuple(_materialized(x) for x in tensors)
         q, k, v, *others = tensors
     check_storage(*tensors)
+    if params.dropout_p == 1:  # no weight is left; the logsumexp is that of the scores
+        params = replace(params, dropout_p=0.0)
+        out, lse = backend.forward(params, q, k, v, _unflat(params, others))
+        return torch.zeros_like(out), lse
     return backend.forward(params, q, k, v, _unflat(params, others))  # type: ignore[no-any-return]
 
 
@@ -211,7 +300,29 @@ def _backward(params: AttentionParams, backend: Any, seed: Any, saved: Saved, *g
     if seed is not None:
         params = replace(params, seed=int(seed))
     grad_out, grad_lse = (x if x is None else _materialized(x) for x in grads)
+    _check_saved(params, saved)
+    if params.dropout_p == 1:
+        params, grad_out = replace(params, dropout_p=0.0), torch.zeros_like(grad_out)
     return backend.backward(params, saved, grad_out, grad_lse)
+
+
+def _check_saved(params: AttentionParams, saved: Saved) -> None:
+    """Raise if the memory or the shape of a saved tensor changed since the forward pass."""
+    tensors = (*saved[:5], *_flat(saved.scores))
+    check_storage(*tensors)
+    sizes = params.shape
+    rows = (sizes.batch, sizes.heads, sizes.q_len)
+    keys = (sizes.batch, sizes.kv_heads, sizes.kv_len)
+    shapes = ((*rows, sizes.head_dim), (*keys, sizes.head_dim), (*keys, sizes.v_head_dim))
+    names = ("q", "k", "v", "the output", "the logsumexp")
+    for name, x, shape in zip(
+        names, saved[:5], (*shapes, (*rows, sizes.v_head_dim), rows), strict=True
+    ):
+        if tuple(x.shape) != shape:
+            raise ArgumentError(
+                f"attention: {name} had shape {shape} in the forward pass and has "
+                f"{tuple(x.shape)} in the backward pass. Do not change saved tensors before it."
+            )
 
 
 def _materialized(x: torch.Tensor) -> torch.Tensor:
@@ -245,23 +356,34 @@ class Attention(torch.autograd.Function):
             return (None,) * (1 + len(saved))
         if grad_out is None:
             grad_out = torch.zeros_like(saved[0])
-        settings = (seed, ctx.params, ctx.backend)
-        grads = AttentionBackward.apply(*settings, grad_out, grad_lse, *saved)
+        grads = gradients(seed, ctx.params, ctx.backend, grad_out, grad_lse, *saved)
         return (None, None, None, *_wanted(ctx.params, grads))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:  # noqa: ARG004 - torch's signature
         """Refuse forward-mode AD, which would need the softmax weights."""
-        raise Unsupported(
-            "attention: forward-mode AD (torch.func.jvp, forward_ad) is not supported by this "
-            'backend. Use reverse mode, or pass impl="reference".',
-            target="jvp",
-        )
+        raise _forward_mode_unsupported()
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
         """Fold the mapped dimension into the batch where the mask is shared by the batch."""
         return _vmap(Attention, info.batch_size, in_dims, args), (0, 0)
+
+
+def gradients(
+    seed: Any, params: AttentionParams, backend: Any, grad_out: Any, grad_lse: Any, *saved: Any
+) -> tuple[torch.Tensor, ...]:
+    """What `AttentionBackward` returns, also of batches of gradients."""
+    if not is_batched(grad_out, grad_lse):
+        return AttentionBackward.apply(seed, params, backend, grad_out, grad_lse, *saved)  # type: ignore[no-any-return]
+
+    def of_batch(*grads: Any) -> tuple[torch.Tensor, ...]:
+        dims = (None, None, None, 0, 0, *(None for _ in saved))
+        args = (seed, params, backend, *grads, *saved)
+        return _vmap(AttentionBackward, grads[0].shape[0], dims, args)
+
+    grads: Any = map_batched(of_batch, grad_out, grad_lse)
+    return grads  # type: ignore[no-any-return]
 
 
 def _wanted(params: AttentionParams, grads: Any) -> list[Any]:
@@ -288,11 +410,7 @@ class AttentionBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> None:  # noqa: ARG004 - torch's signature
         """Refuse the second derivative, which a transform would take to be zero."""
-        raise Unsupported(
-            "attention: this backend is differentiable once. "
-            'Pass impl="reference" for second derivatives.',
-            target="attention",
-        )
+        raise _differentiable_once()
 
     jvp = Attention.jvp
 
@@ -301,6 +419,15 @@ class AttentionBackward(torch.autograd.Function):
         """As for `Attention`."""
         found = _vmap(AttentionBackward, info.batch_size, in_dims, args)
         return found, (0,) * len(found)
+
+
+def _differentiable_once() -> Unsupported:
+    return Unsupported(
+        "attention: this backend is differentiable once. "
+        'Pass impl="reference" for second derivatives; load a transformers model with '
+        'attn_implementation="eager".',
+        target="attention",
+    )
 
 
 def _vmap(function: Any, count: int, in_dims: Any, args: Any) -> tuple[torch.Tensor, ...]:
@@ -356,7 +483,7 @@ def record(
         options: The options of the call.
         handle: A result of `mask_handle`: the mask is known when the graph runs.
     """
-    if torch.compiler.is_exporting():
+    if is_exporting():
         raise Unsupported(
             "attention: an exported program cannot hold a mask, which lives in this process. "
             'Pass impl="sdpa", which exports the mask as a constant tensor.',
@@ -368,25 +495,34 @@ def record(
         bind(held, (*q.shape[:3], k.shape[2]), options.q_start)  # raises for invalid masks
     scale = default_scale(q.shape[-1]) if options.scale is None else float(options.scale)
     terms, scores = _scores_in_graph(tensors, held, options)
-    return attend(
+    args = (
         *tensors,
         torch.randint(2**62, (), device="cpu") if options.dropout_p else None,
         list(_flat(scores)),
         held._handle,
         handle,
-        q_start=options.q_start,
-        scale=scale,
-        softcap=None if options.softcap is None else float(options.softcap),
-        terms=terms,
-        has_sinks=scores.sinks is not None,
-        dropout_p=float(options.dropout_p),
-        impl=options.impl,
     )
+    settings = {
+        "q_start": options.q_start,
+        "scale": scale,
+        "softcap": None if options.softcap is None else float(options.softcap),
+        "terms": terms,
+        "has_sinks": scores.sinks is not None,
+        "dropout_p": float(options.dropout_p),
+        "impl": options.impl,
+    }
+    if not torch.compiler.is_compiling():
+        return _with_checked_tangents(attend, (*tensors, *_flat(scores)), *args, **settings)
+    from maskwright.engine.traced_state import is_forward_mode  # loads the compiler
+
+    if is_forward_mode():
+        raise _forward_mode_unsupported()
+    return attend(*args, **settings)
 
 
 def _is_flex_in_graph(tensors: Tensors, mask: Any, options: AttentionOptions) -> bool:
     """Whether a call without an explicit `impl` is FlexAttention in the graph; see `is_default`."""
-    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+    if not torch.compiler.is_dynamo_compiling() or is_exporting():
         return False
     if options.impl != "auto" or tensors[0].device.type not in dispatch.FLEX_GRAPH_DEVICES:
         return False
@@ -485,6 +621,7 @@ def attend(
 
     `scores` has the values of the bias terms and the sinks, if there are any.
     """
+    _refuse_tangents_in_operator(q, k, v, *scores)
     found = _lookup(mask, handle)
     params = _params_in_graph((q, k, v), found, settings)
     out, lse = _forward(params, _backend(params), seed, q, k, v, *scores)
@@ -509,6 +646,7 @@ def attend_backward(
     **settings: Any,
 ) -> list[torch.Tensor]:
     """Gradients of q, k and v, of the values of each bias term, and of the sinks."""
+    _refuse_tangents_in_operator(grad_out, *saved)
     q, k, v, out, lse, *scores = saved
     params = _params_in_graph((q, k, v), _lookup(mask, handle), settings)
     kept = Saved(q, k, v, out, lse, _unflat(params, scores))
@@ -576,9 +714,21 @@ def _graph_backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
         return (None, None, None, None, [None] * len(saved[5:]), None, None)
     if grad_out is None:
         grad_out = torch.zeros_like(saved[3])
-    dq, dk, dv, *scores = attend_backward(
-        grad_out, grad_lse, saved, seed, ctx.mask, handle, **ctx.settings
-    )
+
+    def gradients_of(*grads: Any) -> Any:
+        args = (*grads, saved, seed, ctx.mask, handle)
+        inputs = (grad_out, *saved)
+        return _with_checked_tangents(attend_backward, inputs, *args, **ctx.settings)
+
+    def gradients_of_batch(*grads: Any) -> Any:
+        count = len(grads[0])
+        each = [gradients_of(*(x if x is None else x[n] for x in grads)) for n in range(count)]
+        return tuple(torch.stack(same) for same in zip(*each, strict=True))
+
+    if is_batched(grad_out, grad_lse):
+        dq, dk, dv, *scores = map_batched(gradients_of_batch, grad_out, grad_lse)
+    else:
+        dq, dk, dv, *scores = gradients_of(grad_out, grad_lse)
     for n, index in enumerate(_terms_from_ints(ctx.settings["terms"])):
         if not index.requires_grad:
             scores[n] = None
@@ -586,3 +736,18 @@ def _graph_backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
 
 
 attend.register_autograd(_graph_backward, setup_context=_setup_context)
+
+
+def _setup_context_of_backward(
+    ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any
+) -> None:
+    """Nothing is saved: there is no second derivative."""
+
+
+def _refuse_second_derivative(ctx: Any, *grads: Any) -> None:  # noqa: ARG001 - torch's signature
+    raise _differentiable_once()
+
+
+attend_backward.register_autograd(
+    _refuse_second_derivative, setup_context=_setup_context_of_backward
+)

@@ -24,8 +24,9 @@ from torch._C import (
 from torch.autograd import forward_ad
 
 from maskwright.core.bound import BoundMask
-from maskwright.engine.autograd import DTYPE_NAMES, AttentionBackward, autocast
+from maskwright.engine.autograd import DTYPE_NAMES, autocast, gradients
 from maskwright.engine.backends import native
+from maskwright.engine.batched_grads import is_batched
 from maskwright.engine.layout import empty_out
 from maskwright.engine.native import (
     ERR_INTERRUPTED,
@@ -136,7 +137,7 @@ class PlainAttention(torch.autograd.Function):
             if grad_lse is None:
                 return None, None, None, None
             grad_out = torch.zeros_like(saved[3])
-        if not (is_grad_enabled() or is_transformed()):
+        if not (is_grad_enabled() or is_transformed() or is_batched(grad_out, grad_lse)):
             _, spans, settings, data = ctx.call
             lse = saved[4] if data is None else data
             found = _kernel().backward(spans, settings, lse, saved, grad_out, grad_lse)
@@ -165,8 +166,7 @@ def _general_backward(
     shape = AttentionShape(batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
     scale = default_scale(head_dim) if scale is None else float(scale)
     params = AttentionParams(mask, shape, scale, DTYPE_NAMES[q.dtype], requires_grad=True)
-    tensors = (grad_out, grad_lse, out, lse, q, k, v)
-    return AttentionBackward.apply(None, params, native, *tensors)  # type: ignore[no-any-return]
+    return gradients(None, params, native, grad_out, grad_lse, out, lse, q, k, v)
 
 
 def is_transformed() -> bool:

@@ -20,7 +20,8 @@ import numpy as np
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.core.validate import describe_type
 from maskwright.engine.params import Positions, ScoreTensors, TermIndex
-from maskwright.errors import ArgumentError, FrameError
+from maskwright.engine.validate import check_layout, check_subclass
+from maskwright.errors import AttentionError, FrameError
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,7 @@ def read_scores(
         How each term is indexed, and the tensors.
 
     Raises:
-        ArgumentError: `bias` or `sinks` has the wrong type, dtype, device or shape.
+        AttentionError: `bias` or `sinks` has the wrong type, dtype, device or shape.
         FrameError: The bias does not match the sizes.
     """
     if options.bias is None and options.sinks is None:
@@ -66,7 +67,7 @@ def read_scores(
     if sinks is not None:
         sinks = _as_kind_of(q, sinks, "sinks")
         if tuple(sinks.shape) != (frame.heads,):
-            raise ArgumentError(
+            raise AttentionError(
                 f"attention: sinks has shape {tuple(sinks.shape)}. Expected ({frame.heads},): one "
                 "logit per head of q."
             )
@@ -76,15 +77,17 @@ def read_scores(
 
 def _lower(bias: Any, frame: Frame, q: Any) -> tuple[Any, ...]:
     """The terms of a bias expression, or of a plain tensor or array."""
+    if not isinstance(q, np.ndarray):
+        _check_memory(bias, "bias")
     if hasattr(bias, "lower") and hasattr(bias, "dense"):
         return tuple(bias.lower(frame))
     if not hasattr(bias, "shape") or not hasattr(bias, "ndim"):
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: bias is {describe_type(bias)}. Pass a bias such as mw.bias.alibi(8), or a "
             "tensor that broadcasts to (batch, heads, q_len, kv_len)."
         )
     if bias.ndim > 4:
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: bias has shape {tuple(bias.shape)}. Expected at most four dimensions: "
             "(batch, heads, q_len, kv_len)."
         )
@@ -96,10 +99,12 @@ def _check_finite(bias: Any, q: Any) -> None:
     """Raise for NaN and infinities, also as float32, where the values can be read at low cost."""
     narrows = bias.dtype.itemsize == 8 and q.dtype.itemsize < 8
     if isinstance(bias, np.ndarray):
-        limit = np.finfo(np.float32).max if narrows else np.inf
-        finite = bias.dtype.kind != "f" or bool(
-            np.isfinite(bias).all() and (np.abs(bias) <= limit).all()
-        )
+        if bias.dtype.kind != "f":
+            return
+        with np.errstate(over="ignore"):
+            values = bias.astype(np.float32) if narrows else bias
+        finite = np.isfinite(values)
+        is_finite = bool(finite.all())
     else:
         import torch
 
@@ -107,17 +112,21 @@ def _check_finite(bias: Any, q: Any) -> None:
             return
         values = bias.detach().to(torch.float32) if narrows else bias.detach()
         # The sum is finite if all values are, except for an overflow.
-        finite = bool(values.sum().isfinite()) or bool(values.isfinite().all())
-    if not finite:
+        is_finite = bool(values.sum().isfinite())
+        if not is_finite:
+            finite = values.isfinite()
+            is_finite = bool(finite.all())
+    if not is_finite:
+        first = float(values[~finite].flatten()[0])
         dtype = " as float32" if narrows else ""
-        raise ArgumentError(f"attention: bias contains NaN or infinity{dtype}. {MASK_HINT}")
+        raise AttentionError(f"attention: bias contains {first}{dtype}. {MASK_HINT}")
 
 
 def _check_sinks(sinks: Any) -> None:
     """Raise for NaN where the values can be read at low cost."""
     readable = isinstance(sinks, np.ndarray) or _is_readable(sinks)
     if readable and bool((sinks != sinks).any()):  # only NaN differs from itself
-        raise ArgumentError(
+        raise AttentionError(
             "attention: sinks contains NaN. Pass one logit per head; -inf is no sink."
         )
 
@@ -137,12 +146,12 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
     """`x` as a floating-point tensor on the device of q, or as an array if q is one."""
     if isinstance(q, np.ndarray):
         if not isinstance(x, np.ndarray):
-            raise ArgumentError(
+            raise AttentionError(
                 f"attention: {name} is {describe_type(x)} but q is a numpy array. Pass {name} as a "
                 "numpy array, or q, k and v as torch tensors."
             )
         if x.dtype.kind != "f":
-            raise ArgumentError(_wrong_dtype(name, x.dtype))
+            raise AttentionError(_wrong_dtype(name, x.dtype))
         return x
     import torch
     from torch._subclasses.fake_tensor import is_fake
@@ -152,26 +161,38 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
             x = np.require(x, requirements=["C", "A", "W"])  # torch warns about read-only arrays
         x = torch.as_tensor(x).to(q.device)
     if not isinstance(x, torch.Tensor):
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: {name} is {describe_type(x)}. Pass a torch tensor or a numpy array."
         )
+    _check_memory(x, name)
     if not x.is_floating_point():
-        raise ArgumentError(_wrong_dtype(name, x.dtype))
+        raise AttentionError(_wrong_dtype(name, x.dtype))
     if not torch.compiler.is_compiling() and is_fake(x) and not is_fake(q):
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: {name} is a FakeTensor, which has no values, and q is not. "
             f"Pass {name} as a tensor with values, or all tensors as FakeTensors."
         )
     if x.device != q.device:
-        raise ArgumentError(
+        raise AttentionError(
             f"attention: {name} is on {x.device} and q on {q.device}. Move both to one device."
         )
     return x
 
 
+def _check_memory(x: Any, name: str) -> None:
+    """Raise for tensors that are sparse, nested, of 8 bits, or wrap others."""
+    import torch
+
+    if isinstance(x, torch.Tensor):
+        check_layout(name, x)
+        check_subclass(name, x)
+        if x.is_floating_point() and x.itemsize == 1:
+            raise AttentionError(_wrong_dtype(name, x.dtype))
+
+
 def _wrong_dtype(name: str, dtype: Any) -> str:
     fix = "Pass a boolean mask as mask=mw.dense(...)." if name == "bias" else "Pass floats."
-    return f"attention: {name} has dtype {dtype}, expected a floating-point one. {fix}"
+    return f"attention: {name} has dtype {dtype}, expected a floating-point one of at least 16 bits. {fix}"
 
 
 def _requires_grad(value: Any) -> bool:

@@ -159,11 +159,34 @@ def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) ->
 
 
 def is_symbolic(x: torch.Tensor) -> bool:
-    """Whether values cannot be read: inside vmap, or in a fake or meta tensor."""
+    """Whether values cannot be read: inside vmap, while make_fx traces, or in a fake or meta tensor."""
     import torch
     from torch._subclasses.fake_tensor import is_fake
 
-    return bool(torch._C._are_functorch_transforms_active() or x.is_meta or is_fake(x))
+    if torch._C._are_functorch_transforms_active() or x.is_meta:
+        return True
+    if torch._C._len_torch_dispatch_stack() and torch._C._get_dispatch_mode(
+        torch._C._TorchDispatchModeKey.PROXY
+    ):
+        return True
+    return bool(is_fake(x))
+
+
+def _product_gradients(gradients: Any, saved: Any, grad: Any) -> tuple[Any, ...]:
+    """The gradients of two operands from `gradients(x, y, visible, grad)`, and None for `visible`."""
+    from maskwright.engine.batched_grads import is_batched, map_batched
+    from maskwright.engine.validate import check_storage
+
+    x, y, visible = saved
+    check_storage(x, y)
+    if not is_batched(grad):
+        return *gradients(x, y, visible, grad), None
+
+    def of_batch(grads: Any) -> Any:
+        a, b = (z.expand(grads.shape[0], *z.shape) for z in (x, y))
+        return gradients(a, b, visible, grads)
+
+    return *map_batched(of_batch, grad), None
 
 
 def _product_rule(product: Any, operands: Any, da: Any, db: Any) -> Any:
@@ -202,9 +225,12 @@ def _functions() -> tuple[Any, Any]:
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
-            x, y, visible = ctx.saved_tensors
+            return _product_gradients(MaskedScores.gradients, ctx.saved_tensors, grad)
+
+        @staticmethod
+        def gradients(x: Any, y: Any, visible: Any, grad: Any) -> tuple[Any, ...]:
             dx = MaskedMatmul.apply(grad, y, visible)
-            return dx, MaskedMatmul.apply(grad.mT, x, visible.mT), None
+            return dx, MaskedMatmul.apply(grad.mT, x, visible.mT)
 
     class MaskedMatmul(torch.autograd.Function):
         generate_vmap_rule = True
@@ -224,9 +250,12 @@ def _functions() -> tuple[Any, Any]:
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
-            a, b, visible = ctx.saved_tensors
+            return _product_gradients(MaskedMatmul.gradients, ctx.saved_tensors, grad)
+
+        @staticmethod
+        def gradients(a: Any, b: Any, visible: Any, grad: Any) -> tuple[Any, ...]:
             da = MaskedScores.apply(grad, b, visible)
-            return da, MaskedMatmul.apply(a.mT, grad, visible.mT), None
+            return da, MaskedMatmul.apply(a.mT, grad, visible.mT)
 
     _CLASSES.append((MaskedScores, MaskedMatmul))
     return _CLASSES[0]

@@ -3,7 +3,7 @@
 Another page in the same browser can send requests here (DNS rebinding, cross-site requests), so the
 host and the origin must be the server's own, the content type one that a form cannot send, and each
 API request carries a token that only the page knows. Bodies, connections and the time for a request
-to arrive are limited.
+to arrive and for a response to be read are limited.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REQUEST_TIMEOUT: Final = 5.0  # seconds for the headers to arrive, and again for the body
+WRITE_TIMEOUT: Final = 5.0  # seconds for the client to read what is buffered of a response
 MAX_CONNECTIONS: Final = 64
 MAX_CONNECTIONS_PER_ADDRESS: Final = 32
 TOKEN_HEADER: Final = b"x-maskwright-token"
@@ -157,45 +158,68 @@ def _forbidden(message: str) -> HTTPError:
 
 
 class LimitedConnection(H11Protocol):
-    """uvicorn's protocol with a timeout for requests and a limit of connections.
+    """uvicorn's protocol with timeouts for requests and for reading, and a limit of connections.
 
-    A connection without the headers of a request after the timeout is closed. If there are too many
-    connections, in total or from one address, the one that has been idle for the longest time is
-    closed in favour of a new one.
+    A connection without the headers of a request after the timeout is closed, and so is one whose
+    client does not read the response. If there are too many connections, in total or from one
+    address, the one that has waited for its client for the longest time is closed in favour of a
+    new one.
     """
 
-    idle_since: float | None = None  # None during a request
+    idle_since: float | None = None  # None between the end of a request and that of its response
     _timer: asyncio.TimerHandle | None = None
+    _paused_since: float | None = None  # None while the client reads the response
+    _write_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when the connection waits for its client; None if it does not."""
+        since = [time for time in (self.idle_since, self._paused_since) if time is not None]
+        return min(since, default=None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accepts a connection, after closing an idle one if there are too many."""
+        """Accepts a connection, after closing one that waits if there are too many."""
         super().connection_made(transport)
         self._wait_for_request()
         everyone: list[Any] = [other for other in self.connections if other is not self]
         own = [other for other in everyone if _address(other) == _address(self)]
         for others, limit in ((own, MAX_CONNECTIONS_PER_ADDRESS), (everyone, MAX_CONNECTIONS)):
             if len(others) >= limit:
-                idle = [other for other in others if other.idle_since is not None]
-                victim = min(idle, key=lambda other: other.idle_since, default=self)
+                waiting = [other for other in others if other.waiting_since is not None]
+                victim = min(waiting, key=lambda other: other.waiting_since, default=self)
                 self.connections.discard(victim)
                 victim.transport.abort()
                 return
 
     def handle_events(self) -> None:
         """Processes received data; the headers of a request end the timeout."""
-        before = self.cycle
         super().handle_events()
-        if self.cycle is not before and not self.cycle.response_complete:
-            self._stop_waiting()
+        if self.cycle is None or self.cycle.response_complete:
+            return
+        since = self.idle_since if self.cycle.more_body else None
+        self._stop_waiting()
+        self.idle_since = since  # the body has its own timeout
 
     def on_response_complete(self) -> None:
         """Waits for the next request on the connection."""
         self._wait_for_request()  # first, because the next one may have been received already
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        """Starts the timeout when the client does not read as fast as the response is sent."""
+        super().pause_writing()
+        self._paused_since = self.loop.time()
+        self._write_timer = self.loop.call_later(WRITE_TIMEOUT, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Ends the timeout when the client has read most of what was sent."""
+        super().resume_writing()
+        self._stop_write_timer()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """Releases the timer."""
+        """Releases the timers."""
         self._stop_waiting()
+        self._stop_write_timer()
         super().connection_lost(exc)
 
     def _wait_for_request(self) -> None:
@@ -208,6 +232,12 @@ class LimitedConnection(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _stop_write_timer(self) -> None:
+        self._paused_since = None
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
 
 def _address(connection: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -33,6 +34,10 @@ class MultiheadAttention(nn.MultiheadAttention):
     with tensors as masks or without a mask. A mask of maskwright contains the visible cells, while
     True in a bool tensor of nn.MultiheadAttention means masked. An unbound mask is aligned at the
     last key. The attention output of a fully masked row is 0 before the output projection.
+
+    torch.jit.script compiles it as nn.MultiheadAttention, with tensors as masks: TorchScript has no
+    masks of maskwright. It also puts that module, with the same parameters, into the place of this one
+    in the model that is scripted; script a copy of a model that is called with masks afterwards.
 
     >>> import torch, maskwright as mw
     >>> from maskwright.integrations import MultiheadAttention
@@ -116,6 +121,14 @@ class MultiheadAttention(nn.MultiheadAttention):
         batch, length, _ = query.shape
         shape = (batch, self.num_heads, length, length)
         return wrap_mask(_bind(mask, key_padding_mask, shape), query.dtype), 2
+
+    def __prepare_scriptable__(self) -> nn.MultiheadAttention:
+        """The module that torch.jit.script compiles; a subclass is compiled as it is."""
+        if type(self) is not MultiheadAttention:
+            return self
+        plain = copy.copy(self)  # with the same parameters
+        plain.__class__ = nn.MultiheadAttention
+        return plain
 
     def _project(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor

@@ -13,7 +13,7 @@ from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type
 from maskwright.engine.api import attention
-from maskwright.errors import ArgumentError
+from maskwright.errors import ArgumentError, AttentionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,12 +92,12 @@ def _sdpa(
     """
     mask, tensors = unwrap_mask(attn_mask), (query, key, value)
     if mask is None or not all(isinstance(x, torch.Tensor) for x in tensors):
-        raise ArgumentError(
+        raise AttentionError(
             "scaled_dot_product_attention: query, key or value is a mask, expected a tensor. "
             "Pass the mask as attn_mask=mask."
         )
     if is_causal:
-        raise ArgumentError(
+        raise AttentionError(
             "scaled_dot_product_attention: is_causal=True cannot be combined with a mask. "
             "Remove is_causal, and pass mask & mw.causal()."
         )
@@ -135,9 +135,9 @@ def _as_4d(
     return whole, planes[0] if axes > 3 else ()
 
 
-def _incompatible_shapes(tensors: tuple[torch.Tensor, ...]) -> ArgumentError:
+def _incompatible_shapes(tensors: tuple[torch.Tensor, ...]) -> AttentionError:
     given = ", ".join(str(tuple(x.shape)) for x in tensors)
-    return ArgumentError(
+    return AttentionError(
         f"scaled_dot_product_attention: query, key and value have incompatible shapes "
         f"{given}. Pass (..., heads, length, head_dim) for each."
     )

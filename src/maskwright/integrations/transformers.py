@@ -17,17 +17,16 @@ SDPA, or from dense scores if there is a soft cap or a sink:
     graphs of torch.compile on other devices than the CPU, of torch.export and of torch.jit.trace
 
 Models that do not use the attention interface of transformers cannot run on another attention:
-`UNSUPPORTED_MODELS` lists some with the reason. They raise an error or ignore the setting.
+`UNSUPPORTED_MODELS` lists them with the reason. They raise an error or ignore the setting.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 from contextlib import suppress
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import torch
 from torch.nn import functional
@@ -36,9 +35,16 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from maskwright.core.atoms import causal, dense, everything
 from maskwright.engine.api import attention
 from maskwright.engine.params import AttentionOptions
-from maskwright.engine.softmax import masked_softmax
-from maskwright.errors import MissingError, Unsupported
+from maskwright.errors import ArgumentError, FrameError, MaskError, MissingError, Unsupported
 from maskwright.integrations.transformers_bias import PositionBias, read_position_bias
+from maskwright.integrations.transformers_dense import (
+    LayerInputs,
+    MaskInput,
+    run_dense,
+    run_sdpa,
+    run_with_weights,
+    wants_weights,
+)
 from maskwright.integrations.transformers_graph import (
     BOUND,
     HANDLE,
@@ -56,39 +62,43 @@ from maskwright.integrations.transformers_packing import (
     read_packing,
 )
 from maskwright.integrations.transformers_tensor import MaskTensor
+from maskwright.integrations.transformers_unsupported import UNSUPPORTED_MODELS, unsupported_model
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from maskwright.core.bound import BoundMask
-    from maskwright.core.expr import Mask
 
 __all__ = ["NAME", "UNSUPPORTED_MODELS", "attention_forward", "register"]
 
 NAME: Final = "maskwright"
 
-_OWN_ATTENTION: Final = "computes its own attention and does not use the attention interface"
-_ADDITIVE_MASK: Final = "adds a float mask to the scores, whatever attn_implementation is"
-_OWN_TABLE: Final = "selects its attention from its own table, which has no entry for it"
-_SELECTS_KEYS: Final = (
-    "selects keys in every layer, and passes them as indices to other implementations"
+# The tables of models that select their attention from one: model type, module in `transformers.models`.
+OWN_TABLES: Final = (
+    ("bark", "bark.modeling_bark", "BARK_ATTENTION_CLASSES"),
+    (
+        "data2vec-vision",
+        "data2vec.modeling_data2vec_vision",
+        "DATA2VEC_VISION_SELF_ATTENTION_CLASSES",
+    ),
+    (
+        "deepseek_ocr2_sam_vision_model",
+        "deepseek_ocr2.modeling_deepseek_ocr2",
+        "DEEPSEEK_OCR2_SAM_VISION_ATTENTION_CLASSES",
+    ),
+    ("falcon", "falcon.modeling_falcon", "FALCON_ATTENTION_CLASSES"),
+    ("git", "git.modeling_git", "GIT_SELF_ATTENTION_CLASSES"),
+    ("gpt_neo", "gpt_neo.modeling_gpt_neo", "GPT_NEO_ATTENTION_CLASSES"),
+    ("gptj", "gptj.modeling_gptj", "GPTJ_ATTENTION_CLASSES"),
+    ("sam_hq_vision_model", "sam_hq.modeling_sam_hq", "SAM_HQ_VISION_ATTENTION_CLASSES"),
+    ("sam_vision_model", "sam.modeling_sam", "SAM_VISION_ATTENTION_CLASSES"),
+    ("superglue", "superglue.modeling_superglue", "SUPERGLUE_SELF_ATTENTION_CLASSES"),
+    (
+        "unlimited_ocr_sam_vision_model",
+        "unlimited_ocr.modeling_unlimited_ocr",
+        "UNLIMITED_OCR_SAM_VISION_ATTENTION_CLASSES",
+    ),
 )
-
-# Model types that cannot run on another attention, and why. The list is not complete.
-UNSUPPORTED_MODELS: Final = {
-    **dict.fromkeys(("bloom", "codegen", "mpt"), _ADDITIVE_MASK),
-    **dict.fromkeys(("deberta-v2", "xlnet"), _OWN_ATTENTION),
-    **dict.fromkeys(("falcon", "gpt_neo", "gptj"), _OWN_TABLE),
-    "deepseek_v32": _SELECTS_KEYS,
-    "hy_v4": _SELECTS_KEYS,
-}
-
-# The tables of model types that select their attention from one, in `transformers.models`.
-OWN_TABLES: Final = {
-    "falcon": "FALCON_ATTENTION_CLASSES",
-    "gpt_neo": "GPT_NEO_ATTENTION_CLASSES",
-    "gptj": "GPTJ_ATTENTION_CLASSES",
-}
 
 # Arguments of the attention interface that are not supported.
 UNSUPPORTED_ARGUMENTS: Final = {
@@ -102,7 +112,6 @@ UNSUPPORTED_ARGUMENTS: Final = {
 }
 
 MIN_ROWS_TO_READ: Final = 64  # a mask tensor with fewer rows is passed to SDPA as it is
-MAX_SCORES: Final = 2**25  # dense scores per block of rows
 
 CAUSAL: Final = causal()
 _BOUND_BY_TENSOR: Final = WeakTensorKeyDictionary()  # the bound masks of mask tensors
@@ -136,18 +145,15 @@ def register() -> None:
     attention_functions, mask_functions = _interfaces()
     attention_functions[NAME] = attention_forward
     mask_functions[NAME] = mask_for_layers
-    for model_type, table in OWN_TABLES.items():
+    for model_type, name, table in OWN_TABLES:
         with suppress(ImportError):  # a release without this model
-            module = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+            module = import_module(f"transformers.models.{name}")
             getattr(module, table, {})[NAME] = partial(_refuse_model, model_type)
 
 
 def _refuse_model(model_type: str, *_: object, **__: object) -> NoReturn:
     """Raises Unsupported in place of an attention layer: an entry of `OWN_TABLES`."""
-    raise Unsupported(
-        f'attn_implementation="maskwright": {model_type} {UNSUPPORTED_MODELS[model_type]}. '
-        'Load the model with attn_implementation="eager".'
-    )
+    raise unsupported_model(model_type)
 
 
 def _interfaces() -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
@@ -177,28 +183,6 @@ def _interfaces() -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
 # ── attention ─────────────────────────────────────────────────────────────────────────────────
 
 
-class LayerInputs(NamedTuple):
-    """The inputs of one attention layer; tensors are (batch, heads, length, head_dim)."""
-
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    scale: float | None
-    dropout: float
-    softcap: float | None = None
-    sinks: torch.Tensor | None = None  # (heads,): a logit per head that has no value
-    bias: torch.Tensor | None = None  # (batch or 1, heads, queries, keys), added to the scores
-
-
-class MaskInput(NamedTuple):
-    """The mask of a layer: a mask, its handle, a tensor with other values, or none: all visible."""
-
-    mask: Mask | BoundMask | None = None
-    tensor: torch.Tensor | None = None
-    handle: torch.Tensor | None = None  # of a mask that is bound while a graph runs
-    q_start: int | None = None  # of a mask that is not bound
-
-
 def attention_forward(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -212,34 +196,75 @@ def attention_forward(
     s_aux: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
     **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention of one layer, with the signature of the attention interface of transformers.
 
-    A sliding window is part of the mask. The second result, the attention weights, is always None:
-    they are never computed as a whole.
+    A sliding window is part of the mask. The second result is the attention weights (batch, heads,
+    queries, keys), after dropout, if `output_attentions=True` requests them, and else None. With weights
+    the layer is computed from dense scores.
 
     >>> import torch
     >>> from maskwright.integrations.transformers import attention_forward
     >>> x = torch.ones(1, 2, 3, 4)
-    >>> out, _ = attention_forward(torch.nn.Identity(), x, x, x, None)
-    >>> out.shape
-    torch.Size([1, 3, 2, 4])
+    >>> out, weights = attention_forward(torch.nn.Identity(), x, x, x, None)
+    >>> out.shape, weights
+    (torch.Size([1, 3, 2, 4]), None)
+    >>> _, weights = attention_forward(torch.nn.Identity(), x, x, x, None, output_attentions=True)
+    >>> weights[0, 0, 1]
+    tensor([0.5000, 0.5000, 0.0000])
     """
-    _check_unsupported(kwargs)
-    query, key, value = _autocast(query, key, value)
-    query, scale = _float_scale(query, scaling)
-    layer = LayerInputs(query, key, value, scale, dropout, softcap, s_aux, position_bias)
+    layer = LayerInputs(query, key, value, scaling, dropout, softcap, s_aux, position_bias)
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+        if attention_mask is None and is_causal and type(module).__name__.startswith("BridgeTower"):
+            raise unsupported_model("bridgetower")
+    if torch.compiler.is_compiling():
+        return _attend_layer(layer, attention_mask, is_causal, kwargs)
+    try:
+        return _attend_layer(layer, attention_mask, is_causal, kwargs)
+    except MaskError as error:
+        _name_layer(error, module)
+        raise
+
+
+def _name_layer(error: MaskError, module: torch.nn.Module) -> None:
+    """Begin the message of an error with the attention implementation and the layer."""
+    index = getattr(module, "layer_idx", None)
+    name = type(module).__name__ if index is None else f"{type(module).__name__}, layer {index}"
+    message = str(error).removeprefix(f'attn_implementation="{NAME}": ')
+    error.args = (f'attn_implementation="{NAME}" ({name}): {message}',)
+
+
+def _attend_layer(
+    layer: LayerInputs,
+    attention_mask: torch.Tensor | None,
+    is_causal: Any,
+    arguments: dict[str, Any],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The output (batch, queries, heads, head_dim) of a layer, and its weights if they are requested."""
+    _check_unsupported(arguments)
+    query, key, value = _autocast(*layer[:3])
+    query, scale = _float_scale(query, layer.scale)
+    layer = layer._replace(query=query, key=key, value=value, scale=scale)
+    with_weights = wants_weights(arguments)
+    kv_len = key.shape[2]
+    # In a graph, weights are computed with the mask as a tensor.
+    dense = _is_traced() and (with_weights or not is_compiled(query))
     if attention_mask is None:
-        flag = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        layer, mask_input = _without_mask(layer, bool(flag))
+        layer, mask_input = _without_mask(layer, bool(is_causal), dense)
     else:
-        mask_input = _read_mask(attention_mask, layer)
-    packing = read_packing(kwargs, query.shape[0], query.shape[2])
+        mask_input = _read_mask(attention_mask, layer, dense)
+    packing = read_packing(arguments, query.shape[0], query.shape[2])
     origin = Origin(None, 0) if attention_mask is None else getattr(attention_mask, ORIGIN, None)
     # A mask of the caller is complete: position ids do not change it, as those of a tree of tokens.
     if packing is not None and (packing.positions is None or origin is not None):
-        mask_input = _pack(mask_input, packing, layer, origin or Origin(None, 0))
-    return _run(layer, mask_input).transpose(1, 2).contiguous(), None
+        mask_input = _pack(mask_input, packing, layer, origin or Origin(None, 0), dense)
+    if not with_weights:
+        return _run(layer, mask_input).transpose(1, 2).contiguous(), None
+    out, weights = run_with_weights(layer, mask_input)
+    if weights.shape[3] < kv_len:  # keys of a static cache that are not written yet
+        weights = functional.pad(weights, (0, kv_len - weights.shape[3]))
+    return out.transpose(1, 2).contiguous(), weights
 
 
 def _run(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
@@ -254,22 +279,17 @@ def _run(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
         if bias.is_finite:
             return _run_engine(layer, mask_input, bias.bias)
     if layer.softcap is not None or layer.sinks is not None:
-        return _run_eager(layer, mask_input)
-    return _run_sdpa(layer, mask_input)
+        return run_dense(layer, mask_input)
+    return run_sdpa(layer, mask_input)
 
 
 def _check_unsupported(kwargs: dict[str, Any]) -> None:
     for name, what in UNSUPPORTED_ARGUMENTS.items():
         if kwargs.get(name) is not None:
             raise Unsupported(
-                f'attn_implementation="maskwright" does not support {name}, {what}. '
+                f'attn_implementation="maskwright": {name}, {what}, is not supported. '
                 'Load the model with attn_implementation="eager" or "sdpa".'
             )
-    if kwargs.get("output_attentions"):
-        raise Unsupported(
-            'attn_implementation="maskwright" does not compute attention weights. '
-            'Load the model with attn_implementation="eager" for output_attentions=True.'
-        )
 
 
 def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -294,7 +314,9 @@ def _is_traced() -> bool:
 # ── masks ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _without_mask(layer: LayerInputs, is_causal: bool) -> tuple[LayerInputs, MaskInput]:
+def _without_mask(
+    layer: LayerInputs, is_causal: bool, dense: bool
+) -> tuple[LayerInputs, MaskInput]:
     """As "sdpa" of transformers without a mask: causal, aligned at the upper left, or no mask."""
     q_len, kv_len = layer.query.shape[2], layer.key.shape[2]
     if not is_causal or q_len == 1:
@@ -303,12 +325,12 @@ def _without_mask(layer: LayerInputs, is_causal: bool) -> tuple[LayerInputs, Mas
         bias = None if layer.bias is None else layer.bias[..., :q_len]
         key, value = layer.key[:, :, :q_len], layer.value[:, :, :q_len]
         layer, kv_len = layer._replace(key=key, value=value, bias=bias), q_len
+    if dense:
+        rows, keys = (torch.arange(n, device=layer.key.device) for n in (q_len, kv_len))
+        return layer, MaskInput(tensor=rows[:, None] >= keys)
     if is_compiled(layer.query):
         return layer, MaskInput(mask=CAUSAL, q_start=0)
-    if not _is_traced():
-        return layer, MaskInput(mask=_upper_left(q_len, kv_len))
-    rows, keys = (torch.arange(n, device=layer.key.device) for n in (q_len, kv_len))
-    return layer, MaskInput(tensor=rows[:, None] >= keys)
+    return layer, MaskInput(mask=_upper_left(q_len, kv_len))
 
 
 @lru_cache(maxsize=16)
@@ -316,25 +338,58 @@ def _upper_left(q_len: int, kv_len: int) -> BoundMask:
     return CAUSAL.on(q_len, kv_len, q_start=0)
 
 
-def _read_mask(mask: torch.Tensor, layer: LayerInputs) -> MaskInput:
-    """The mask that the model passed: a `MaskTensor`, or a tensor that the caller made."""
+def _read_mask(mask: torch.Tensor, layer: LayerInputs, dense: bool) -> MaskInput:
+    """The mask that the model passed: a `MaskTensor`, or a tensor that the caller made.
+
+    Raises:
+        ArgumentError: If it is a tensor of integers.
+    """
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ArgumentError(
+            f'attn_implementation="maskwright": attention_mask has dtype {mask.dtype}, expected bool '
+            "(True for visible keys) or a floating dtype (added to the scores). "
+            "Pass attention_mask.bool()."
+        )
+    if dense:
+        return MaskInput(tensor=mask)
     if is_compiled(layer.query):
         handle = getattr(mask, HANDLE, None)
         return MaskInput(tensor=mask) if handle is None else MaskInput(handle=handle)
-    if _is_traced():
-        return MaskInput(tensor=mask)
+    q_len, kv_len = layer.query.shape[2], layer.key.shape[2]
     if isinstance(mask, MaskTensor):
         if not isinstance(mask.content, torch.Tensor):
-            return MaskInput(mask=mask.content)
+            return _read_bound(mask.content, q_len, kv_len)
         mask = mask.content
     bound = getattr(mask, BOUND, None)
     if bound is not None:
-        return MaskInput(mask=bound)
-    q_len, kv_len = layer.query.shape[2], layer.key.shape[2]
+        return _read_bound(bound, q_len, kv_len)
     if q_len < MIN_ROWS_TO_READ or mask.requires_grad or mask.is_inference():
         return MaskInput(tensor=mask)
     bound = _read_tensor(mask, q_len, kv_len)
     return MaskInput(tensor=mask) if bound is None else MaskInput(mask=bound)
+
+
+def _read_bound(bound: BoundMask, q_len: int, kv_len: int) -> MaskInput:
+    """The mask of the model, with the sizes of the layer.
+
+    "sdpa" of transformers leaves out masks that hide no key. Some are shorter or longer than the keys:
+    those of Recurrent Gemma's decode steps, and of the caller's padding mask in an encoder.
+
+    Raises:
+        FrameError: If it hides keys, and has another number of keys.
+    """
+    frame = bound.frame
+    if frame.kv_len != kv_len:
+        if not bound.equals(everything()):
+            raise FrameError(
+                f'attn_implementation="maskwright": the mask of the model has {frame.kv_len} keys, '
+                f"expected the {kv_len} of the layer. Pass an attention_mask for {kv_len} keys; in "
+                "generate, omit padding."
+            )
+        return MaskInput()
+    if frame.q_len == 1 != q_len:  # one row for all queries, as of BridgeTower's text
+        return MaskInput(mask=dense(bound.dense().repeat(q_len, axis=2)).on(q_len, kv_len))
+    return MaskInput(mask=bound)
 
 
 def _read_tensor(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | None:
@@ -364,11 +419,13 @@ def _read_cells(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | No
     return dense(cells).on(q_len, kv_len)
 
 
-def _pack(mask_input: MaskInput, packing: Packing, layer: LayerInputs, origin: Origin) -> MaskInput:
+def _pack(
+    mask_input: MaskInput, packing: Packing, layer: LayerInputs, origin: Origin, dense: bool
+) -> MaskInput:
     """The mask of a layer within the documents of its packing."""
     batch, _, q_len, _ = layer.query.shape
     kv_len = layer.key.shape[2]
-    if mask_input.tensor is not None or (_is_traced() and not is_compiled(layer.query)):
+    if mask_input.tensor is not None or dense:
         tensor = pack_dense(mask_input.tensor, packing, layer.query, kv_len, origin)
         return MaskInput(tensor=tensor)
     if is_compiled(layer.query):
@@ -418,78 +475,3 @@ def _run_handle(layer: LayerInputs, handle: torch.Tensor) -> torch.Tensor:
         sinks=layer.sinks,
     )
     return attend_handle((layer.query, layer.key, layer.value), handle, options)
-
-
-def _run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
-    """SDPA with a bool or additive mask tensor."""
-    q, k, v = layer.query, layer.key, layer.value
-    mask = _mask_rows(layer, mask_input, slice(None))
-    if layer.bias is not None:
-        if mask is None:
-            mask = layer.bias
-        elif mask.dtype == torch.bool:
-            mask = torch.where(mask, layer.bias, torch.finfo(layer.bias.dtype).min)
-        else:
-            mask = layer.bias + mask
-    if mask is not None and mask.dtype != torch.bool:
-        mask = mask.to(q.dtype)
-    return functional.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=mask,
-        dropout_p=layer.dropout,
-        scale=layer.scale,
-        enable_gqa=bool(q.shape[1] != k.shape[1]),
-    )
-
-
-def _run_eager(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
-    """Dense scores in blocks of rows, for soft cap and sinks: exact, but slower."""
-    q, k, v = layer.query, layer.key, layer.value
-    shared = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
-    batch, heads, q_len, size = q.shape
-    step = max(1, MAX_SCORES // max(1, batch * heads * k.shape[2]))
-    scale = size**-0.5 if layer.scale is None else layer.scale
-    parts = []
-    for top in range(0, q_len, step):
-        rows = slice(top, min(top + step, q_len))
-        scores = (q[:, :, rows] @ k.transpose(-2, -1)) * scale
-        weights = _weights(scores, layer, _mask_rows(layer, mask_input, rows), rows)
-        weights = torch.dropout(weights.to(q.dtype), layer.dropout, train=layer.dropout > 0)
-        parts.append(weights @ v)
-    return torch.cat(parts, dim=2) if parts else q.new_zeros(batch, heads, 0, v.shape[3])
-
-
-def _weights(
-    scores: torch.Tensor, layer: LayerInputs, mask: torch.Tensor | None, rows: slice
-) -> torch.Tensor:
-    """Softmax weights of some rows, with soft cap, bias, mask and sinks."""
-    if layer.softcap is not None:
-        scores = torch.tanh(scores / layer.softcap) * layer.softcap
-    if layer.bias is not None:
-        scores = scores + layer.bias[..., rows if layer.bias.shape[-2] > 1 else slice(None), :]
-    visible = mask if mask is not None and mask.dtype == torch.bool else None
-    if mask is not None and visible is None:
-        scores = scores + mask
-    if layer.sinks is None:
-        weights, _ = masked_softmax(scores.float(), visible)
-        return weights
-    if visible is not None:
-        scores = scores.masked_fill(~visible, -math.inf)
-    sinks = layer.sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-    scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
-    weights, _ = masked_softmax(scores.float())
-    return weights[..., :-1]
-
-
-def _mask_rows(layer: LayerInputs, mask_input: MaskInput, rows: slice) -> torch.Tensor | None:
-    """Some rows of the mask as a tensor, bool or additive; None if all keys are visible."""
-    if mask_input.mask is not None:
-        start, stop, _ = rows.indices(layer.query.shape[2])
-        rows_mask = mask_input.mask.rows(start, stop)
-        return torch.from_numpy(rows_mask.dense()).to(layer.query.device)
-    if mask_input.tensor is None or mask_input.tensor.ndim < 2 or mask_input.tensor.shape[-2] == 1:
-        return mask_input.tensor
-    return mask_input.tensor[..., rows, :]

@@ -15,6 +15,7 @@ import torch
 
 from maskwright.core import mask_registry
 from maskwright.engine.autograd import mask_handle, record
+from maskwright.engine.validate import broadcast
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_functions import View, read_formula_mask
 from maskwright.integrations.transformers_indices import parse_formula, read_formula
@@ -147,6 +148,6 @@ def attend_handle(
     options: AttentionOptions,
 ) -> torch.Tensor:
     """Attention under the mask of a handle, as a node of a graph."""
-    out, _ = record(tensors, None, options, handle)
+    out, _ = record(broadcast(*tensors, options.enable_gqa), None, options, handle)
     result: torch.Tensor = out
     return result

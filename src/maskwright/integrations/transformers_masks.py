@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskwright.engine.autograd import is_exporting
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_functions import View, read_function
 from maskwright.integrations.transformers_graph import bind_in_graph, with_handle
 from maskwright.integrations.transformers_packing import ORIGIN, mask_origin
 from maskwright.integrations.transformers_tensor import MaskTensor, uses_attention_interface
+from maskwright.integrations.transformers_unsupported import UNSUPPORTED_MODELS, unsupported_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,11 +80,7 @@ def _make_mask(
     from transformers import masking_utils
 
     if _needs_tensor(q_length, q_offset, device):
-        if not uses_attention_interface(type(hints.get("config")).__module__):
-            raise Unsupported(
-                "This model does not use the attention interface of transformers. "
-                'Load it with attn_implementation="eager".'
-            )
+        _check_plain_tensor(hints.get("config"))
         dense: torch.Tensor = masking_utils.sdpa_mask(
             batch_size=batch_size,
             q_length=q_length,
@@ -113,8 +111,27 @@ def _make_mask(
     )
     bound = read_function(function, view)
     if q_length == 1 and _may_be_compiled(q_offset, hints):
+        _check_plain_tensor(hints.get("config"))
         return with_handle(bound, batch_size)
     return MaskTensor(bound, batch_size, device)
+
+
+def _check_plain_tensor(config: Any) -> None:
+    """Raises Unsupported if the model uses its mask as numbers, which a plain tensor cannot refuse."""
+    if config is None:  # the mask is not made for a model
+        return
+    model_type = getattr(config, "model_type", "")
+    # Only the layers of DeepSeek V4 with compressed keys do.
+    is_supported = model_type == "deepseek_v4" and not any(
+        "compressed" in kind for kind in config.layer_types
+    )
+    if model_type in UNSUPPORTED_MODELS and not is_supported:
+        raise unsupported_model(model_type)
+    if not uses_attention_interface(type(config).__module__):
+        raise Unsupported(
+            "This model does not use the attention interface of transformers. "
+            'Load it with attn_implementation="eager".'
+        )
 
 
 def _with_padding(
@@ -134,11 +151,7 @@ def _with_padding(
 
 def is_compiled(x: torch.Tensor) -> bool:
     """Whether torch.compile traces a call on the CPU, which the operator for graphs computes."""
-    return (
-        torch.compiler.is_compiling()
-        and not torch.compiler.is_exporting()
-        and x.device.type == "cpu"
-    )
+    return torch.compiler.is_compiling() and not is_exporting() and x.device.type == "cpu"
 
 
 def _may_be_compiled(q_offset: Any, hints: Mapping[str, Any]) -> bool:

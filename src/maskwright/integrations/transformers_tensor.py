@@ -83,12 +83,12 @@ is a bool mask, True for visible keys. Load it with attn_implementation="eager".
         """Computes an operation on masks, or refuses it."""
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        masks = [arg for arg in args if isinstance(arg, MaskTensor)]
+        masks = [arg for arg in pytree.tree_leaves(args) if isinstance(arg, MaskTensor)]
         kept = _bound_result(name, args, kwargs)
         if kept is not None:
             return _with_origin(kept, masks)
         stays = _returns_mask(name, args, kwargs)
-        if not stays and not _fills_masked_cells(name, args):
+        if not stays and not _fills_masked_cells(name, args) and not _reduces_rows(name, args):
             raise Unsupported(
                 f"This model uses its mask as numbers (aten.{name}), but it is a bool mask, True for "
                 'visible keys. Load it with attn_implementation="eager".'
@@ -98,7 +98,9 @@ is a bool mask, True for visible keys. Load it with attn_implementation="eager".
         if not stays:
             return result
         inverted = all(mask.inverted for mask in masks) != (name in INVERT_OPS)
-        return _with_origin(MaskTensor(result, inverted=inverted), masks)
+        mask = MaskTensor(result, inverted=inverted)
+        # The keys of several masks are no longer those of one sequence, as its origin says.
+        return mask if name == "cat" else _with_origin(mask, masks)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         if isinstance(self.content, torch.Tensor):
@@ -150,6 +152,10 @@ def _returns_mask(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     """Whether the result of an operation is a mask."""
     if name in COMBINE_OPS:
         return all(isinstance(arg, torch.Tensor) and arg.dtype == torch.bool for arg in args[:2])
+    if name == "cat":  # as T5Gemma 2 does with the masks of the decoder and of the encoder
+        # A plain tensor may be True for masked keys, as that of DeepSeek V4's compressed keys.
+        are_masks = all(isinstance(arg, MaskTensor) for arg in args[0])
+        return are_masks and len({mask.inverted for mask in args[0]}) == 1
     if not (args and isinstance(args[0], MaskTensor)):
         return False
     other = kwargs.get("dtype") or next((a for a in args if isinstance(a, torch.dtype)), torch.bool)
@@ -164,6 +170,12 @@ def _fills_masked_cells(name: str, args: tuple[Any, ...]) -> bool:
         # Only a mask value shows which of the two is meant for masked cells.
         return _is_mask_value(args[1 if args[0].inverted else 2])
     return False
+
+
+def _reduces_rows(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether the operation asks if a key is visible, `any(mask)`, or if all are masked, `all(~mask)`."""
+    mask = args[0] if args else None
+    return isinstance(mask, MaskTensor) and name == ("all" if mask.inverted else "any")
 
 
 def _is_mask_value(value: Any) -> bool:

@@ -30,6 +30,7 @@ from maskwright.linting.values import (
     MaskValues,
     check_bias,
     check_device,
+    check_dtype,
     check_values,
     parse_dtype,
 )
@@ -40,15 +41,26 @@ from maskwright.targets.lower import TARGETS, capabilities
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maskwright.targets.base import Target
+
 
 @dataclass(frozen=True)
 class Consumer:
-    """How the mask is read: the convention, the axes, the dtype of the scores, and empty rows."""
+    """How the mask is read.
 
-    convention: str | None  # "keep", "drop", "additive", or None if not stated
+    Args:
+        convention: "keep", "drop", "additive", or None if not stated.
+        axes: The axes of an array, None if not stated.
+        dtype: The dtype of the scores, None if not stated.
+        zero_for_empty_rows: Whether the output of a fully masked row is 0.
+        target: The target that reads it, None if not stated.
+    """
+
+    convention: str | None
     axes: str | None
     dtype: str | None
     zero_for_empty_rows: bool
+    target: Target | None = None
 
 
 def lint(
@@ -205,6 +217,8 @@ def _lint_array(
         values, sizes = values[:, :1], sizes._replace(heads=sizes.heads or heads)
     read = check_values(values, own_dtype, convention, consumer.dtype)
     yield from read.findings
+    if not read.findings and consumer.target is not None and hasattr(array, "dtype"):  # not a list
+        yield from check_dtype(values, own_dtype, consumer.target)
     if read.visible is not None:
         placed = place_cells(read.visible, sizes)
         others = [*other_axes(read.visible, shape, placed, sizes, expected)] if axes is None else []
@@ -269,7 +283,7 @@ def _parse_consumer(to: Any, axes: Any, dtype: Any, mask: Any) -> Consumer:
     convention = "additive" if target.accepts_additive and floats else target.encoding
     if axes is None and target.axes and getattr(mask, "ndim", 0) == len(target.axes):
         axes = target.axes
-    return Consumer(convention, axes, scores, zero_for_empty_rows=target.empty_rows == "zero")
+    return Consumer(convention, axes, scores, target.empty_rows == "zero", target)
 
 
 def _parse_expected(

@@ -133,7 +133,8 @@ def check_cells(
         if has_properties(other.place(), expected):
             return [replace(other.finding, cell=leaks[0].cell)]
     causes = [leak for leak in leaks if CODES[leak.code].root_cause]
-    if not causes and _is_transposed(placed, expected):
+    # Transposed padding alone is padding of queries; with other leaks, only transposing repairs all.
+    if len(leaks) > len(causes) and _is_transposed(placed, expected):
         causes = [make_finding("queries-and-keys-swapped", leaks[0].cell, mask=mask)]
     return causes[:1] or leaks
 

@@ -98,6 +98,7 @@ CODES: Final[Mapping[str, Code]] = {
         Code("odd-values", Subject.VALUES),
         Code("positive-value", Subject.VALUES, audit=True),
         Code("summed-fills", Subject.VALUES, Severity.WARNING, audit=True),
+        Code("wrong-dtype", Subject.VALUES),
         Code("wrong-form", Subject.VALUES),
         Code("zero-one-added", Subject.VALUES, audit=True),
         Code("wrong-device", Subject.VALUES),

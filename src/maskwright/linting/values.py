@@ -15,6 +15,7 @@ from maskwright.core.expr import Cell
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 from maskwright.linting.codes import Checks, Finding, make_finding
+from maskwright.messages import Reason
 from maskwright.recognition.encoding import MAX_MASK_VALUE
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from maskwright.bias import Bias
     from maskwright.core.validate import BoolArray
+    from maskwright.targets.base import Target
 
 MAX_HIDING_BIAS: Final = -1e4  # of a bias that is meant to mask
 CONVENTIONS: Final = ("keep", "drop", "additive")
@@ -229,6 +231,14 @@ def parse_dtype(value: object) -> str | None:
             f"{', '.join(DTYPE_MAX)}."
         )
     return name
+
+
+def check_dtype(values: npt.NDArray[Any], own_dtype: str, target: Target) -> Iterator[Finding]:
+    """Reports a dtype for which the framework raises."""
+    kind = {"b": "bool", "f": "float"}.get(values.dtype.kind, "integer")
+    if target.dtypes and kind not in target.dtypes:
+        expected = Reason(f"lint.dtype_{'_'.join(target.dtypes)}")
+        yield make_finding("wrong-dtype", target=target.name, expected=expected, dtype=own_dtype)
 
 
 def check_device(array: object, device: object) -> Iterator[Finding]:

@@ -156,6 +156,7 @@ def recognize(
         found[0].convention.shape[names.index(name)] if name in names else 1 for name in "bh"
     )
     cells = [_to_4d(one.visible, names) for one in found]
+    rows_like_padding = axes is None and names == "qk" and any(map(_rows_like_padding, cells))
     if len(found) == 2:
         rows, keys = cells[0].shape[2:]
         starts = {keys - rows, 0} if start is None else {start}
@@ -163,7 +164,6 @@ def recognize(
         order = [choice.best] if choice.clear else [choice.best, 1 - choice.best]
         found, cells = tuple(found[i] for i in order), [cells[i] for i in order]
     shared = _value_reasons(array, found[0].convention)
-    rows_like_padding = axes is None and names == "qk" and any(map(_rows_like_padding, cells))
     result = None
     for one, visible in reversed(list(zip(found, cells, strict=True))):
         mask, frame, reasons = _explain(visible, names, batch, heads, start)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Form = Literal["bool", "integer", "float", "additive"]
 
 MAX_MASK_VALUE: Final = -1000.0  # a higher value, added to a score, does not mask it
-MAX_EMPTY_SHARE: Final = 0.5  # of the rows of a mask that is meant
+MAX_EMPTY_SHARE: Final = 0.5  # of the rows of a plausible mask
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,10 @@ class PolarityChoice(NamedTuple):
 def choose_polarity(one: BoolArray, other: BoolArray, q_starts: set[int]) -> PolarityChoice:
     """Chooses between a mask and its complement, each (batch, heads, queries, keys).
 
-    A causal mask is meant as such: its complement attends to the future only. A mask in which most
-    rows or one whole sequence are fully masked is not meant. A mask without the diagonal is less
-    plausible but possible, as a graph without self-loops is. Without evidence, it is the first one.
+    A causal mask is meant as such: its complement attends to the future only. A mask in which one
+    whole sequence is fully masked is not meant. A mask without the diagonal, or in which most rows
+    are fully masked, is less plausible but possible, as a graph without self-loops is. Without
+    evidence, it is the first one.
 
     Args:
         one: Visible cells of the first interpretation.
@@ -193,14 +194,12 @@ def choose_polarity(one: BoolArray, other: BoolArray, q_starts: set[int]) -> Pol
     if any(_is_diagonal(cells, q_start) for cells in (one, other) for q_start in q_starts):
         return PolarityChoice(0, clear=False)  # no other key to compare with
     evidence = [_evidence(cells, q_starts) for cells in (one, other)]
-    points = [e.points for e in evidence]
-    is_empty = [e.empty_share > MAX_EMPTY_SHARE for e in evidence]
-    best = int((points[1], is_empty[0]) > (points[0], is_empty[1]))
+    ranks = [(e.points, e.is_causal, e.empty_share <= MAX_EMPTY_SHARE) for e in evidence]
+    best = int(ranks[1] > ranks[0])
     likely, unlikely = evidence[best], evidence[1 - best]
     only_causal = likely.is_causal and unlikely.points == 0
     sequence_is_empty = unlikely.empty_share == 1 > likely.empty_share
-    other_is_empty = is_empty[1 - best] and not is_empty[best] and likely.points > unlikely.points
-    return PolarityChoice(best, only_causal or sequence_is_empty or other_is_empty)
+    return PolarityChoice(best, only_causal or sequence_is_empty)
 
 
 def _evidence(cells: BoolArray, q_starts: set[int]) -> PolarityEvidence:

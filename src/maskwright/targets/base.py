@@ -36,6 +36,7 @@ class Target:
         encoding: How the framework interprets a dense array: "keep" or "drop" for True, or
             "additive"; "" if it takes no dense array.
         accepts_additive: Whether it takes a float mask, added to the scores, besides a bool one.
+        dtypes: The kinds of dtypes of a dense array, "bool" or "float", if it raises for others.
         axes: The axes of a dense array, where they are not aligned at the last one.
         num_masks: The number of masks that it takes.
         requires: The package that must be installed.
@@ -58,6 +59,7 @@ class Target:
     empty_rows: str
     encoding: str = ""
     accepts_additive: bool = False
+    dtypes: tuple[str, ...] = ()
     axes: str = ""
     num_masks: int = 1
     requires: str = ""

@@ -32,6 +32,7 @@ TARGET = Target(
     alignment="the frame's; is_causal and local_window_size at the upper left",
     empty_rows="uniform over all keys; zero for the last rows, with query_seq_lengths",
     encoding="keep",
+    dtypes=("bool",),
     requires="jax",
     alternatives=("torch.sdpa", "torch.flex"),
     scores={"bias": "the argument bias, float32"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 TARGET = Target(
     name="magi",
-    returns="q_ranges, k_ranges and attn_type_map",
+    returns="q_ranges, k_ranges and attn_type_map, of disjoint rectangles",
     supports="every mask that is the same for all heads",
     polarity="visible ranges",
     shape="(slices, 2), (slices, 2) and (slices,), over the concatenated tokens of all sequences",
@@ -34,13 +35,13 @@ ATTN_TYPES: Final = {(0, 0): 0, (0, 1): 1, (1, 0): 2, (1, 1): 3}
 def lower(
     bound: BoundMask, *, device: object = None, empty_rows: EmptyRows = "native"
 ) -> dict[str, Any]:
-    """Disjoint slices, each extended for as long as the rows follow its pattern."""
+    """Slices with disjoint rectangles, each as long as the rows follow its pattern."""
     check_empty_rows(bound, empty_rows, returns_zero=False)
-    found = np.array(_slices(bound), np.int64).reshape(-1, 5)
+    slices = np.array(_slices(bound), np.int64).reshape(-1, 5)
     return {
-        "q_ranges": int32_tensor(found[:, 0:2], device),
-        "k_ranges": int32_tensor(found[:, 2:4], device),
-        "attn_type_map": int32_tensor(found[:, 4], device),
+        "q_ranges": int32_tensor(slices[:, 0:2], device),
+        "k_ranges": int32_tensor(slices[:, 2:4], device),
+        "attn_type_map": int32_tensor(slices[:, 4], device),
     }
 
 
@@ -58,54 +59,68 @@ def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:  # noqa: ARG0
 
 
 def _slices(bound: BoundMask) -> list[tuple[int, int, int, int, int]]:
-    """(first query, stop, first key, stop, attn_type), in the order of their first queries."""
+    """(first query, stop, first key, stop, attn_type), in the order of their first queries.
+
+    The rectangles of two slices, q_range × k_range, have no cell in common, not even a masked one:
+    MagiAttention's dense reference writes each rectangle over the ones before it.
+    """
     spans, frame = spans_shared_by_heads(bound), bound.frame
     offsets = spans.offsets.tolist()
     starts, stops = spans.starts.tolist(), spans.stops.tolist()
-    done: list[tuple[int, int, int, int, int]] = []
+    slices: list[_Slice] = []
     for b in range(frame.batch):
         plane = 0 if spans.shape[0] == 1 else b * frame.q_len
         open_slices: dict[tuple[int, int], _Slice] = {}  # by the next interval that extends them
         for q in range(frame.q_len):
             part = slice(offsets[plane + q], offsets[plane + q + 1])
-            current: list[_Slice] = []
-            for start, stop in zip(starts[part], stops[part], strict=True):
-                one = open_slices.get((start, stop))
-                if one is None or not one.extend(start, stop):
-                    one = _Slice(b * frame.q_len + q, b * frame.kv_len, start, stop)
-                    done.append((0, 0, 0, 0, 0))
-                    one.index = len(done) - 1
-                current.append(one)
-                done[one.index] = one.as_tuple()
+            previous: _Slice | None = None  # of this row, to the left
+            row: list[_Slice] = []
+            for interval in zip(starts[part], stops[part], strict=True):
+                current = open_slices.pop(interval, None)
+                if current is None or not current.can_extend(interval, previous):
+                    current = _Slice(b * frame.q_len + q, b * frame.kv_len, *interval)
+                    slices.append(current)
+                else:
+                    current.extend(*interval)
+                if previous is not None:
+                    previous.limit = min(previous.limit, current.first_key)
+                row.append(current)
+                previous = current
             open_slices = {}
-            for one in current:
-                for interval in one.next_intervals():
-                    open_slices.setdefault(interval, one)
-    return done
+            for current in row:
+                for interval in current.next_intervals():
+                    open_slices.setdefault(interval, current)
+    return [each.as_tuple() for each in slices]
 
 
 class _Slice:
     """Consecutive rows whose intervals follow one pattern, which the second row determines."""
 
-    __slots__ = ("base", "first_key", "growth", "index", "query", "rows", "start", "stop")
+    __slots__ = ("base", "first_key", "growth", "limit", "query", "rows", "start", "stop")
 
     def __init__(self, query: int, base: int, start: int, stop: int) -> None:
         self.query, self.base, self.first_key = query, base, start
-        self.start, self.stop, self.rows, self.index = start, stop, 1, 0
+        self.start, self.stop, self.rows = start, stop, 1
         self.growth: tuple[int, int] | None = None
+        self.limit = sys.maxsize  # the first key of the rectangles to the right, in any row
 
     def next_intervals(self) -> list[tuple[int, int]]:
         """The intervals of the next row that would extend the slice."""
         patterns = ATTN_TYPES if self.growth is None else (self.growth,)
         return [(self.start + a, self.stop + b) for a, b in patterns]
 
-    def extend(self, start: int, stop: int) -> bool:
-        """Adds the next row's interval; False if the slice was extended by that row already."""
-        if (start, stop) not in self.next_intervals():
-            return False
+    def can_extend(self, interval: tuple[int, int], previous: _Slice | None) -> bool:
+        """Whether the rectangle, extended by the next row, overlaps none on either side.
+
+        False too if another interval of that row has extended the slice.
+        """
+        clear = previous is None or previous.stop <= self.first_key
+        return clear and interval[1] <= self.limit and interval in self.next_intervals()
+
+    def extend(self, start: int, stop: int) -> None:
+        """Adds the next row's interval."""
         self.growth = (start - self.start, stop - self.stop)
         self.start, self.stop, self.rows = start, stop, self.rows + 1
-        return True
 
     def as_tuple(self) -> tuple[int, int, int, int, int]:
         """(first query, stop, first key, stop, attn_type) among the tokens of all sequences."""

@@ -21,6 +21,7 @@ TARGET = Target(
     empty_rows="NaN; zero with float masks and need_weights=False, which are used where needed",
     encoding="drop",
     accepts_additive=True,
+    dtypes=("bool", "float"),
     requires="torch",
     scores={"bias": "in a float attn_mask, (B·H, T, S)"},
     score_call="output, weights = attention(x, x, x, **lowered)",

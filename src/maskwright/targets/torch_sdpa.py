@@ -22,6 +22,7 @@ TARGET = Target(
     empty_rows="zero",
     encoding="keep",
     accepts_additive=True,
+    dtypes=("bool", "float"),
     requires="torch",
     scores={"bias": "in a float attn_mask"},
     score_call="output = F.scaled_dot_product_attention(q, k, v, **lowered)",

@@ -24,6 +24,7 @@ TARGET = Target(
     empty_rows="NaN in eval mode; zero with float masks, except in the encoder",
     encoding="drop",
     accepts_additive=True,
+    dtypes=("bool", "float"),
     num_masks=3,
     requires="torch",
     alternatives=("torch.bool",),

@@ -32,6 +32,21 @@ class Segments(NamedTuple):
     ahead: int | None
 
 
+class RowGroups(NamedTuple):
+    """The interval of each row, of all sequences; groups of rows whose intervals overlap.
+
+    A group has a first and a last row, and the keys begin … end - 1.
+    """
+
+    low: IntArray
+    high: IntArray
+    first: IntArray
+    last: IntArray
+    begin: IntArray
+    end: IntArray
+    num_keys: int
+
+
 def find_segments(bound: BoundMask) -> Segments:
     """Returns the mask as segments.
 
@@ -42,30 +57,40 @@ def find_segments(bound: BoundMask) -> Segments:
     Raises:
         Unrepresentable: If the mask is not of this form.
     """
-    low, high = _row_bounds(bound)
-    visible = high > low
-    first = visible.copy()  # whether a segment starts at this row
-    first[1:] &= ~(visible[:-1] & (low[1:] < high[:-1]) & (low[:-1] < high[1:]))
-    at = np.flatnonzero(first)
-    number = np.cumsum(first) - 1  # the segment of each row that is not fully masked
-    # Fully masked rows lie between segments and belong to none.
-    place = np.where(visible, np.arange(visible.size), -1)
-    last = np.maximum.reduceat(place, at) if at.size else at
-    start = np.where(visible, low, np.iinfo(np.int64).max)
-    begin = np.minimum.reduceat(start, at) if at.size else at
+    low, high, at, last, begin, _, keys = row_groups(bound)
     end = high[last]
     if bool((begin[1:] < end[:-1]).any()):
         raise Unrepresentable("two separate blocks of queries attend to the same keys")
-    row = np.flatnonzero(visible)
-    mine = number[row]
+    row, rows = np.flatnonzero(high > low), low.size
+    mine = np.searchsorted(at, row, side="right") - 1
     place = end[mine] - 1 - (last[mine] - row)
     low, high = low[row], high[row]
     if bool((high > end[mine]).any()):
         raise Unrepresentable("a query attends to keys after those of its segment's last query")
     ahead = _window_side(high - 1 - place, high < end[mine], end[mine] - 1 - place)
     back = _window_side(place - low, low > begin[mine], place - begin[mine])
+    return Segments(*_with_gaps(at, last, begin, end, (rows, keys)), back, ahead)
+
+
+def row_groups(bound: BoundMask) -> RowGroups:
+    """Returns the interval of each row, and the groups of rows whose intervals overlap.
+
+    Raises:
+        Unrepresentable: If a row has several intervals, or heads differ.
+    """
+    low, high = _row_bounds(bound)
+    visible = high > low
+    first = visible.copy()  # whether a group starts at this row
+    first[1:] &= ~(visible[:-1] & (low[1:] < high[:-1]) & (low[:-1] < high[1:]))
+    at = np.flatnonzero(first)
     keys = bound.frame.kv_len * bound.frame.batch
-    return Segments(*_with_gaps(at, last, begin, end, (visible.size, keys)), back, ahead)
+    if not at.size:
+        return RowGroups(low, high, at, at, at, at, keys)
+    # Fully masked rows lie between groups and belong to none.
+    last = np.maximum.reduceat(np.where(visible, np.arange(visible.size), -1), at)
+    begin = np.minimum.reduceat(np.where(visible, low, keys), at)
+    end = np.maximum.reduceat(np.where(visible, high, 0), at)
+    return RowGroups(low, high, at, last, begin, end, keys)
 
 
 def _row_bounds(bound: BoundMask) -> tuple[IntArray, IntArray]:
