@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from conformance.suites import families, keras, onnx, operator_samples, pytorch, transformers
+from conformance.suites import (
+    attn_gym,
+    families,
+    flash_attention,
+    jax,
+    keras,
+    natten,
+    onnx,
+    operator_samples,
+    pytorch,
+    transformers,
+    xformers,
+)
 
 SUITES = {
     suite.name: suite
@@ -11,6 +23,11 @@ SUITES = {
         *pytorch.SUITES,
         onnx.SUITE,
         keras.SUITE,
+        attn_gym.SUITE,
+        xformers.SUITE,
+        *jax.SUITES,
+        flash_attention.SUITE,
+        natten.SUITE,
         families.SUITE,
         *transformers.SUITES,
     )
