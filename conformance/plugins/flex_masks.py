@@ -1,8 +1,8 @@
 """The BlockMasks of PyTorch's tests of FlexAttention, in both runs; their attention is not computed.
 
 A test passes if all its uncompiled calls of create_block_mask do; the rest of the test does not count.
-`flex_masks_maskwright` compares each BlockMask with that of maskwright, read from the same mask_mod by `where`.
-Tests without such a call are skipped.
+`flex_masks_maskwright` compares each BlockMask with that of maskwright, read from the same mask_mod by
+`where`. Tests without such a call are skipped.
 """
 
 from __future__ import annotations

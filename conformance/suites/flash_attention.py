@@ -67,7 +67,7 @@ def run(sources: Sources) -> Runs:
 
 
 def draw(generator: np.random.Generator) -> Case:
-    """A case of two sequences: padding of queries and keys, a window, chunks and sinks in all combinations."""
+    """A case of two sequences."""
     q_len, kv_len = (int(generator.integers(1, 40)) for _ in range(2))
     padded, left_padded = generator.random(2) < (0.5, 0.3)
     kv_lengths = [int(generator.integers(1, kv_len + 1)) for _ in range(2)]
