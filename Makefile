@@ -127,7 +127,7 @@ audit-faults: $(VENV)/.peers ## Audit models with planted faults and their healt
 	$(BIN)/python -m tests.auditing.faults
 	MASKWRIGHT_ALL_CASES=1 $(TEST) tests/auditing/test_huggingface.py tests/auditing/faults
 
-# The tests of PyTorch and transformers are in no package: SUITES is a folder with a clone of each.
+# Some tests are in no package: SUITES is a folder with a clone of each repository.
 conformance: $(VENV)/.peers ## Run other libraries' tests with maskwright in place of their attention; SUITES=DIR for those in no package
 	$(BIN)/python -m conformance $(if $(SUITES),--suites $(SUITES))
 

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     Results = dict[str, dict[str, Any]]
 
 FAMILIES = "transformers."
-HEAD = ["suite", "tests", "from", "run", "pass with the original", "pass with maskwright"]
+COUNTS = ["run", "pass with the original", "pass with maskwright"]
 INTRODUCTION = """\
 # Conformance
 
-The tests of other libraries, run with maskwright in place of {replaced}. Every test
-runs twice, with the library's attention and with maskwright, so that only differences count; a test that
-differs runs once more. Tests that the library skips on this machine do not count as run. All differences
-are [below](#differences), with their reasons.
+The tests of other libraries, run with maskwright in place of their attention or masks. Every test runs
+twice, with the library's attention and with maskwright, so that only differences count; a test that differs
+runs once more. Tests that the library skips on this machine do not count as run. All differences are
+[below](#differences), with their reasons.
 
-`make conformance` runs these tests. The tests of PyTorch and transformers are in no package: clone the
-repositories at the versions that the command names, and pass the folder,
-`make conformance SUITES=folder`. No test of another library is part of maskwright."""
+`make conformance` runs these tests. The tests of PyTorch, transformers, flash-attention, MagiAttention and
+NATTEN are in no package: clone the repositories at the versions that the command names, and pass the
+folder, `make conformance SUITES=folder`. No test of another library is part of maskwright."""
 NO_DIFFERENCES = "Every test that passes with the original passes with maskwright."
 
 
@@ -49,8 +49,7 @@ def page(results: Results) -> str:
     ran = {name: result for name, result in results.items() if not result["not_run"]}
     families = {name: result for name, result in ran.items() if name.startswith(FAMILIES)}
     others = {name: result for name, result in ran.items() if name not in families}
-    replaced = sorted({result["replaced"] for result in ran.values()})
-    parts = [INTRODUCTION.format(replaced=" or ".join(replaced))]
+    parts = [INTRODUCTION]
     if others:
         parts += ["## Suites", suites_table(others)]
     if families:
@@ -65,7 +64,8 @@ def page(results: Results) -> str:
 
 def suites_table(results: Results) -> str:
     """One row per suite."""
-    return table(HEAD, [[f"`{name}`", *_cells(result)] for name, result in results.items()])
+    head = ["suite", "tests", "replaced", "from", *COUNTS]
+    return table(head, [[f"`{name}`", *_cells(result)] for name, result in results.items()])
 
 
 def families_text(results: Results) -> str:
@@ -78,7 +78,7 @@ def families_text(results: Results) -> str:
     ]
     sums = [f"{sum(result[column] for result in results.values()):,}" for column in columns]
     head = f"Model tests, number of families: {len(results)}. Tests of {', '.join(versions)}."
-    return f"{head}\n\n{table(['family', *HEAD[3:]], [*rows, ['all', *sums]])}"
+    return f"{head}\n\n{table(['family', *COUNTS], [*rows, ['all', *sums]])}"
 
 
 def differences_text(results: Results) -> str:
@@ -139,7 +139,7 @@ def runs_text(results: Results) -> str:
 def _cells(result: dict[str, Any]) -> list[str]:
     drawn = f" (drawn from {result['of']:,})" if result["of"] else ""
     counts = (f"{result[name]:,}" for name in ("run", "original", "maskwright"))
-    return [result["title"] + drawn, result["version"], *counts]
+    return [result["title"] + drawn, result["replaced"], result["version"], *counts]
 
 
 def _names(names: list[str]) -> str:

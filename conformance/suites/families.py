@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 SWEEP = "tests.integrations.sweep"
 PASSED = ("equal", "not used")
 REASONS = (
+    Reason(
+        "theirs",
+        "attentions: failed: by design: ",
+        "The weights of eager leave the sinks out, which are in its output.",
+    ),
+    Reason(
+        "by design",
+        "recurrent_gemma, generate_padded: failed: refused: ",
+        "A cache that makes a mask of one key for a decode step is refused.",
+    ),
     Reason("by design", "failed: refused: ", "The model is in the list of unsupported models."),
 )
 
