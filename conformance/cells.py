@@ -25,7 +25,7 @@ def check_cells(theirs: Callable[[], Any], ours: Callable[[], Any], side: Side) 
     """
     expected = np.asarray(theirs(), np.bool_)
     if side == "maskwright":
-        cells = np.broadcast_to(np.asarray(ours()), expected.shape)
+        cells, expected = np.broadcast_arrays(ours(), expected)
         if cells.dtype != np.bool_:
             raise AssertionError(f"the cells have dtype {cells.dtype}")
         if count := int((cells != expected).sum()):

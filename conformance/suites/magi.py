@@ -71,8 +71,8 @@ def lower(make: Any, shape: tuple[int, int], slices: Slices) -> np.ndarray:
     """The cells of maskwright's slices of the same mask, by MagiAttention."""
     cells = dense(make, shape, slices)
     lowered = mw.lower(mw.dense(cells).on(*shape), "magi")
-    columns = [lowered[name] for name in ("q_ranges", "k_ranges", "attn_type_map")]
-    rows = np.concatenate([column.reshape(len(columns[2]), -1).numpy() for column in columns], 1)
+    columns = (lowered["q_ranges"], lowered["k_ranges"], lowered["attn_type_map"][:, None])
+    rows = np.concatenate([column.numpy() for column in columns], 1)
     return dense(make, shape, [tuple(row) for row in rows.tolist()])  # type: ignore[misc]
 
 
