@@ -57,7 +57,7 @@ def suite(
     return Suite(f"torch.{name}", title, "`F.scaled_dot_product_attention`", call, REASONS)
 
 
-def run_flex(sources: Sources, path: str, plugin: str) -> Runs:
+def run_flex(sources: Sources, path: str, plugin: str, sample: int | None) -> Runs:
     """The tests of a file without compilation: the plugin says what is compared."""
     release = installed("torch").partition("+")[0]
     folder = sources.clone("pytorch", "pytorch/pytorch", f"v{release}", path)
@@ -69,14 +69,15 @@ def run_flex(sources: Sources, path: str, plugin: str) -> Runs:
         sources.packages(EXPECTTEST, TIMEOUT),
         also=(f"conformance.plugins.{plugin}",),
         options=LIMITED,
+        sample=sample,
     )
     return pytest.run(f"torch {version} on {release}")
 
 
-def flex_suite(name: str, title: str, path: str, plugin: str) -> Suite:
+def flex_suite(name: str, title: str, path: str, plugin: str, sample: int | None = None) -> Suite:
     """A suite of a file of FlexAttention's tests."""
     replaced = {"flex": "`flex_attention`", "flex_masks": "`create_block_mask`"}[plugin]
-    call = partial(run_flex, path=path, plugin=plugin)
+    call = partial(run_flex, path=path, plugin=plugin, sample=sample)
     return Suite(f"torch.{name}", title, replaced, call, FLEX_REASONS)
 
 
@@ -89,6 +90,6 @@ SUITES = (
     suite("multihead_attention", "test_multihead_attention", MODULES),
     flex_suite("flex_masks", f"test_flex_attention, {BLOCKS}", FLEX, "flex_masks"),
     flex_suite("flex_decoding_masks", f"test_flex_decoding, {BLOCKS}", DECODING, "flex_masks"),
-    flex_suite("flex_attention", f"test_flex_attention, {ATTENTION}", FLEX, "flex"),
-    flex_suite("flex_decoding", f"test_flex_decoding, {ATTENTION}", DECODING, "flex"),
+    flex_suite("flex_attention", f"test_flex_attention, {ATTENTION}", FLEX, "flex", 240),
+    flex_suite("flex_decoding", f"test_flex_decoding, {ATTENTION}", DECODING, "flex", 120),
 )
