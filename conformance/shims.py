@@ -44,7 +44,8 @@ def scaled_dot_product_attention(
             mask = CAUSAL if attn_mask is None else mask & CAUSAL
     q_start = 0 if is_causal else None  # aligned at the upper left, or at the last key
     tensors, shape = (query, key, value), None
-    if max(x.dim() for x in tensors) != 4:
+    axes = [x.dim() for x in tensors]
+    if min(axes) >= 2 and max(axes) != 4:
         tensors, shape = as_4d(tensors)
     options = {"dropout_p": dropout_p, "scale": scale, "enable_gqa": enable_gqa}
     out = mw.attention(*tensors, mask, bias=bias, q_start=q_start, **options)

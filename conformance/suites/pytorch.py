@@ -21,11 +21,6 @@ REASONS = (
         r"has values that are not available|is of type FakeTensor, which numpy cannot read",
         "A mask is read from a tensor outside of graphs of `torch.compile` and `torch.export`.",
     ),
-    Reason(
-        "by design",
-        r"(?s)torch\.jit\.frontend\..*conformance/shims\.py|RuntimeError: Can't redefine method",
-        "`torch.jit.script` cannot compile functions that read masks.",
-    ),
 )
 FLEX_REASONS = (
     Reason("by design", "have dtype float8_", "q, k and v have at least 16 bits."),
