@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 TEST := MASKWRIGHT_MAX_SKIPPED=$(if $(CI),$(MAX_SKIPPED),1000) OMP_NUM_THREADS=1 $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-fast test-engine test-triton test-gpu test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-faults bench docs release-check pictures format clean
+.PHONY: help setup tour test test-fast test-engine test-triton test-gpu test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-faults conformance bench docs release-check pictures format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,12 +71,15 @@ test-fast: $(VENV)/.peers ## Run the unit tests of core, engine, targets and lin
 test-all: $(VENV)/.peers ## Run all tests with all cases; make test runs a subset of similar cases
 	MASKWRIGHT_ALL_CASES=1 $(TEST)
 
-# Without the C kernel, as on a machine without a compiler; then with more threads than cores.
-test-engine: $(VENV)/.peers ## Run the engine's tests without the C kernel, and with 4 threads
+# Without the C kernel, as on a machine without a compiler; then with more threads than cores. A sample of
+# `make conformance` is part of it: operator samples and ONNX nodes in tests/engine, and model families.
+FAMILIES := tests/integrations/test_transformers_models.py -k "conformance or prefill or padded_batch or gradients"
+test-engine: $(VENV)/.peers ## Run the engine's tests without the C kernel, and with 4 threads; a sample of make conformance
 	MASKWRIGHT_ISA=none MASKWRIGHT_MAX_SKIPPED=5 OMP_NUM_THREADS=1 $(PYTEST) tests/engine \
 	    --ignore=tests/engine/native --ignore=tests/engine/test_arrays.py --ignore=tests/engine/test_fast_path.py --ignore=tests/engine/test_unaligned.py \
 	    --ignore-glob='*/test_native*.py'
 	MASKWRIGHT_MAX_SKIPPED=0 OMP_NUM_THREADS=4 $(PYTEST) tests/engine
+	MASKWRIGHT_MAX_SKIPPED=0 OMP_NUM_THREADS=1 $(PYTEST) tests/conformance $(FAMILIES)
 
 test-triton: $(VENV)/.peers ## Run all tests of the Triton kernels in Triton's interpreter (slow)
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PYTEST) tests/engine/backends/triton
@@ -124,6 +127,10 @@ fuzz: $(VENV)/.peers ## Compare random masks with the oracle: 100,000 evaluated,
 audit-faults: $(VENV)/.peers ## Audit models with planted faults and their healthy twins; updates docs/audit.md
 	$(BIN)/python -m tests.auditing.faults
 	MASKWRIGHT_ALL_CASES=1 $(TEST) tests/auditing/test_huggingface.py tests/auditing/faults
+
+# Some tests are in no package: SUITES is a folder with a clone of each repository.
+conformance: $(VENV)/.peers ## Run other libraries' tests with maskwright in place of their attention; SUITES=DIR for those in no package
+	$(BIN)/python -m conformance $(if $(SUITES),--suites $(SUITES))
 
 bench: $(VENV)/.peers ## Run all benchmarks (more than half an hour on a quiet machine); writes benchmarks/results/
 	$(BIN)/python -m benchmarks

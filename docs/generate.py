@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks import chart, figures, gpu, measure, report
 from benchmarks.figures import MissingResultError
 from benchmarks.staleness import NoHistoryError, stale_results
+from conformance import report as conformance
 from docs import commands, lint_codes, packages, probes, tables
 from maskwright._atomic_write import write_atomic
 
@@ -47,6 +48,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
 
 
 WHOLE: dict[str, Callable[[], str]] = {
+    "conformance.md": lambda: conformance.page(conformance.load()),
     "images/packages.svg": packages.picture,
     "images/performance.svg": lambda: chart.chart(figures.load("attention")),
     "performance.md": lambda: report.page(**{name: figures.load(name) for name in report.RESULTS}),
