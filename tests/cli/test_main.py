@@ -80,7 +80,7 @@ def test_wrong_usage_is_code_2(cli: RunCli, words: list[str]) -> None:
         ("show casual()", "casual causal"),
         ("show causal(", "brackets"),
         ("show padding(lengths=[9])", "lengths 9 kv_len=9"),
-        ("show dense([[1,0]])", "q_len=1 kv_len=2"),
+        ("show dense([[1,0]])", "kv_len=2"),
         ("show causal() -o mask.gif", "--output mask.gif .svg"),
         ("show causal() -o nowhere/mask.svg", "nowhere/mask.svg"),
         ("show causal() -n 3 -t a", "1 token 3"),
