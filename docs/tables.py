@@ -58,7 +58,8 @@ HEADLINE = """
   [every configuration in which a baseline is faster]({losses}).
 """
 HEADLINE_ZH = """
-- **在 CPU 上很快。** 在滑动窗口、打包文档等稀疏掩码下（可见比例不超过 {density}，长度不小于 {long} 个词元），
+- **在 CPU 上很快。** 在滑动窗口、打包文档等稀疏掩码下（可见比例不超过 {density}，
+长度不小于 {long} 个词元），
 前向加反向的速度是使用稠密掩码的 SDPA 的 {sparse_times} 倍（几何平均）；
 窗口为 {window} 的模型预填充 {tokens} 个词元的速度是 SDPA 的 {prefill_times} 倍。
 [测量结果](docs/performance.md)（英文），
