@@ -135,12 +135,12 @@ conformance: $(VENV)/.peers ## Run other libraries' tests with maskwright in pla
 bench: $(VENV)/.peers ## Run all benchmarks (more than half an hour on a quiet machine); writes benchmarks/results/
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.ready ## Regenerate the generated pages of docs/ and build the site into site/
+docs: $(VENV)/.peers ## Regenerate the generated pages of docs/ and build the site into site/
 	$(BIN)/python -m docs.generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict  # --quiet would hide warnings from --strict too
 	@echo "The documentation is in site/index.html"
 
-release-check: $(VENV)/.ready ## Check that results and pages are current; scripts/release_check.py --help says what
+release-check: $(VENV)/.peers ## Check that results and pages are current; scripts/release_check.py --help says what
 	$(BIN)/python scripts/release_check.py
 
 notebooks: $(VENV)/.peers ## Run the notebooks and store their outputs

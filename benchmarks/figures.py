@@ -326,9 +326,8 @@ def load(name: str) -> Result:
     """
     path = RESULTS / f"{name}.json"
     if not path.exists():
-        raise MissingResultError(
-            f"needs benchmarks/results/{name}.json. Run `python -m benchmarks {COMMANDS.get(name, name)}`."
-        )
+        command = f"python -m benchmarks {COMMANDS.get(name, name)}"
+        raise MissingResultError(f"benchmarks/results/{name}.json is missing. Run `{command}`.")
     loaded.add(name)
     result: Result = json.loads(path.read_text())
     return result

@@ -39,7 +39,7 @@ def load(path: Path = RESULTS) -> Results:
         MissingResultError: If there is no file of results.
     """
     if not path.exists():
-        raise MissingResultError(f"needs {path.name}: run `python -m conformance`")
+        raise MissingResultError(f"{path.name} is missing. Run `python -m conformance`.")
     results: Results = json.loads(path.read_text())
     return results
 

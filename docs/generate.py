@@ -59,27 +59,29 @@ def pages() -> dict[Path, str]:
     """The current contents of all files with generated parts.
 
     Raises:
-        MissingResultError: A page shows a result whose file is missing; it names both.
+        MissingResultError: Result files are missing; it names each, and all pages that show it.
     """
     figures.loaded.clear()
-    made = {}
-    for name, whole in WHOLE.items():
-        made[HERE / name] = _made(name, whole)
-    for name, parts in PARTS.items():
-        text = (HERE / name).read_text()
-        for part, make in parts.items():
-            text = filled(text, part, _made(name, make))
-        made[(HERE / name).resolve()] = text
+    made: dict[Path, str] = {}
+    missing: dict[str, list[str]] = {}
+    for name in (*WHOLE, *PARTS):
+        page = (HERE / name).resolve()
+        try:
+            made[page] = WHOLE[name]() if name in WHOLE else _with_parts(page, PARTS[name])
+        except MissingResultError as error:
+            missing.setdefault(str(error), []).append(str(page.relative_to(HERE.parent)))
+    if missing:
+        raise MissingResultError(
+            "\n".join(f"{', '.join(names)}: {what}" for what, names in missing.items())
+        )
     return made
 
 
-def _made(name: str, make: Callable[[], str]) -> str:
-    try:
-        return make()
-    except MissingResultError as error:
-        raise MissingResultError(
-            f"{(HERE / name).resolve().relative_to(HERE.parent)} {error}"
-        ) from None
+def _with_parts(page: Path, parts: dict[str, Callable[[], str]]) -> str:
+    text = page.read_text()
+    for part, make in parts.items():
+        text = filled(text, part, make())
+    return text
 
 
 def unused_results() -> list[str]:

@@ -58,7 +58,8 @@ HEADLINE = """
   [every configuration in which a baseline is faster]({losses}).
 """
 HEADLINE_ZH = """
-- **在 CPU 上很快。** 在滑动窗口、打包文档等稀疏掩码下（可见比例不超过 {density}，长度不小于 {long}），
+- **在 CPU 上很快。** 在滑动窗口、打包文档等稀疏掩码下（可见比例不超过 {density}，
+长度不小于 {long} 个词元），
 前向加反向的速度是使用稠密掩码的 SDPA 的 {sparse_times} 倍（几何平均）；
 窗口为 {window} 的模型预填充 {tokens} 个词元的速度是 SDPA 的 {prefill_times} 倍。
 [测量结果](docs/performance.md)（英文），
@@ -80,7 +81,7 @@ PERFORMANCE_ZH = """
 与同一次运行中 SDPA、编译后的 FlexAttention、朴素实现中最快者相比（几何平均）：
 
 - 前向 {forward}（{forward_count} 组配置），前向加反向 {both}（{both_count} 组）；
-- 稀疏掩码（可见比例不超过 {density}，长度不小于 {long}）前向加反向 {sparse}，
+- 稀疏掩码（可见比例不超过 {density}，长度不小于 {long} 个词元）前向加反向 {sparse}，
 对比使用稠密掩码的 SDPA：FlexAttention 在 CPU 上没有反向传播。
 
 {where_zh}[docs/performance.md](docs/performance.md)（英文）列出全部 {total} 组配置和其他测量，

@@ -124,10 +124,28 @@ def test_drawings_are_current() -> None:
         assert path.read_text() == text, f"{path.name} is stale: run `make pictures`"
 
 
+def anchors(path: Path) -> set[str]:
+    """What links to a page can name after the "#": its headings as GitHub writes them, and its ids."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'id="([^"]+)"', text))
+
+
 @pytest.mark.parametrize("path", PAGES, ids=shown)
 def test_pictures_and_links_exist(path: Path) -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        assert "://" in link or (path.parent / link).exists(), link
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        name, _, anchor = link.partition("#")
+        page = path.parent / name if name else path
+        assert "://" in link or page.exists(), link
+        assert not anchor or "://" in link or anchor in anchors(page), link
+
+
+def test_link_to_a_heading_that_is_not_there_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("# One `heading`\n\n[to nothing](#another-heading)\n")
+    test_pictures_and_links_exist(ROOT / "README.md")
+    with pytest.raises(AssertionError, match="another-heading"):
+        test_pictures_and_links_exist(tmp_path / "page.md")
 
 
 def test_readme_counts_the_targets() -> None:

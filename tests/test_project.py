@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_ci_runs_our_make_targets() -> None:
     made |= set(re.findall(r"run: make ([a-z-]+)", path.read_text()))
     assert made <= TARGETS
     assert made >= {"check", "test", "test-core", "test-tf", "docs", "dist"}
+
+
+@pytest.mark.parametrize("target", ["docs", "release-check", "bench", "test"])
+def test_targets_that_import_torch_install_it(target: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", target, f"VENV={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"scripts/install\.py .*\btorch==", done.stdout)
 
 
 def test_wheels_are_built_and_checked_on_every_platform() -> None:

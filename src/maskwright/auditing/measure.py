@@ -221,7 +221,7 @@ class Status(Enum):
 
     PASSED = "passed"
     FAILED = "failed"
-    NOT_TESTED = "not_tested"  # it could not have failed: noise is too high, or time ran out
+    NOT_TESTED = "not_tested"  # noise is too high to find a leak, or time ran out
     NOT_RUN = "not_run"  # the comparison raised, or gave an output of another shape
     NOT_APPLICABLE = "not_applicable"  # there is nothing to compare, such as no padding
 

@@ -85,9 +85,9 @@ def audit(
 ) -> None:
     """Test whether a model respects its mask.
 
-    Exit code 0 if so, 1 if not, 2 for a usage error, and 3 if nothing was found but a probe could
-    not run, or could not have failed. With --baseline, 1 means new findings, and 3 means that a
-    probe lost its result.
+    Exit code 0 if so, 1 if not, 2 for a usage error, and 3 if nothing was found but a probe was
+    not run, or not tested (too much noise, or the time was up). With --baseline, 1 means new
+    findings, and 3 means that a probe lost its result.
 
     It runs on random ids, unless MODEL provides its inputs.
     """

@@ -206,7 +206,7 @@ class ProbeResult:
         self.failures.append(failure)
 
     def add_noise(self, what: Reason, *, optional: bool = False) -> None:
-        """Adds a comparison that could not have failed: its noise exceeds a planted leak."""
+        """Adds a comparison that was not tested: its noise exceeds a planted leak."""
         code = "audit.noise" if self.sensitivity is not None else "audit.noise.unknown"
         if self.sensitivity == 0:
             code = "audit.noise.no_effect"
