@@ -42,6 +42,12 @@ def natten(b, h, q, k, width=3, kernel=3):
     return ((centre - k_x).abs() <= kernel // 2) & ((q_y - k_y).abs() <= kernel // 2)
 
 
+def changed_in_place(b, h, q, k):
+    q -= 1
+    k += 1
+    return q >= k
+
+
 class Document:
     """A callable object that captures a tensor."""
 
@@ -59,6 +65,8 @@ MASK_MODS: dict[str, Callable[..., Any]] = {
     "equality with a flag": lambda b, h, q, k: (q >= k) == FLAGS[h],
     "documents": lambda b, h, q, k: (q >= k) & (IDS[b, q] == IDS[b, k]),
     "an object": Document(),
+    "in place": changed_in_place,
+    "in place, with a tensor": lambda b, h, q, k: changed_in_place(b, h, q, k) & FLAGS[h],
     "lengths": lambda b, h, q, k: k < LENGTHS[b],
     "a captured number": lambda b, h, q, k: q + NUMBER >= k,
     "a number of numpy": lambda b, h, q, k: q + ARRAY_NUMBER >= k,
@@ -135,9 +143,11 @@ def test_equal_to_create_mask(name: str) -> None:
         (lambda b, h, q, k: (q >= np.arange(QUERIES)[k]) & FLAGS[0], "uses tensors"),
         (lambda b, h, q, k: np.logical_and(q >= k, FLAGS[0]), "uses tensors"),
         (lambda b, h, q, k: FLAGS[h] and q >= k, "uses tensors"),
-        (lambda b, h, q, k: q * 0.1 < k * 0.1 + 1e-8, "different masks for arrays and for tensors"),
+        (lambda b, h, q, k: q * 0.1 < k * 0.1 + 1e-8, "different masks"),
         (lambda b, h, q, k: q * np.float64(0.1) < k * 0.1 + 1e-8, "different masks"),
-        (lambda b, h, q, k: (q >= k).any(), "different masks for arrays and for tensors"),
+        (lambda b, h, q, k: (q >= k).any(), "different masks"),
+        (lambda b, h, q, k: (q >= k) | (q.max() > 30), "different masks"),
+        (lambda b, h, q, k: (q >= k) & (k < 30).all(), "different masks"),
     ],
 )
 def test_what_is_no_mask_mod_is_refused(mod: Callable[..., Any], message: str) -> None:

@@ -149,6 +149,9 @@ def tangent_of(name: str, run: Any, x: torch.Tensor) -> Any:
         return torch.func.jacfwd(run)(x)
     if name == "vmap of jvp":
         return torch.vmap(lambda t: torch.func.jvp(run, (x,), (t,))[1])(torch.stack([x, x]))
+    if name == "jvp of vmap":
+        two = torch.stack([x, x])
+        return torch.func.jvp(torch.vmap(run), (two,), (two,))[1]
     if name == "jvp":
         return torch.func.jvp(run, (x,), (x,))[1]
     dual = torch.autograd.forward_ad
@@ -156,7 +159,7 @@ def tangent_of(name: str, run: Any, x: torch.Tensor) -> Any:
         return dual.unpack_dual(run(dual.make_dual(x, x))).tangent
 
 
-FORWARD_MODES = ["dual", "jvp", "jacfwd", "linearize", "vmap of jvp"]
+FORWARD_MODES = ["dual", "jvp", "jacfwd", "linearize", "vmap of jvp", "jvp of vmap"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Attempted to insert")  # of torch

@@ -182,6 +182,26 @@ def test_masks_are_not_read_as_their_complement(
         assert not is_keep or choice.best == 0
 
 
+@pytest.mark.parametrize(
+    ("size", "masked"),
+    [
+        ((7, 11), [(1, 5), (4, 4), (5, 2)]),
+        ((2, 7), [(0, 5), (1, 1)]),
+        ((9, 10), [(4, 4), (6, 6)]),
+        ((4, 5), [(0, 1), (1, 1), (2, 1)]),
+        ((6, 8), [(1, 1), (5, 2), (3, 0)]),
+    ],
+)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_few_masked_cells_are_no_causal_mask(
+    size: tuple[int, int], masked: list[tuple[int, int]], keeps: bool
+) -> None:
+    cells = np.ones(size, bool)
+    cells[tuple(zip(*masked, strict=True))] = False
+    found = recognize(cells == keeps)
+    assert found.ambiguous or found.convention.keeps == keeps
+
+
 def test_strictly_causal_mask_is_preferred_to_complement() -> None:
     for keeps in (1, 0):
         found = recognize(np.tri(4, k=-1, dtype=bool) == keeps)

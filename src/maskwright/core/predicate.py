@@ -48,12 +48,14 @@ class Frameworks(NamedTuple):
     """What a predicate is called with.
 
     With both, the results are compared in each call. That is needed where tensors compute floats:
-    in float32, arrays in float64.
+    in float32, arrays in float64. Otherwise the first and last cells are compared if it runs with
+    tensors, too: a function of the whole array, such as `q.max()`, is one of a position there.
     """
 
     arrays: bool
     tensors: bool
     device: Any = None
+    compares: bool = False
 
 
 def frameworks(fn: Predicate, positions: Positions, text: str) -> Frameworks:
@@ -89,8 +91,8 @@ def frameworks(fn: Predicate, positions: Positions, text: str) -> Frameworks:
         else:
             if cells is None:
                 return Frameworks(arrays=False, tensors=True)
-            _compare(cells, other, text)
-            return Frameworks(arrays=True, tensors=tensor_call.floats)
+            _compare(cells, other, positions, text)
+            return Frameworks(arrays=True, tensors=tensor_call.floats, compares=True)
     elif "torch" in sys.modules:  # the predicate has imported it
         return frameworks(fn, positions, text)
     if error is not None:
@@ -104,7 +106,9 @@ def call(fn: Predicate, positions: Positions, text: str, by: Frameworks) -> Bool
         return call_with_tensors(fn, positions, text, by.device)
     cells = call_with_arrays(fn, positions, text)
     if by.tensors:
-        _compare(cells, call_with_tensors(fn, positions, text, by.device), text)
+        _compare(cells, call_with_tensors(fn, positions, text, by.device), positions, text)
+    elif by.compares:
+        _compare_corners(fn, cells, positions, text)
     return cells
 
 
@@ -112,7 +116,8 @@ def call_with_arrays(fn: Predicate, positions: Positions, text: str) -> BoolArra
     """The result of a predicate of broadcastable numpy arrays."""
     b = np.arange(positions.batch).reshape(-1, 1, 1, 1)
     h = np.arange(positions.heads).reshape(1, -1, 1, 1)
-    q, k = positions.queries.reshape(1, 1, -1, 1), positions.keys.reshape(1, 1, 1, -1)
+    q, k = positions.queries.copy(), positions.keys.copy()  # which the predicate may change
+    q, k = q.reshape(1, 1, -1, 1), k.reshape(1, 1, 1, -1)
     try:
         return _check(fn(b, h, q, k), positions, text)
     except MaskError:
@@ -150,7 +155,7 @@ def _vmap(torch: Any, fn: Predicate, positions: Positions) -> Any:
     for axis in (3, 2, 1, 0):
         fn = torch.vmap(fn, in_dims=tuple(0 if place == axis else None for place in range(4)))
     b, h = torch.arange(positions.batch), torch.arange(positions.heads)
-    return fn(b, h, torch.as_tensor(positions.queries), torch.as_tensor(positions.keys))
+    return fn(b, h, torch.tensor(positions.queries), torch.tensor(positions.keys))
 
 
 def _check(answer: Any, positions: Positions, text: str) -> BoolArray:
@@ -177,15 +182,33 @@ def _check(answer: Any, positions: Positions, text: str) -> BoolArray:
     return np.broadcast_to(cells, (*cells.shape[:2], *whole[2:]))
 
 
-def _compare(arrays: BoolArray, tensors: BoolArray, text: str) -> None:
+def _compare_corners(fn: Predicate, cells: BoolArray, positions: Positions, text: str) -> None:
+    """Raises ArgumentError if tensors of the first and last positions return other cells."""
+    rows, columns = ([0, size - 1] for size in positions.shape[2:])
+    corners = Positions(
+        min(positions.batch, 2),
+        min(positions.heads, 3),
+        positions.queries[rows],
+        positions.keys[columns],
+    )
+    try:
+        tensors = _check(_vmap(sys.modules["torch"], fn, corners), corners, text)
+    except Exception:
+        return  # PyTorch has no mask to compare with
+    arrays = np.broadcast_to(cells, positions.shape)[: corners.batch, : corners.heads]
+    _compare(arrays[:, :, rows][..., columns], tensors, corners, text)
+
+
+def _compare(arrays: BoolArray, tensors: BoolArray, positions: Positions, text: str) -> None:
     """Raises ArgumentError if a predicate has returned different masks."""
     different = arrays != tensors
     if different.any():
         b, h, q, k = np.argwhere(different)[0].tolist()
         raise ArgumentError(
             f"{text}: the predicate returns different masks for arrays and for tensors, first in "
-            f"row {q} and column {k} of batch {b}, head {h}. Compare integers instead of floats, "
-            "without functions of whole arrays such as all() or max()."
+            f"row {positions.queries[q]} and column {positions.keys[k]} of batch {b}, head {h}. "
+            "Compare integers instead of floats, without functions of whole arrays such as all() "
+            "or max()."
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 from maskwright.errors import Unsupported
@@ -19,7 +19,11 @@ def has_tangent(*tensors: torch.Tensor) -> bool:
     for x in tensors:
         inner = x
         while True:
-            if forward_ad.unpack_dual(inner, level=0).tangent is not None:
+            # vmap has no rule for the tangent of its own tensors, which wrap those with tangents.
+            if (
+                not is_batchedtensor(inner)
+                and forward_ad.unpack_dual(inner, level=0).tangent is not None
+            ):
                 return True
             if not is_functorch_wrapped_tensor(inner):
                 break

@@ -165,6 +165,7 @@ class PolarityEvidence(NamedTuple):
     points: int  # 1 for the diagonal (all queries that attend to a key attend to themselves)
     is_causal: bool  # no query attends to a later position: another point
     empty_share: float  # fraction of fully masked rows; 1 if a sequence is fully masked
+    is_regular: bool  # causal with the diagonal, except in padding
 
 
 class PolarityChoice(NamedTuple):
@@ -177,10 +178,10 @@ class PolarityChoice(NamedTuple):
 def choose_polarity(one: BoolArray, other: BoolArray, q_starts: set[int]) -> PolarityChoice:
     """Chooses between a mask and its complement, each (batch, heads, queries, keys).
 
-    A causal mask is meant as such: its complement attends to the future only. A mask in which one
-    whole sequence is fully masked is not meant. A mask without the diagonal, or in which most rows
-    are fully masked, is less plausible but possible, as a graph without self-loops is. Without
-    evidence, it is the first one.
+    A causal mask with the diagonal is meant as such: its complement attends to the future only. A
+    mask in which one whole sequence is fully masked is not meant. A mask without the diagonal, or in
+    which most rows are fully masked, is less plausible but possible, as a graph without self-loops
+    is. Without evidence, it is the first one.
 
     Args:
         one: Visible cells of the first interpretation.
@@ -197,7 +198,7 @@ def choose_polarity(one: BoolArray, other: BoolArray, q_starts: set[int]) -> Pol
     ranks = [(e.points, e.is_causal, e.empty_share <= MAX_EMPTY_SHARE) for e in evidence]
     best = int(ranks[1] > ranks[0])
     likely, unlikely = evidence[best], evidence[1 - best]
-    only_causal = likely.is_causal and unlikely.points == 0
+    only_causal = likely.is_regular and unlikely.points == 0
     sequence_is_empty = unlikely.empty_share == 1 > likely.empty_share
     return PolarityChoice(best, only_causal or sequence_is_empty)
 
@@ -206,7 +207,7 @@ def _evidence(cells: BoolArray, q_starts: set[int]) -> PolarityEvidence:
     """The evidence for these cells, at the most favourable position of the queries."""
     nonempty: BoolArray = np.logical_or.reduce(cells, axis=3)
     if bool((cells[:, :, 1:] == cells[:, :, :-1]).all()):  # nothing depends on the query
-        return PolarityEvidence(0, False, _empty_share(nonempty))
+        return PolarityEvidence(0, False, _empty_share(nonempty), False)
     choices = (_positional_evidence(cells, nonempty, q_start) for q_start in q_starts)
     return max(choices, key=lambda e: (e.points, -e.empty_share))
 
@@ -218,12 +219,20 @@ def _positional_evidence(cells: BoolArray, nonempty: BoolArray, q_start: int) ->
     inside = nonempty[:, :, own - q_start]
     empty_share = _empty_share(inside if own.size else nonempty)
     if own.size < 2:
-        return PolarityEvidence(0, False, empty_share)
+        return PolarityEvidence(0, False, empty_share, False)
     diagonal = cells[:, :, own - q_start, own]
     last = keys - 1 - cells[:, :, :, ::-1].argmax(axis=3)
     causal = bool(((last <= np.arange(q_start, q_start + rows)) | ~nonempty).all())
     has_diagonal = bool(diagonal.any()) and bool((diagonal | ~inside).all())
-    return PolarityEvidence(causal + has_diagonal, causal, empty_share)
+    tokens: BoolArray = np.logical_or.reduce(cells, axis=2)
+    missing = ~diagonal & inside & tokens[:, :, own]
+    is_regular = (
+        causal
+        and not bool(missing.any())
+        and _is_padding(~tokens)
+        and (_empty_share(nonempty) <= MAX_EMPTY_SHARE or _is_padding(~nonempty))
+    )
+    return PolarityEvidence(causal + has_diagonal, causal, empty_share, is_regular)
 
 
 def _empty_share(nonempty: BoolArray) -> float:
@@ -231,6 +240,12 @@ def _empty_share(nonempty: BoolArray) -> float:
     if not bool(np.logical_or.reduce(nonempty, axis=2).all()):
         return 1.0
     return 1 - float(nonempty.mean())
+
+
+def _is_padding(masked: BoolArray) -> bool:
+    """Whether the masked of (batch, heads, tokens) are the first or last ones, but not all of them."""
+    changes = np.count_nonzero(masked[:, :, 1:] != masked[:, :, :-1], axis=2)
+    return bool((changes <= 1).all()) and not bool(masked.all(axis=2).any())
 
 
 def _own_positions(cells: BoolArray, q_start: int) -> IntArray:
