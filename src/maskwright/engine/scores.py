@@ -21,7 +21,7 @@ from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.bias.values import MASK_HINT
 from maskwright.core.validate import describe_type
 from maskwright.engine.params import Positions, ScoreTensors, TermIndex
-from maskwright.engine.validate import check_layout, check_subclass
+from maskwright.engine.validate import check_layout, check_storage, check_subclass
 from maskwright.errors import AttentionError, FrameError
 
 if TYPE_CHECKING:
@@ -185,6 +185,8 @@ def _check_memory(x: Any, name: str) -> None:
         check_subclass(name, x)
         if x.is_floating_point() and x.itemsize == 1:
             raise AttentionError(_wrong_dtype(name, x.dtype))
+        if not torch.compiler.is_compiling():
+            check_storage(x)
 
 
 def _wrong_dtype(name: str, dtype: Any) -> str:
