@@ -155,7 +155,8 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
 
     if isinstance(x, np.ndarray):
         if not torch.compiler.is_compiling():
-            x = np.require(x, requirements=["C", "A", "W"])  # torch warns about read-only arrays
+            native = x.dtype.newbyteorder("=")  # torch reads no other; it warns of read-only arrays
+            x = np.require(x, native, requirements=["C", "A", "W"])
         x = torch.as_tensor(x).to(q.device)
     if not isinstance(x, torch.Tensor):
         raise AttentionError(
