@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.cli.convert import MAX_ROWS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,3 +216,14 @@ def test_lint_without_findings_is_code_0(cli: RunCli) -> None:
     ran = cli("lint", "causal()", "-n", "4", "--expects", "window(back=None)")
     assert ran == (0, f"{mw.lint(mw.causal(), q_len=4)}\n", "")
     assert cli("lint", "everything()", "-n", "4", "--causal").code == 1
+
+
+@pytest.mark.parametrize("words", [("lint",), ("lower", "--to", "torch.sdpa")], ids=lambda x: x[0])
+def test_size_beyond_the_limit_is_refused_before_spans_are_computed(
+    words: tuple[str, ...], cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mw.BoundMask, "spans", property(lambda _: pytest.fail("spans")))
+    verb, *options = words
+    code, _, err = cli(verb, "causal()", *options, "--size", str(MAX_ROWS + 1))
+    assert code == 2
+    assert str(MAX_ROWS) in err

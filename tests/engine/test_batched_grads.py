@@ -35,6 +35,17 @@ def test_vectorized_jacobian(impl: str, mask: mw.Mask) -> None:
     torch.testing.assert_close(jacobian(run, given, vectorize=True), jacobian(run, given))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+def test_vectorized_jacobian_of_tangents() -> None:
+    given = tuple(five_rows("reference"))
+
+    def run(*x: Any) -> Any:
+        return mw.attention(*x, mw.causal(), impl="reference")
+
+    found = jacobian(run, given, vectorize=True, strategy="forward-mode")
+    torch.testing.assert_close(found, jacobian(run, given))
+
+
 @pytest.mark.parametrize("results", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("impl", [*BACKEND_NAMES, "reference"])
 def test_batched_gradients_of_all_inputs(impl: str, results: tuple[int, ...]) -> None:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -468,6 +469,12 @@ def test_eager_code_does_not_load_compiler() -> None:
         lambda: mw.causal().on(6),
         lambda: CAUSAL.on(6),
         lambda: CAUSAL & CAUSAL.T,
+        lambda: mw.padding(lengths=[3]),
+        lambda: mw.prefix([3]),
+        lambda: mw.keys([0, 1]),
+        lambda: mw.graph([[0, 1]]),
+        lambda: mw.dense(np.tri(6, dtype=bool)),
+        lambda: mw.parse("causal()"),
     ],
 )
 def test_mask_constructed_in_a_graph(make: Any) -> None:

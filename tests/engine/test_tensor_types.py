@@ -89,13 +89,41 @@ def test_zero_tensors_of_autograd(impl: str) -> None:
     torch.testing.assert_close(found, mw.attention(torch.zeros_like(q), k, v, CAUSAL, impl=impl))
 
 
-@pytest.mark.parametrize("impl", BACKEND_NAMES)
+@pytest.mark.parametrize("impl", [*BACKEND_NAMES, "sdpa", "flex", "reference"])
 @pytest.mark.parametrize("place", range(3))
 def test_freed_storage_is_rejected(place: int, impl: str) -> None:
     given = tensors(dtype=torch.float32)
     given[place].untyped_storage().resize_(0)
     with pytest.raises(mw.Unsupported, match="empty storage"):
         mw.attention(*given, CAUSAL, impl=impl)
+
+
+@pytest.mark.parametrize("name", ["bias", "sinks"])
+def test_freed_storage_of_scores_is_rejected(name: str) -> None:
+    given = tensors(dtype=torch.float32)
+    heads, q_len, kv_len = given.q.shape[1], given.q.shape[2], given.k.shape[2]
+    x = {"bias": torch.zeros(heads, q_len, kv_len), "sinks": torch.zeros(heads)}[name]
+    x.untyped_storage().resize_(0)
+    with pytest.raises(mw.Unsupported, match="empty storage"):
+        mw.attention(*given, CAUSAL, **{name: x})
+
+
+@pytest.mark.parametrize("impl", ["auto", *BACKEND_NAMES])
+@pytest.mark.parametrize("place", range(2))
+def test_freed_storage_of_gradients_is_rejected(place: int, impl: str) -> None:
+    given = tensors(dtype=torch.float32).learning()
+    results = mw.attention(*given, CAUSAL, impl=impl, return_lse=True)
+    grads = [torch.ones_like(x) for x in results]
+    grads[place].untyped_storage().resize_(0)
+    with pytest.raises(mw.Unsupported, match="empty storage"):
+        torch.autograd.grad(results, given, grads)
+
+
+def test_sinks_may_be_zeros_of_autograd() -> None:
+    given = tensors(dtype=torch.float32)
+    zeros = torch.zeros(given.q.shape[1])
+    found = mw.attention(*given, CAUSAL, sinks=torch._efficientzerotensor(zeros.shape))
+    assert torch.equal(found, mw.attention(*given, CAUSAL, sinks=zeros))
 
 
 @pytest.mark.parametrize("impl", BACKEND_NAMES)

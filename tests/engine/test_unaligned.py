@@ -96,3 +96,12 @@ def test_terms_and_spans() -> None:
     flat = (unaligned(np.array(n, np.int64)) for n in ([0, 1, 2], [0, 0], [1, 2]))
     buffers = span_buffers(Spans((1, 1, 2), 2, flat=CSR(*flat)))
     assert all(address % 8 == 0 for address in buffers.args[2:])
+
+
+@pytest.mark.parametrize("order", [">", "<"])
+def test_bias_and_sinks_in_any_byte_order(order: str) -> None:
+    q = torch.randn(1, 2, 5, 8)
+    bias, sinks = np.linspace(-1, 1, 25, dtype="f4").reshape(5, 5), np.array([1, -2], "f4")
+    given = {"bias": bias.astype(f"{order}f4"), "sinks": sinks.astype(f"{order}f4")}
+    found = mw.attention(q, q, q, mw.causal(), **given)
+    assert torch.equal(found, mw.attention(q, q, q, mw.causal(), bias=bias, sinks=sinks))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ARRAY_SUFFIXES: Final = (".npy", ".npz", ".safetensors", ".json", ".csv")
 MAX_ARRAY_BYTES: Final = 2**30  # of an array that is read; recognition takes four times as much
+MAX_ROWS: Final = 2**24  # query rows whose spans are computed; `lower` takes 250 bytes of each
 MAX_WHOLE: Final = 2.0**53  # of a float that stands for an integer
 MAX_TEXT_BYTES: Final = 2**26  # of a .json or .csv file, whose numbers take many times as much
 TARGET_LABELS: Final = {  # fields of a target that its description shows
@@ -44,7 +45,10 @@ TARGET_LABELS: Final = {  # fields of a target that its description shows
 QLen = Annotated[
     int | None,
     typer.Option(
-        "--size", "--q-len", "-n", min=1, help="Number of queries. Default: that of the mask."
+        *("--size", "--q-len", "-n"),
+        min=1,
+        max=MAX_ROWS,
+        help="Number of queries. Default: that of the mask.",
     ),
 ]
 ArrayName = Annotated[

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maskwright.core.atoms import ATOMS
 from maskwright.core.expr import MAX_DEPTH, by_batch, by_head
+from maskwright.core.mask_registry import outside_graphs
 from maskwright.core.validate import MAX_INT
 from maskwright.errors import MaskError, TextError
 
@@ -102,6 +103,9 @@ stride, tree, window, by_head, by_batch.
             f"parse: expected a string, got {type(text).__name__}. Pass text such as 'causal()'."
         )
     return read_source(text, _Parser().mask, "causal() & window(back=3)")
+
+
+outside_graphs(parse)
 
 
 def read_source(text: str, build: Callable[[ast.expr], ValueT], example: str) -> ValueT:

@@ -175,6 +175,8 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     backend = _backend(params)
     if not hasattr(backend, "backward"):
+        if not torch.compiler.is_compiling():
+            check_storage(*tensors, *_flat(scores))
         if params.impl == "flex":  # which drops tangents
             refuse_tangents(*tensors, *_flat(scores))
         return backend.forward(params, *tensors, scores)  # type: ignore[no-any-return]
@@ -246,6 +248,7 @@ def _backward(params: AttentionParams, backend: Any, seed: Any, saved: Saved, *g
         params = replace(params, seed=int(seed))
     grad_out, grad_lse = (x if x is None else _materialized(x) for x in grads)
     _check_saved(params, saved)
+    check_storage(*_present(grad_out, grad_lse))
     if params.dropout_p == 1:
         params, grad_out = replace(params, dropout_p=0.0), torch.zeros_like(grad_out)
     return backend.backward(params, saved, grad_out, grad_lse)

@@ -21,7 +21,7 @@ from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.bias.values import MASK_HINT
 from maskwright.core.validate import describe_type
 from maskwright.engine.params import Positions, ScoreTensors, TermIndex
-from maskwright.engine.validate import check_layout, check_subclass
+from maskwright.engine.validate import check_layout, check_storage, check_subclass
 from maskwright.errors import AttentionError, FrameError
 
 if TYPE_CHECKING:
@@ -155,7 +155,8 @@ def _as_kind_of(q: Any, x: Any, name: str) -> Any:
 
     if isinstance(x, np.ndarray):
         if not torch.compiler.is_compiling():
-            x = np.require(x, requirements=["C", "A", "W"])  # torch warns about read-only arrays
+            native = x.dtype.newbyteorder("=")  # torch reads no other; it warns of read-only arrays
+            x = np.require(x, native, requirements=["C", "A", "W"])
         x = torch.as_tensor(x).to(q.device)
     if not isinstance(x, torch.Tensor):
         raise AttentionError(
@@ -185,6 +186,8 @@ def _check_memory(x: Any, name: str) -> None:
         check_subclass(name, x)
         if x.is_floating_point() and x.itemsize == 1:
             raise AttentionError(_wrong_dtype(name, x.dtype))
+        if not torch.compiler.is_compiling():
+            check_storage(x)
 
 
 def _wrong_dtype(name: str, dtype: Any) -> str:

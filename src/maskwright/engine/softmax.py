@@ -163,9 +163,12 @@ def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) ->
 def is_symbolic(x: torch.Tensor) -> bool:
     """Whether values cannot be read: inside vmap, while make_fx traces, or in a fake or meta tensor."""
     import torch
+    from torch._C._functorch import is_legacy_batchedtensor
     from torch._subclasses.fake_tensor import is_fake
 
     if torch._C._are_functorch_transforms_active() or x.is_meta or is_recording():
+        return True
+    if is_legacy_batchedtensor(x):  # of PyTorch's older vmap; see batched_grads
         return True
     return bool(is_fake(x))
 

@@ -240,7 +240,7 @@ def check_storage(*tensors: Any) -> None:
     from torch._C._functorch import is_functorch_wrapped_tensor
 
     for x in tensors:
-        if is_functorch_wrapped_tensor(x):  # it has none of its own
+        if is_functorch_wrapped_tensor(x) or x._is_zerotensor():  # they have none of their own
             continue
         if x.numel() and not x.untyped_storage().nbytes():
             raise Unsupported(

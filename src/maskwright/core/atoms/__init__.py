@@ -20,6 +20,7 @@ from maskwright.core.atoms.position import (
 )
 from maskwright.core.atoms.structure import graph, image, tree
 from maskwright.core.atoms.tokens import documents, padding
+from maskwright.core.mask_registry import outside_graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,6 +48,9 @@ ATOMS: Final[Mapping[str, Callable[..., Mask]]] = {
         dense,
     )
 }
+
+for _atom in (*ATOMS.values(), where):
+    outside_graphs(_atom)  # it reads its arguments, often arrays, before it constructs a mask
 
 __all__ = [
     "ATOMS",
