@@ -11,7 +11,15 @@ from maskwright.draw.palette import DARK, LIGHT
 
 SOURCE = Path(__file__).parent.parent / "src" / "maskwright"
 FRONT = "maskwright"  # __init__.py, the flat public API
-LEFT_OUT = {"_version", "_registry", "_optional_deps", "_atomic_write", "_memory", "__main__"}
+LEFT_OUT = {
+    "_version",
+    "_registry",
+    "_optional_deps",
+    "_atomic_write",
+    "_memory",
+    "_torch_state",
+    "__main__",
+}
 WIDTH, HEIGHT = 112, 34  # of a package
 ACROSS, DOWN = 24, 46  # between packages
 EDGE = 16

@@ -27,7 +27,8 @@ FRAMEWORKS = {
 TARGET_MODULES = {path.partition(":")[0] for path in TARGETS.entries.values()}
 
 LAZY_TORCH = (  # modules of the engine that import torch inside functions only
-    *("api", "cost", "dispatch", "dropout", "params", "reference", "softmax", "validate"),
+    *("api", "cost", "select", "dropout", "call", "reference", "softmax", "support"),
+    "validate",
     *("backends/native", "native/*"),
 )
 
@@ -66,6 +67,7 @@ WRITES_DICT = re.compile(
 )
 OWN_DICT = {
     *("core/expr.py", "core/bound.py"),
+    "engine/call.py",  # a copy of a call, which is no mask
 }
 
 

@@ -43,7 +43,7 @@ DOORS: list[tuple[Callable[[], Any], str, str]] = [
     (later("audit"), "torch", "maskwright.auditing"),
     (later("trace"), "torch", "maskwright.tracing"),
     (later("influence"), "torch", "maskwright.auditing.measure"),
-    (lambda: mw.attention(None, None, None), "torch", "maskwright.engine.autograd"),
+    (lambda: mw.attention(None, None, None), "torch", "maskwright.engine.torch_op"),
     (lambda: mw.top_blocks(None, None, size=2, keep=1), "torch", ""),
     (lambda: mw.picture(mw.causal().on(2), form="png"), "resvg_py", ""),
     (lambda: mw.picture(mw.causal().on(2), form="text"), "wcwidth", ""),

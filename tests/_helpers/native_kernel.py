@@ -12,14 +12,15 @@ import torch
 from maskwright.engine.backends import native
 from maskwright.engine.dropout import dropout_keep
 from maskwright.engine.native import loaded, use_isa
-from maskwright.engine.params import AttentionParams, AttentionShape, Saved
 from maskwright.engine.reference import reference as dense_attention
 from tests._helpers.attention_inputs import tensors
+from tests._helpers.calls import call_of as make_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import maskwright as mw
+    from maskwright.engine.call import Call
 
 needs_kernel = pytest.mark.skipif(loaded().library is None, reason="the kernel was not built")
 
@@ -64,40 +65,31 @@ def inputs(
     return Inputs(q, k, v, dout, torch.randn(q.shape[:3], generator=draw))
 
 
-def params_of(mask: mw.Mask | mw.BoundMask, x: Inputs, **options: Any) -> AttentionParams:
-    """The parameters of attention over these tensors."""
-    batch, heads, q_len, dim = x.q.shape
-    _, kv_heads, kv_len, v_dim = x.v.shape
-    bound = mask if hasattr(mask, "spans") else mask.on(q_len, kv_len, batch=batch, heads=heads)
-    options = {"scale": 1 / math.sqrt(max(dim, 1)), **options}
-    return AttentionParams(
-        bound,
-        AttentionShape(batch, heads, kv_heads, q_len, kv_len, dim, v_dim),
-        dtype=str(x.q.dtype).removeprefix("torch."),
-        **options,
-    )
+def call_of(mask: mw.Mask | mw.BoundMask, x: Inputs, **options: Any) -> Call:
+    """The call of attention over these tensors."""
+    return make_call(x[:3], mask, **options)
 
 
-def run_native(params: AttentionParams, x: Inputs, threads: int | None = None) -> Result:
+def run_native(call: Call, x: Inputs, threads: int | None = None) -> Result:
     """Both passes of the native backend."""
     default = torch.get_num_threads()
     torch.set_num_threads(default if threads is None else threads)
     try:
-        out, lse = native.forward(params, x.q, x.k, x.v)
-        saved = Saved(x.q, x.k, x.v, out, lse)
-        return Result(out, lse, *native.backward(params, saved, x.dout, x.dlse))
+        call = call.with_tensors(x[:3])
+        out, lse = native.forward(call)
+        return Result(out, lse, *native.backward(call, out, lse, x.dout, x.dlse))
     finally:
         torch.set_num_threads(default)
 
 
-def reference(params: AttentionParams, x: Inputs) -> Result:
+def reference(call: Call, x: Inputs) -> Result:
     """Dense attention and its gradients in float64. Fully masked rows are 0, with lse -inf."""
     q, k, v = (t.double().requires_grad_() for t in x[:3])
-    out, lse, weights = dense_attention(q, k, v, params.mask, params.scale)
-    if params.dropout_p:
+    out, lse, weights = dense_attention(q, k, v, call.mask, call.scale)
+    if call.dropout_p:
         rows, keys = (np.arange(n) for n in weights.shape[2:])
-        keep = dropout_keep(params.seed, params.dropout_p, *weights.shape[:2], rows, keys)
-        weights = weights * torch.from_numpy(keep) / (1 - params.dropout_p)
+        keep = dropout_keep(call.seed, call.dropout_p, *weights.shape[:2], rows, keys)
+        weights = weights * torch.from_numpy(keep) / (1 - call.dropout_p)
         out = weights @ v.repeat_interleave(q.shape[1] // k.shape[1], 1)
     finite = lse.masked_fill(lse.isinf(), 0.0)
     total = (out * x.dout.double()).sum() + (finite * x.dlse.double()).sum()
@@ -125,9 +117,9 @@ def assert_close(found: Result, exact: Result, dtype: torch.dtype, length: int) 
 
 def check(mask: mw.Mask | mw.BoundMask, x: Inputs, **options: Any) -> Result:
     """Compares both passes with float64, and returns them."""
-    params = params_of(mask, x, **options)
-    found = run_native(params, x)
-    if 0 not in params.shape:
-        length = max(params.shape.q_len, params.shape.kv_len)
-        assert_close(found, reference(params, x), x.q.dtype, length)
+    call = call_of(mask, x, **options)
+    found = run_native(call, x)
+    if 0 not in call.shape:
+        length = max(call.shape.q_len, call.shape.kv_len)
+        assert_close(found, reference(call, x), x.q.dtype, length)
     return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,9 +13,12 @@ from torch.nn.functional import scaled_dot_product_attention
 import maskwright as mw
 from maskwright.engine.backends.triton.score_args import ScoreTerms
 from maskwright.engine.dropout import dropout_keep
-from maskwright.engine.params import AttentionParams, AttentionShape
 from maskwright.engine.softmax import masked_softmax
 from tests._helpers.attention_inputs import MASKS, T
+from tests._helpers.calls import call_of
+
+if TYPE_CHECKING:
+    from maskwright.engine.call import AttentionShape, Call
 
 DTYPES = ("float32", "float16", "bfloat16")
 MORE_MASKS: dict[str, mw.Mask] = {
@@ -93,17 +96,16 @@ CASES = _cases(VARIANTS)  # forward and backward
 DECODE_CASES = _cases(DECODE_VARIANTS)  # forward
 
 
-class Call(NamedTuple):
-    """The tensors and parameters of a case."""
+class TritonCall(NamedTuple):
+    """A call of the kernels, the terms of its scores, and the incoming gradients."""
 
-    params: AttentionParams
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    call: Call
     terms: ScoreTerms
     grad_out: torch.Tensor
     grad_lse: torch.Tensor
 
 
-def make_call(case: Case, seed: int = 0) -> Call:
+def make_call(case: Case, seed: int = 0) -> TritonCall:
     """Random tensors of a case."""
     o, mask = case.options, ALL_MASKS[case.mask]
     batch, heads = mask.on(T).shape[:2]
@@ -124,15 +126,11 @@ def make_call(case: Case, seed: int = 0) -> Call:
 
     kv_heads = heads // o.group
     tensors = (fresh(heads, o.q_len, o.dim), fresh(kv_heads, T, o.dim), fresh(kv_heads, T, o.v_dim))
-    shape = AttentionShape(batch, heads, kv_heads, o.q_len, T, o.dim, o.v_dim)
-    scale = o.dim**-0.5 if o.scale is None else o.scale
-    params = AttentionParams(
-        bound, shape, scale, case.dtype, dropout_p=o.dropout_p, seed=0x1234_5678_9ABC_DEF0
-    )
-    return Call(
-        params,
-        tensors,
-        _terms(o, bound, shape, made, dtype),
+    options = {"scale": o.dim**-0.5 if o.scale is None else o.scale, "dropout_p": o.dropout_p}
+    call = call_of(tensors, bound, seed=0x1234_5678_9ABC_DEF0, **options)
+    return TritonCall(
+        call,
+        _terms(o, call.shape, made, dtype),
         fresh(heads, o.q_len, o.v_dim),
         torch.randn(batch, heads, o.q_len, generator=made) * (not o.is_plain),
     )
@@ -145,9 +143,7 @@ def _strided(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return held[..., ::2]
 
 
-def _terms(
-    o: Variant, bound: mw.BoundMask, shape: AttentionShape, made: torch.Generator, dtype: Any
-) -> ScoreTerms:
+def _terms(o: Variant, shape: AttentionShape, made: torch.Generator, dtype: Any) -> ScoreTerms:
     def values(*sizes: int) -> torch.Tensor:
         return torch.randn(sizes, generator=made).to(dtype)
 
@@ -173,18 +169,18 @@ class Exact(NamedTuple):
     dsinks: torch.Tensor | None
 
 
-def exact(call: Call, dtype: torch.dtype = torch.float64) -> Exact:
+def exact(made: TritonCall, dtype: torch.dtype = torch.float64) -> Exact:
     """Attention with all terms, step by step and dense, in a dtype, differentiated by autograd."""
-    params, terms = call.params, call.terms
-    leaves = [x.detach().to(dtype).requires_grad_() for x in call.tensors]
+    call, terms = made.call, made.terms
+    leaves = [x.detach().to(dtype).requires_grad_() for x in made.call.tensors]
     q, k, v = leaves
-    group = params.shape.heads // params.shape.kv_heads
+    group = call.shape.heads // call.shape.kv_heads
     keys, v_all = (x.repeat_interleave(group, 1) for x in (k, v))
-    visible = torch.from_numpy(params.mask.dense()).expand(*q.shape[:3], k.shape[2])
-    scores = params.scale * (q @ keys.mT)
+    visible = torch.from_numpy(call.mask.dense()).expand(*q.shape[:3], k.shape[2])
+    scores = call.scale * (q @ keys.mT)
     if terms.softcap is not None:
         scores = terms.softcap * (scores / terms.softcap).tanh()
-    scores = scores + dense_bias(call).to(dtype)
+    scores = scores + dense_bias(made).to(dtype)
     weights, lse = masked_softmax(scores, visible)
     sinks = None
     if terms.sinks is not None:
@@ -192,22 +188,22 @@ def exact(call: Call, dtype: torch.dtype = torch.float64) -> Exact:
         total = torch.logaddexp(lse, sinks[:, None])
         share = (lse - total).exp()
         weights = weights * share.masked_fill(lse == -math.inf, 0.0)[..., None]
-    if params.dropout_p:
+    if call.dropout_p:
         rows, cols = np.arange(q.shape[2]), np.arange(k.shape[2])
-        keep = dropout_keep(params.seed, params.dropout_p, *q.shape[:2], rows, cols)
-        weights = weights * torch.from_numpy(keep).to(dtype) / (1 - params.dropout_p)
+        keep = dropout_keep(call.seed, call.dropout_p, *q.shape[:2], rows, cols)
+        weights = weights * torch.from_numpy(keep).to(dtype) / (1 - call.dropout_p)
     out = weights @ v_all
     finite = lse.masked_fill(lse == -math.inf, 0.0)
-    total = (out * call.grad_out.to(dtype)).sum() + (finite * call.grad_lse.to(dtype)).sum()
+    total = (out * made.grad_out.to(dtype)).sum() + (finite * made.grad_lse.to(dtype)).sum()
     wanted = leaves if sinks is None else [*leaves, sinks]
     grads = torch.autograd.grad(total, wanted, materialize_grads=True)
     return Exact(out.detach(), lse.detach(), grads[:3], None if sinks is None else grads[3])
 
 
-def dense_bias(call: Call) -> torch.Tensor:
+def dense_bias(made: TritonCall) -> torch.Tensor:
     """The sum of all biases, broadcastable to the scores, in float64."""
-    params, terms = call.params, call.terms
-    frame = params.mask.frame
+    call, terms = made.call, made.terms
+    frame = call.mask.frame
     rows = torch.arange(frame.q_len)[:, None] + frame.q_start
     cols = torch.arange(frame.kv_len)[None, :] + frame.k_start
     total = torch.zeros(1, 1, frame.q_len, frame.kv_len, dtype=torch.float64)
@@ -224,44 +220,44 @@ def dense_bias(call: Call) -> torch.Tensor:
     return total
 
 
-def sdpa_results(call: Call) -> tuple[torch.Tensor, ...]:
+def sdpa_results(made: TritonCall) -> tuple[torch.Tensor, ...]:
     """Output and gradients of SDPA with a dense mask and bias in the same dtype.
 
     Without soft cap, sinks, dropout and the gradient of the logsumexp, which SDPA does not have: its
     error is the measure, and these do not reduce it.
     """
-    q, k, v = (x.detach().clone().requires_grad_() for x in call.tensors)
-    group = call.params.shape.heads // call.params.shape.kv_heads
+    q, k, v = (x.detach().clone().requires_grad_() for x in made.call.tensors)
+    group = made.call.shape.heads // made.call.shape.kv_heads
     keys, values = (x.repeat_interleave(group, 1) for x in (k, v))
-    mask = torch.from_numpy(call.params.mask.dense())
-    full = torch.zeros(mask.shape).masked_fill(~mask, -math.inf) + dense_bias(call).float()
+    mask = torch.from_numpy(made.call.mask.dense())
+    full = torch.zeros(mask.shape).masked_fill(~mask, -math.inf) + dense_bias(made).float()
     out = scaled_dot_product_attention(
-        q, keys, values, attn_mask=full.to(q.dtype), scale=call.params.scale
+        q, keys, values, attn_mask=full.to(q.dtype), scale=made.call.scale
     )
-    grads = torch.autograd.grad(out, (q, k, v), call.grad_out, materialize_grads=True)
+    grads = torch.autograd.grad(out, (q, k, v), made.grad_out, materialize_grads=True)
     return (out.detach(), *grads)
 
 
-def peer_errors(call: Call) -> tuple[float, ...]:
+def peer_errors(made: TritonCall) -> tuple[float, ...]:
     """Errors of output, dq, dk and dv that PyTorch has for the same inputs, relative to the largest entry.
 
     SDPA's, and where it does not compute the function, with soft cap, sinks or dropout, those of dense
     attention in float32 if they are larger.
     """
-    plain = call._replace(
-        params=replace(call.params, dropout_p=0.0),
-        terms=call.terms._replace(softcap=None, sinks=None),
-        grad_lse=torch.zeros_like(call.grad_lse),
+    plain = made._replace(
+        call=made.call.changed(dropout_p=0.0),
+        terms=made.terms._replace(softcap=None, sinks=None),
+        grad_lse=torch.zeros_like(made.grad_lse),
     )
-    errors = _relative_errors(sdpa_results(call), exact(plain))
+    errors = _relative_errors(sdpa_results(made), exact(plain))
     if (
-        call.params.dropout_p
-        or call.terms.softcap is not None
-        or call.terms.sinks is not None
-        or call.grad_lse.any()
+        made.call.dropout_p
+        or made.terms.softcap is not None
+        or made.terms.sinks is not None
+        or made.grad_lse.any()
     ):
-        dense = exact(call, torch.float32)
-        others = _relative_errors((dense.out, *dense.grads), exact(call))
+        dense = exact(made, torch.float32)
+        others = _relative_errors((dense.out, *dense.grads), exact(made))
         errors = tuple(map(max, errors, others))
     return errors
 

@@ -82,9 +82,9 @@ def test_two_threads_with_overrides_of_their_own() -> None:
 def test_observers_see_parameters_and_results() -> None:
     seen: list[Any] = []
 
-    def observer(params: Any, given: Any, compute: Any) -> Any:
+    def observer(call: Any, compute: Any) -> Any:
         result = compute()
-        seen.append((params, given, result))
+        seen.append((call, result))
         return result
 
     right = attend()
@@ -92,10 +92,10 @@ def test_observers_see_parameters_and_results() -> None:
         assert torch.equal(attend(dropout_p=0.0), right)
         in_thread(attend)
     attend()
-    ((params, given, (out, lse)),) = seen
-    assert params.mask == mw.causal().on(48, heads=2)
-    assert params.shape == (1, 2, 2, 48, 48, 4, 4)
-    assert all(x is y for x, y in zip(given, GIVEN, strict=True))
+    ((call, (out, lse)),) = seen
+    assert call.mask == mw.causal().on(48, heads=2)
+    assert call.shape == (1, 2, 2, 48, 48, 4, 4)
+    assert all(x is y for x, y in zip(call.tensors, GIVEN, strict=True))
     assert torch.equal(out, right)
     assert lse.shape == (1, 2, 48)
 
@@ -104,7 +104,7 @@ def test_observers_nest() -> None:
     order: list[str] = []
 
     def named(name: str) -> Any:
-        def observer(params: Any, given: Any, compute: Any) -> Any:
+        def observer(call: Any, compute: Any) -> Any:
             order.append(name)
             return compute()
 

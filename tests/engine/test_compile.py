@@ -34,7 +34,6 @@ SETTINGS = {
     "scale": 0.5,
     "softcap": None,
     "terms": [],
-    "has_sinks": False,
     "dropout_p": 0.0,
     "impl": "auto",
 }
@@ -292,8 +291,8 @@ def test_operator_with_bias_and_sinks_keeps_torchs_rules() -> None:
     values = [torch.randn(shape).double() for shape in ((4, 17), (1, 1, 9, 9), (2, 4, 1, 9), (4,))]
     for x in (values[0], values[2], values[3]):
         x.requires_grad_()
-    terms = [*(0, 8, 0, 0, 1), *(2, 0, 0, 0, 0), *(2, 0, 0, 0, 1)]
-    options = {**SETTINGS, "softcap": 2.0, "terms": terms, "has_sinks": True}
+    terms = [*(0, 8, 0, 1), *(2, 0, 0, 0), *(2, 0, 0, 1)]
+    options = {**SETTINGS, "softcap": 2.0, "terms": terms}
     mask = mw.causal()
     torch.library.opcheck(
         torch.ops.maskwright.attend, (*given, None, values, mask._handle, None), options

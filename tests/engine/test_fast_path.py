@@ -235,8 +235,8 @@ def test_leaves_overridden_and_observed_calls(taken: list[bool]) -> None:
         assert mw.attention(*given) == "mine"
     seen = []
 
-    def observer(params: Any, _: Any, compute: Any) -> Any:
-        seen.append(params.shape)
+    def observer(call: Any, compute: Any) -> Any:
+        seen.append(call.shape)
         return compute()
 
     with observe_attention(observer):

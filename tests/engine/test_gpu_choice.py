@@ -58,7 +58,7 @@ def test_verification_needs_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "word"), [("mps", "MPS"), ("cpu", "TRITON_INTERPRET"), ("xpu", "xpu")]
+    ("device", "word"), [("mps", "mps"), ("cpu", "TRITON_INTERPRET"), ("xpu", "xpu")]
 )
 def test_other_devices_are_refused_with_the_reason(device: str, word: str) -> None:
     with pytest.raises(Unsupported, match=word):

@@ -13,6 +13,7 @@ import transformers
 from torch import nn
 
 import maskwright as mw
+from maskwright.bias.terms import DistanceTerm
 from maskwright.engine.api import observe_attention
 from maskwright.integrations.transformers import (
     NAME,
@@ -41,11 +42,11 @@ def _registered() -> None:
 
 @contextmanager
 def recorded() -> Iterator[list[Any]]:
-    """The parameters of all calls of the engine."""
+    """All calls of the engine."""
     calls: list[Any] = []
 
-    def observe(params: Any, tensors: Any, compute: Any) -> Any:
-        calls.append(params)
+    def observe(call: Any, compute: Any) -> Any:
+        calls.append(call)
         return compute()
 
     with observe_attention(observe):
@@ -66,7 +67,7 @@ def test_other_inputs(tiny: TinyEncoder) -> None:
     eager, grads = outputs_and_gradients(model, "eager", tiny.inputs)
     with recorded() as calls:
         ours, our_grads = outputs_and_gradients(model, NAME, tiny.inputs)
-    assert any(call.softcap is not None or call.terms for call in calls)
+    assert any(not call.scores.is_empty for call in calls)
     assert (eager - ours).abs().max() < CLOSE
     assert grads.keys() == our_grads.keys()
     for name, grad in grads.items():
@@ -80,7 +81,7 @@ def test_engine_computes_them(tiny: Tiny) -> None:
     given = {"input_ids": ids} | ({"decoder_input_ids": ids} if tiny.kind == "seq2seq" else {})
     with recorded() as calls:
         tiny.build(NAME)(**given)
-    assert any(call.softcap is not None or call.has_sinks or call.terms for call in calls)
+    assert any(not call.scores.is_empty for call in calls)
 
 
 def test_all_models_that_pass_them_are_tested() -> None:
@@ -111,9 +112,9 @@ def test_t5_has_one_value_per_distance(training: bool) -> None:
     ids = torch.randint(3, 38, (2, 12))
     with recorded() as calls, torch.set_grad_enabled(training):
         model(input_ids=ids, decoder_input_ids=ids)
-    kinds = [tuple(term.kind for term in call.terms) for call in calls]
+    kinds = [tuple(type(term) for term in call.scores.terms) for call in calls]
     # Cross-attention has a bias of zeros, which is omitted.
-    assert kinds == [("distance",), ("distance",), *[("distance",), ()] * 2]
+    assert kinds == [(DistanceTerm,), (DistanceTerm,), *[(DistanceTerm,), ()] * 2]
 
 
 def test_prefill_in_parts_and_decode_steps_have_their_positions() -> None:

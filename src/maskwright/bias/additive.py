@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.bias.atoms import tensor as bias_of_tensor
-from maskwright.bias.values import is_readable, is_torch
+from maskwright.bias.values import is_torch
 from maskwright.core.atoms import dense, everything
 from maskwright.core.validate import read_array
 from maskwright.errors import ArgumentError, Unsupported
@@ -56,7 +56,9 @@ def from_additive(tensor: Any) -> tuple[Mask, BiasAtom | None]:
 
 
 def _from_tensor(tensor: Any, what: str) -> tuple[Mask, BiasAtom | None]:
-    if not is_readable(tensor):
+    from maskwright._torch_state import has_values
+
+    if not has_values(tensor):
         raise Unsupported(
             f"{what} has values that are not available: the function is compiled, transformed, or "
             "the tensor is fake. Call from_additive outside, and pass the mask and the bias.",

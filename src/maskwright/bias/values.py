@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from maskwright.core.validate import describe_type, read_array
-from maskwright.errors import ArgumentError
+from maskwright.errors import ArgumentError, AttentionError, Unsupported
 
 MASK_HINT: Final = (
     "A bias is finite: express which keys are visible as a mask, such as causal(), or split an "
@@ -57,7 +57,11 @@ class Values:
         A tensor is checked once per version of its content, on the CPU only, and not while a graph
         is traced.
         """
-        if not is_torch(self.data) or self.data.device.type != "cpu" or not is_readable(self.data):
+        if not is_torch(self.data) or self.data.device.type != "cpu":
+            return
+        from maskwright._torch_state import has_values
+
+        if not has_values(self.data):
             return
         tensor = self.data
         version = None if tensor.is_inference() else tensor._version
@@ -97,6 +101,11 @@ def is_torch(value: object) -> bool:
     """Whether this is a torch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def to_numpy(values: Any, dtype: Any) -> Any:
+    """The values as an array of a floating-point dtype, detached."""
+    return np.asarray(values.detach().cpu().double() if is_torch(values) else values, dtype)
 
 
 def take(values: Any, index: Any) -> Any:
@@ -163,24 +172,56 @@ def _freeze(array: Any, what: str) -> Any:
     return copy
 
 
-def is_readable(tensor: Any) -> bool:
-    """Whether a torch tensor has content: not while tracing, and not under transforms."""
+def check_memory(x: Any, name: str) -> None:
+    """Raise for a torch tensor that a kernel cannot read: sparse, nested, of 8 bits, or a wrapper."""
     torch = sys.modules["torch"]
-    return (
-        not torch.compiler.is_compiling()
-        and not is_recording()
-        and tensor.device.type != "meta"
-        and type(tensor) in (torch.Tensor, torch.nn.Parameter)  # not a fake tensor
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    if x.is_nested or x.layout != torch.strided:
+        raise AttentionError(
+            f"attention: {name} is a sparse or nested tensor. Pass a strided one, and pad or pack "
+            "sequences of different lengths with mw.pad or mw.pack."
+        )
+    if x.is_floating_point() and x.itemsize == 1:
+        raise wrong_dtype(name, x.dtype)
+    if not torch.compiler.is_compiling():
+        check_storage(x)
+    if type(x) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return
+    from maskwright._torch_state import is_opaque, is_wrapper_subclass
+
+    if is_wrapper_subclass(x) or is_opaque(x):
+        kind = type(x).__name__
+        fix = (
+            "its local tensor, x.to_local(), or use maskwright.parallel"
+            if kind == "DTensor"
+            else "the plain tensor that it wraps"
+        )
+        raise Unsupported(
+            f"attention: {name} is a {kind}, whose data is in other tensors. Pass {fix}.",
+            target="attention",
+        )
+
+
+def check_storage(*tensors: Any) -> None:
+    """Raise for a torch tensor whose storage was freed, as by FSDP or `resize_(0)`."""
+    from maskwright._torch_state import is_functorch_wrapped
+
+    for x in tensors:
+        if is_functorch_wrapped(x) or x._is_zerotensor():  # they have none of their own
+            continue
+        if not x.untyped_storage().nbytes() and x.numel():
+            raise Unsupported(
+                f"attention: a tensor of shape {tuple(x.shape)} has an empty storage: its memory was "
+                "freed. Pass tensors with allocated storage, and keep it until the backward pass.",
+                target="attention",
+            )
+
+
+def wrong_dtype(name: str, dtype: Any) -> AttentionError:
+    """The error for a bias or sinks that are not floating-point numbers of at least 16 bits."""
+    fix = "Pass a boolean mask as mask=mw.dense(...)." if name == "bias" else "Pass floats."
+    return AttentionError(
+        f"attention: {name} has dtype {dtype}, expected a floating-point one of at least 16 bits. {fix}"
     )
-
-
-def is_recording() -> bool:
-    """Whether make_fx traces: the values of a tensor cannot be read."""
-    torch_c = sys.modules["torch"]._C
-    if not torch_c._len_torch_dispatch_stack():
-        return False
-    return torch_c._get_dispatch_mode(torch_c._TorchDispatchModeKey.PROXY) is not None
 
 
 def _checked_tensors() -> Any:

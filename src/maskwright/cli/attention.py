@@ -97,7 +97,7 @@ def plan(
 
 def _plan_text(facts: dict[str, Any], choice: BackendChoice) -> str:
     from maskwright.engine.cost import format_time
-    from maskwright.engine.dispatch import DESCRIPTIONS
+    from maskwright.engine.select import DESCRIPTIONS
 
     shape, work = facts["shape"], choice.work
     lines = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from maskwright.errors import ArgumentError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
+
+FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
 
 MIN_PRUNE: Final = 64  # held masks below which no owner is checked
 
@@ -43,6 +45,15 @@ def outside_graphs(function: Callable[..., Any]) -> None:
         "a mask cannot be constructed or bound in a graph: construct it outside of the compiled "
         "function, and pass it as an argument or refer to it; or omit fullgraph=True"
     )
+
+
+def constant_in_graphs(function: FunctionT) -> FunctionT:
+    """Marks a function that torch.compile calls while it traces: its result is a constant of the graph.
+
+    `torch.compiler.assume_constant_result` sets the same attribute, but loads the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 class _Held(NamedTuple):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from maskwright.bias.expr import Bias, brief
+from maskwright.bias.scores import read_softcap
 from maskwright.core.ascii import title_of
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
@@ -275,7 +276,7 @@ def walkthrough(
     ([0.5, 0.0, 0.0], [0.5])
     """
     names = _read_tokens(tokens)
-    cap = _read_softcap(softcap)
+    cap = read_softcap(softcap, "walkthrough: softcap")
     logit = None if sink is None else _finite(sink, "sink")
     if isinstance(fill, bool) or not isinstance(fill, (int, float)):
         raise ArgumentError(
@@ -495,17 +496,6 @@ def _finite(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ArgumentError(f"walkthrough: {name}: expected a finite number, got {value!r}.")
     return float(value)
-
-
-def _read_softcap(value: Any) -> float | None:
-    if value is None:
-        return None
-    cap = _finite(value, "softcap")
-    if cap <= 0:
-        raise ArgumentError(
-            f"walkthrough: softcap: expected a positive number or None, got {value!r}."
-        )
-    return cap
 
 
 def _read_bias(bias: Any, count: int, batch: int, head: int) -> tuple[Array, str]:

@@ -1,6 +1,6 @@
 """`attention`: exact attention under any mask. `explain_backend`: how it would be computed.
 
-Both build the same `AttentionParams` and ask the same `select_backend`. Two context variables
+Both read the same `Call` and ask the same `select_backend`. Two context variables
 extend `attention`: an override replaces it, as context parallelism does, and an observer sees
 all calls, as tracing does. Both apply to the current thread and context only.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,24 +18,19 @@ import numpy as np
 from maskwright._optional_deps import missing
 from maskwright.core.validate import read_choice
 from maskwright.engine import validate
+from maskwright.engine.call import AttentionOptions, Mode, read_call
 from maskwright.engine.cost import WorkEstimate, estimate_work
-from maskwright.engine.dispatch import DESCRIPTIONS, backend_module, select_backend
 from maskwright.engine.native import loaded
-from maskwright.engine.params import (
-    DTYPES,
-    AttentionOptions,
-    AttentionParams,
-    AttentionShape,
-    ScoreTensors,
-)
-from maskwright.engine.scores import read_scores
-from maskwright.errors import ArgumentError, Unsupported
+from maskwright.engine.select import DESCRIPTIONS, is_flex_in_graph, select_backend
+from maskwright.engine.validate import DTYPES, TensorSpec
+from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
+    from maskwright.engine.call import Call
 
 
 class Override(Protocol):
@@ -50,9 +45,7 @@ class Override(Protocol):
 class Observer(Protocol):
     """Sees an attention call, and computes it by calling `compute`."""
 
-    def __call__(
-        self, params: AttentionParams, tensors: tuple[Any, ...], compute: Callable[[], Any]
-    ) -> Any:
+    def __call__(self, call: Call, compute: Callable[[], Any]) -> Any:
         """Return what `compute()` returns: output and logsumexp."""
 
 
@@ -78,7 +71,7 @@ def observe_attention(observer: Observer) -> Iterator[None]:
     """Within the context, every `attention` call goes through `observer`.
 
     Args:
-        observer: Called with the parameters, (q, k, v) and a function that computes the call.
+        observer: Called with the call and a function that computes it.
     """
     with _hook(_observers, (*_observers.get(), observer)):
         yield
@@ -201,32 +194,43 @@ def attention(
     )
     q, k, v = validate.broadcast(q, k, v, enable_gqa)
     if isinstance(q, np.ndarray):
-        out, lse = _attention_numpy((q, k, v), mask, options)
+        out, lse = _attend_numpy(read_call((q, k, v), mask, options, mode=Mode.NUMPY))
         return (out, lse) if return_lse else out
-    autograd = _autograd()
-    q, k, v = autograd.autocast(q, k, v)
+    torch_op = _torch_op()
+    q, k, v = torch_op.autocast(q, k, v)
     observers: tuple[Observer, ...] = ()
-    if _hooks or not autograd.torch.compiler.is_compiling():
+    if _hooks or not torch_op.torch.compiler.is_compiling():
         override, observers = _override.get(), _observers.get()
         if override is not None:
             return override(q, k, v, mask, options)
-    shape = validate.check_tensors(q, k, v, enable_gqa)
-    validate.check_options(options)
-    out, lse = (
-        _observed((q, k, v), shape, mask, options)
-        if observers
-        else autograd.attend_tensors((q, k, v), shape, mask, options)
-    )
+    call = read_call((q, k, v), mask, options, mode=torch_op.mode_of(q, k, v, impl))
+    if observers:
+        out, lse = _observed(call, observers)
+    else:
+        out, lse = torch_op.run(call) if call.mode is Mode.EAGER else _attend(call)
     return (out, lse) if return_lse else out
 
 
-def _autograd() -> Any:
+def _attend(call: Call) -> Any:
+    """Output and logsumexp of a call of tensors: computed now, or as nodes of a graph."""
+    if call.mode is not Mode.GRAPH:
+        return _torch_op().run(call)
+    if _torch_op().is_compiled() and is_flex_in_graph(call):
+        from maskwright.engine.backends import flex_graph
+
+        return flex_graph.attend(call)
+    from maskwright.engine import graph_op
+
+    return graph_op.record(call)
+
+
+def _torch_op() -> Any:
     """The module for torch tensors, imported on first use."""
     try:
-        from maskwright.engine import autograd
+        from maskwright.engine import torch_op
     except ModuleNotFoundError as error:
         raise (missing("attention", error) or error) from error
-    return autograd
+    return torch_op
 
 
 def _fast_path() -> Any:
@@ -238,68 +242,20 @@ def _fast_path() -> Any:
     return fast_path
 
 
-def _observed(tensors: Any, shape: AttentionShape, mask: Any, options: AttentionOptions) -> Any:
+def _observed(call: Call, observers: tuple[Observer, ...]) -> Any:
     """Compute a call through all observers, the innermost one last."""
-    autograd = _autograd()
-    params, _ = autograd.make_params(tensors, shape, mask, options)
-
-    def compute(left: tuple[Observer, ...]) -> Any:
-        if not left:
-            return autograd.attend_tensors(tensors, shape, mask, options)
-        return left[0](params, tensors, lambda: compute(left[1:]))
-
-    return compute(_observers.get())
+    if not observers:
+        return _attend(call)
+    return observers[0](call, lambda: _observed(call, observers[1:]))
 
 
-def _attention_numpy(tensors: Any, mask: Any, options: AttentionOptions) -> Any:
+def _attend_numpy(call: Call) -> Any:
     """Attention of numpy arrays, by the C kernel."""
-    if options.dropout_p == 1:
-        out, lse = _attention_numpy(tensors, mask, options._replace(dropout_p=0.0))
+    backend = select_backend(call).module
+    if call.dropout_p == 1:
+        out, lse = backend.forward_numpy(call.changed(dropout_p=0.0))
         return np.zeros_like(out), lse
-    params, scores = _numpy_params(tensors, mask, options)
-    return backend_module("native").forward_numpy(params, *tensors, scores)
-
-
-def _numpy_params(
-    tensors: Any, mask: Any, options: AttentionOptions
-) -> tuple[AttentionParams, ScoreTensors]:
-    q, k, v = tensors
-    shape = validate.check_arrays(q, k, v, options.enable_gqa)
-    validate.check_options(options)
-    if options.impl not in ("auto", "native"):
-        raise Unsupported(
-            f'attention: impl="{options.impl}" takes torch tensors, and q is a numpy array. '
-            "Leave impl out, or pass torch tensors.",
-            target=options.impl,
-        )
-    bound = validate.bind(mask, (*shape[:2], shape.q_len, shape.kv_len), options.q_start)
-    frame = replace(bound.frame, batch=shape.batch, heads=shape.heads)
-    terms, scores = read_scores(options, frame, q)
-    params = AttentionParams(
-        bound,
-        shape,
-        validate.default_scale(shape.head_dim) if options.scale is None else float(options.scale),
-        q.dtype.name,
-        dropout_p=options.dropout_p,
-        seed=int(np.random.randint(2**62)) if options.dropout_p else 0,
-        impl=options.impl,
-        return_lse=options.return_lse,
-        **_score_params(options, terms, scores),
-    )
-    problem = backend_module("native").unsupported(params)
-    if problem is not None:
-        raise Unsupported(
-            f"attention: numpy arrays are computed by the C kernel, which {problem}. "
-            "Pass torch tensors.",
-            target="native",
-        )
-    return params, scores
-
-
-def _score_params(options: AttentionOptions, terms: Any, scores: ScoreTensors) -> dict[str, Any]:
-    """The fields of `AttentionParams` for soft cap, bias and sinks."""
-    softcap = None if options.softcap is None else float(options.softcap)
-    return {"softcap": softcap, "terms": terms, "has_sinks": scores.sinks is not None}
+    return backend.forward_numpy(call)
 
 
 # ── explanation ───────────────────────────────────────────────────────────────────────────────────
@@ -342,6 +298,7 @@ def explain_backend(
     device: str = "cpu",
     requires_grad: bool = False,
     backward: bool = False,
+    compiled: bool = False,
 ) -> BackendChoice:
     """The backend that `attention` selects for the same arguments, and why.
 
@@ -363,6 +320,7 @@ def explain_backend(
         device: Name of the device, such as "cuda". Only with shapes.
         requires_grad: Whether a backward pass follows. Only with shapes.
         backward: Estimate the work of the backward pass instead of the forward pass.
+        compiled: Explain the call in a function that torch.compile compiles.
 
     Returns:
         The name of the backend, the reason, and a `WorkEstimate`.
@@ -384,26 +342,30 @@ def explain_backend(
     k = q if k is None else k
     v = k if v is None else v
     q, k, v = validate.broadcast(q, k, v, enable_gqa)
-    if isinstance(q, np.ndarray):
-        params, _ = _numpy_params((q, k, v), mask, options)
-    elif isinstance(q, tuple):
-        params = _shape_params((q, k, v), mask, options)
-        dtype = read_choice(dtype, "explain_backend: dtype", DTYPES)
-        params = replace(
-            params, dtype=dtype, device=_device_type(device), requires_grad=requires_grad
-        )
+    mode = Mode.EAGER
+    if isinstance(q, tuple):
+        q, k, v = _specs((q, k, v), dtype, device, requires_grad, options)
+    elif isinstance(q, np.ndarray):
+        mode = Mode.NUMPY
     else:
-        autograd = _autograd()
-        q, k, v = autograd.autocast(q, k, v)
-        shape = validate.check_tensors(q, k, v, enable_gqa)
-        validate.check_options(options)
-        params, _ = autograd.make_params((q, k, v), shape, mask, options)
-    backend = select_backend(params)
+        q, k, v = _torch_op().autocast(q, k, v)
+    call = read_call((q, k, v), mask, options, mode=mode)
+    if compiled:
+        if mode is Mode.NUMPY:
+            raise ArgumentError(
+                "explain_backend: compiled=True, but torch.compile does not compile calls of numpy "
+                "arrays. Leave compiled out, or pass torch tensors."
+            )
+        call = call.changed(mode=Mode.GRAPH)
+    backend = select_backend(call)
     kind = (loaded().isa if backend.name == "native" else None) or backend.name
-    return BackendChoice(backend.name, backend.reason, estimate_work(params, kind, backward))
+    return BackendChoice(backend.name, backend.reason, estimate_work(call, kind, backward))
 
 
-def _shape_params(shapes: Any, mask: Any, options: AttentionOptions) -> AttentionParams:
+def _specs(
+    shapes: Any, dtype: str, device: str, requires_grad: bool, options: AttentionOptions
+) -> list[TensorSpec]:
+    """q, k and v of which only the shapes are given."""
     for name, shape in zip("qkv", shapes, strict=True):
         sizes = shape if isinstance(shape, tuple) else ()
         if len(sizes) != 4 or not all(isinstance(size, int) and size >= 0 for size in sizes):
@@ -411,37 +373,11 @@ def _shape_params(shapes: Any, mask: Any, options: AttentionOptions) -> Attentio
                 f"explain_backend: {name} has shape {shape}. Expected four sizes of 0 or more: "
                 "(batch, heads, length, head_dim)."
             )
-    shapes = validate.broadcast_shapes(shapes, options.enable_gqa)
-    q, k, v = shapes
-    validate.check_shapes(q, k, v, options.enable_gqa)
-    validate.check_options(options)
-    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _), (*_, v_head_dim) = shapes
-    bound = validate.bind(mask, (batch, heads, q_len, kv_len), options.q_start)
-    frame = replace(bound.frame, batch=batch, heads=heads)
-    terms, scores = read_scores(options, frame, _first_array(options))
-    return AttentionParams(
-        bound,
-        AttentionShape(batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim),
-        validate.default_scale(head_dim) if options.scale is None else float(options.scale),
-        dropout_p=options.dropout_p,
-        impl=options.impl,
-        return_lse=options.return_lse,
-        **_score_params(options, terms, scores),
-    )
-
-
-def _first_array(options: AttentionOptions) -> Any:
-    """An array or tensor of the bias or the sinks, which stands for q where only shapes are given."""
-    held = (*getattr(options.bias, "tensors", (options.bias,)), options.sinks)
-    tensors = [x for x in held if hasattr(x, "shape")]
-    torch_tensors = [x for x in tensors if not isinstance(x, np.ndarray)]
-    return next(iter((*torch_tensors, *tensors)), np.zeros(0))
-
-
-def _device_type(device: str) -> str:
+    dtype = read_choice(dtype, "explain_backend: dtype", DTYPES)
     kind = str(device).partition(":")[0]
     if not kind.isidentifier():
         raise ArgumentError(
             f"explain_backend: device={device!r} is not a device. Pass one such as 'cpu' or 'cuda'."
         )
-    return kind
+    shapes = validate.broadcast_shapes(shapes, options.enable_gqa)
+    return [TensorSpec(shape, dtype, kind, requires_grad) for shape in shapes]

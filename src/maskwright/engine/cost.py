@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from maskwright.engine.dispatch import needs_no_mask_tensor
+from maskwright.engine.select import needs_no_mask_tensor
 
 if TYPE_CHECKING:
-    from maskwright.engine.params import AttentionParams
+    from maskwright.engine.call import Call
 
 # Rows and keys of the smallest tile that the C kernel, by its instruction set, or another backend
 # computes or skips as a whole.
@@ -104,18 +104,18 @@ def format_time(milliseconds: float) -> str:
     return f"{number:.3g} {unit}" if number < 1000 else f"{number:,.0f} {unit}"
 
 
-def estimate_work(params: AttentionParams, kind: str, backward: bool = False) -> WorkEstimate:
+def estimate_work(call: Call, kind: str, backward: bool = False) -> WorkEstimate:
     """Estimate the work of one pass.
 
     Args:
-        params: The parameters of the call.
+        call: The call.
         kind: The instruction set of the C kernel, or the name of another backend.
         backward: Whether to estimate the backward pass instead of the forward pass.
 
     Returns:
         The estimate, exact in tiles and cells.
     """
-    bound, shape = params.mask, params.shape
+    bound, shape = call.mask, call.shape
     block_q, block_kv = TILES[kind]
     found = bound.tiles(block_q, block_kv)
     planes = found.shape[0] * found.shape[1]

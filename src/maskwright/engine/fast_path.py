@@ -15,18 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, get_num_threads, is_autocast_enabled, is_grad_enabled
-from torch._C import (
-    _are_functorch_transforms_active,
-    _get_tracing_state,
-    _len_torch_dispatch_stack,
-    _len_torch_function_stack,
-)
-from torch.autograd import forward_ad
 
+from maskwright._torch_state import autocast, is_batched, is_observed
 from maskwright.core.bound import BoundMask
-from maskwright.engine.autograd import DTYPE_NAMES, autocast, gradients
 from maskwright.engine.backends import native
-from maskwright.engine.batched_grads import is_batched
+from maskwright.engine.call import AttentionOptions, Mode, read_call
 from maskwright.engine.layout import empty_out
 from maskwright.engine.native import (
     ERR_INTERRUPTED,
@@ -35,9 +28,9 @@ from maskwright.engine.native import (
     loaded,
     raise_error,
 )
-from maskwright.engine.params import AttentionParams, AttentionShape
-from maskwright.engine.validate import bind, default_scale
-from maskwright.errors import ArgumentError, FrameError
+from maskwright.engine.torch_op import gradients
+from maskwright.engine.validate import bind
+from maskwright.errors import ArgumentError, AttentionError, FrameError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # in the order of their codes in C
 MAX_LSE_ROWS = 4096  # up to which the logsumexp is no tensor, which would take longer to make
@@ -64,7 +57,7 @@ def attend(
     Returns:
         What `attention` returns, or None if the general path has to compute the call.
     """
-    if torch.compiler.is_compiling() or is_transformed():
+    if torch.compiler.is_compiling() or is_observed():
         return None
     kernel = _kernel()
     if kernel is None:
@@ -137,7 +130,7 @@ class PlainAttention(torch.autograd.Function):
             if grad_lse is None:
                 return None, None, None, None
             grad_out = torch.zeros_like(saved[3])
-        if not (is_grad_enabled() or is_transformed() or is_batched(grad_out, grad_lse)):
+        if not (is_grad_enabled() or is_observed() or is_batched(grad_out, grad_lse)):
             _, spans, settings, data = ctx.call
             lse = saved[4] if data is None else data
             found = _kernel().backward(spans, settings, lse, saved, grad_out, grad_lse)
@@ -155,26 +148,18 @@ _apply = super(torch.autograd.Function, PlainAttention).apply
 def _general_backward(
     call: tuple[Any, ...], saved: tuple[Tensor, ...], grad_out: Any, grad_lse: Any
 ) -> tuple[Tensor, ...]:
-    """The gradients with the parameters with which the general path computes the same call."""
+    """The gradients of the call with which the general path computes the same."""
     mask, _, (_, scale, _), data = call
     q, k, v, out = (x.to(grad_out.dtype) for x in saved[:4])  # hooks may have changed it
     if len(saved) > 4:
         lse = saved[4].to(torch.float32)
     else:
         lse = torch.frombuffer(data, dtype=torch.float32).view(q.shape[:3])
-    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, v_head_dim) = q.shape, v.shape
-    shape = AttentionShape(batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
-    scale = default_scale(head_dim) if scale is None else float(scale)
-    params = AttentionParams(mask, shape, scale, DTYPE_NAMES[q.dtype], requires_grad=True)
-    return gradients(None, params, native, grad_out, grad_lse, out, lse, q, k, v)
-
-
-def is_transformed() -> bool:
-    """Whether a mode, a transform, forward-mode AD or a tracer has to see the call."""
-    return bool(
-        _len_torch_dispatch_stack()
-        or _len_torch_function_stack()
-        or _are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or _get_tracing_state() is not None
-    )
+    options = AttentionOptions(scale, enable_gqa=True)
+    try:
+        general = read_call((q, k, v), mask, options, mode=Mode.EAGER).without_tensors()
+    except (ArgumentError, FrameError) as error:
+        raise AttentionError(
+            f"attention: a saved tensor was changed before the backward pass: {error}"
+        ) from None
+    return gradients(None, general, native, grad_out, grad_lse, out, lse, q, k, v)

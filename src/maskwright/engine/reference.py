@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from maskwright.bias.scores import sink_factor
 from maskwright.core.validate import read_choice
 from maskwright.engine.layout import laid_out
-from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
+from maskwright.engine.support import Support
 from maskwright.errors import FrameError
 
 if TYPE_CHECKING:
     import torch
 
     from maskwright.core.bound import BoundMask
-    from maskwright.engine.params import AttentionParams, ScoreTensors
+    from maskwright.engine.call import Call
 
 EMPTY_ROWS = ("zero", "error", "uniform")
 
@@ -127,29 +128,18 @@ def _dense_bias(bias: Any, bound: BoundMask, q: torch.Tensor) -> Any:
     return bias.to(q.device, torch.float64)
 
 
-def unsupported(params: AttentionParams) -> str | None:
-    """The reason why the reference, as a backend, cannot compute this call, or None."""
-    return f"has no dropout, and dropout_p is {params.dropout_p}" if params.dropout_p else None
+SUPPORT = Support(dropout=False, backward=False)
 
 
-def forward(
-    params: AttentionParams,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scores: ScoreTensors = NO_SCORE_TENSORS,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in the dtype and memory layout of q, and the logsumexp in float64."""
     import torch
 
-    bias = None
-    if params.terms:
-        rows, keys = np.arange(params.shape.q_len), np.arange(params.shape.kv_len)
-        bias = CellIndex(params, rows, keys, q.device).bias(scores.values, torch.float64)
+    scores, q = call.scores, call.q
     found = reference(
-        *(q, k, v, params.mask, params.scale),
-        softcap=params.softcap,
-        bias=bias,
+        *(q, call.k, call.v, call.mask, call.scale),
+        softcap=scores.softcap,
+        bias=scores.dense(call.bias_positions(), q, torch.float64) if scores.terms else None,
         sinks=scores.sinks,
     )
     return laid_out(found.out.to(q.dtype), q), found.lse

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maskwright.bias.values import is_recording
-
 if TYPE_CHECKING:
     import torch
 
@@ -84,7 +82,9 @@ def weights_from_lse(
 
     weights = (scores - lse.unsqueeze(-1)).exp().masked_fill(~visible, 0.0)
     large = lse.abs() > MAX_EXACT_LSE
-    if is_symbolic(lse) or not bool(large.any()):
+    from maskwright._torch_state import has_values
+
+    if not has_values(lse) or not bool(large.any()):
         return weights
     exact, sums = masked_softmax(scores, visible)
     same = (sums - lse).abs() <= 4 * torch.finfo(scores.dtype).eps * lse.abs()
@@ -121,7 +121,7 @@ def merge(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def masked_scores(x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-    """X @ y.mT in the visible cells, and 0 elsewhere; differentiable any number of times."""
+    """Scores x @ y.mT of the visible cells, 0 elsewhere; differentiable any number of times."""
     return _functions()[0].apply(x, y, visible)
 
 
@@ -137,7 +137,9 @@ def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) ->
     import torch
 
     a = a.masked_fill(~visible, 0.0)
-    if not is_symbolic(b) and bool(b.isfinite().all()):
+    from maskwright._torch_state import has_values
+
+    if has_values(b) and bool(b.isfinite().all()):
         return a @ b
     # Multiply the finite entries, then find the visible pairs that make an entry infinite or NaN.
     kind = a.dtype
@@ -160,23 +162,10 @@ def _visible_product(a: torch.Tensor, b: torch.Tensor, visible: torch.Tensor) ->
     return out.masked_fill(undefined, math.nan)
 
 
-def is_symbolic(x: torch.Tensor) -> bool:
-    """Whether values cannot be read: inside vmap, while make_fx traces, or in a fake or meta tensor."""
-    import torch
-    from torch._C._functorch import is_legacy_batchedtensor
-    from torch._subclasses.fake_tensor import is_fake
-
-    if torch._C._are_functorch_transforms_active() or x.is_meta or is_recording():
-        return True
-    if is_legacy_batchedtensor(x):  # of PyTorch's older vmap; see batched_grads
-        return True
-    return bool(is_fake(x))
-
-
 def _product_gradients(gradients: Any, saved: Any, grad: Any) -> tuple[Any, ...]:
     """The gradients of two operands from `gradients(x, y, visible, grad)`, and None for `visible`."""
-    from maskwright.engine.batched_grads import is_batched, map_batched
-    from maskwright.engine.validate import check_storage
+    from maskwright._torch_state import is_batched, map_batched
+    from maskwright.bias.values import check_storage
 
     x, y, visible = saved
     check_storage(x, y)

@@ -5,30 +5,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
-from torch.autograd import forward_ad
-
+from maskwright._torch_state import has_tangent, is_forward_mode
 from maskwright.errors import Unsupported
 
 if TYPE_CHECKING:
     import torch
-
-
-def has_tangent(*tensors: torch.Tensor) -> bool:
-    """Whether forward-mode AD differentiates a tensor, at any level of torch.func."""
-    for x in tensors:
-        inner = x
-        while True:
-            # vmap has no rule for the tangent of its own tensors, which wrap those with tangents.
-            if (
-                not is_batchedtensor(inner)
-                and forward_ad.unpack_dual(inner, level=0).tangent is not None
-            ):
-                return True
-            if not is_functorch_wrapped_tensor(inner):
-                break
-            inner = get_unwrapped(inner)
-    return False
 
 
 class _Checked(threading.local):
@@ -42,13 +23,13 @@ _checked = _Checked()
 
 def refuse_tangents(*tensors: torch.Tensor) -> None:
     """Raise within forward-mode AD of a tensor, which would return wrong tangents."""
-    if forward_ad._current_level >= 0 and has_tangent(*tensors):
+    if is_forward_mode() and has_tangent(*tensors):
         raise forward_mode_unsupported()
 
 
 def refuse_tangents_in_operator(*tensors: torch.Tensor) -> None:
     """The same in an operator, which a compiled function may call."""
-    if forward_ad._current_level < 0 or _checked.tangents:
+    if not is_forward_mode() or _checked.tangents:
         return
     try:
         refused = has_tangent(*tensors)

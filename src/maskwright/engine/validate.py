@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from maskwright.bias.scores import MAX_SCALE, describe_number
+from maskwright.bias.values import check_memory
 from maskwright.core.atoms import everything
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type, read_choice
-from maskwright.engine.params import IMPLS, AttentionShape
-from maskwright.errors import ArgumentError, AttentionError, FrameError, Unsupported
+from maskwright.errors import ArgumentError, AttentionError, FrameError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maskwright.engine.params import AttentionOptions
+    from maskwright.engine.call import AttentionOptions
 
 EVERYTHING = everything()
-MAX_SCALE: Final = 1e30  # of scale and softcap, so that float32 scores can be multiplied by them
-MIN_SOFTCAP: Final = 1e-30
+DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
+IMPLS: Final = ("auto", "native", "blocks", "sdpa", "flex", "triton", "reference")
 
 
-def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
-    """Check that q, k and v are torch tensors that attention can be computed of.
+class TensorSpec(NamedTuple):
+    """What a call depends on of q, k or v besides its values: `explain_backend` reads shapes."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    device: str = "cpu"
+    requires_grad: bool = False
+
+
+def check_inputs(q: Any, k: Any, v: Any, enable_gqa: bool) -> tuple[int, ...]:
+    """Check that q, k and v are valid inputs of attention: tensors, arrays or specs.
 
     Args:
         q: Queries (batch, heads, q_len, head_dim).
@@ -34,34 +45,99 @@ def check_tensors(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
         enable_gqa: Whether kv_heads may be a divisor of heads.
 
     Returns:
-        Their sizes.
+        batch, heads, kv_heads, q_len, kv_len, head_dim and v_head_dim.
 
     Raises:
-        AttentionError: A tensor has the wrong type, shape, dtype or device.
+        AttentionError: One has the wrong type, shape, dtype or device.
         Unsupported: A tensor subclass or storage that no backend reads.
     """
+    if not _are_usual(q, k, v, enable_gqa):
+        if isinstance(q, np.ndarray):
+            _check_arrays(q, k, v)
+        elif not isinstance(q, TensorSpec):
+            _check_tensors(q, k, v)
+        _check_shapes(q.shape, k.shape, v.shape, enable_gqa)
+    batch, heads, q_len, head_dim = q.shape
+    return batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3]
+
+
+def _check_arrays(q: Any, k: Any, v: Any) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, np.ndarray):
+            raise AttentionError(
+                f"attention: {name} is {describe_type(x)} but q is a numpy array. "
+                "Pass three numpy arrays, or three torch tensors."
+            )
+        if x.ndim != 4 or x.dtype != q.dtype or x.dtype not in (np.float32, np.float16):
+            raise AttentionError(
+                f"attention: {name} has dtype {x.dtype} and shape {x.shape}. Expected arrays "
+                "(batch, heads, length, head_dim), all float32 or all float16."
+            )
+
+
+def _check_tensors(q: Any, k: Any, v: Any) -> None:
     import torch
 
-    if not _is_valid(q, k, v, enable_gqa):
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            _check_tensor(name, x)
-        if not (q.dtype == k.dtype == v.dtype and q.dtype.is_floating_point and q.itemsize > 1):
-            dtypes = ", ".join(str(x.dtype).removeprefix("torch.") for x in (q, k, v))
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
             raise AttentionError(
-                f"attention: q, k and v have dtype {dtypes}. "
-                "Pass all three in one floating-point dtype of at least 16 bits."
+                f"attention: {name} is {describe_type(x)}. Pass a torch tensor of shape "
+                "(batch, heads, length, head_dim)."
             )
-        if not q.device == k.device == v.device:
+        if type(x) is not torch.Tensor or x.is_nested or x.layout != torch.strided:
+            check_memory(x, name)
+        if x.dim() != 4:
             raise AttentionError(
-                f"attention: q, k and v are on {q.device}, {k.device} and {v.device}. "
-                "Move all three to one device."
+                f"attention: {name} has shape {tuple(x.shape)}. "
+                "Expected (batch, heads, length, head_dim)."
             )
-        check_shapes(q.shape, k.shape, v.shape, enable_gqa)
-    if not (type(q) is type(k) is type(v) is torch.Tensor):
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            check_subclass(name, x)
-    batch, heads, q_len, head_dim = q.shape
-    return AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
+    if not (q.dtype == k.dtype == v.dtype and q.dtype.is_floating_point and q.itemsize > 1):
+        dtypes = ", ".join(str(x.dtype).removeprefix("torch.") for x in (q, k, v))
+        raise AttentionError(
+            f"attention: q, k and v have dtype {dtypes}. "
+            "Pass all three in one floating-point dtype of at least 16 bits."
+        )
+    if not q.device == k.device == v.device:
+        raise AttentionError(
+            f"attention: q, k and v are on {q.device}, {k.device} and {v.device}. "
+            "Move all three to one device."
+        )
+
+
+def _are_usual(q: Any, k: Any, v: Any, enable_gqa: bool) -> bool:
+    """One quick pass over everything that is usually right of tensors."""
+    torch = sys.modules.get("torch")
+    if torch is None or not (type(q) is type(k) is type(v) is torch.Tensor):
+        return False
+    if q.is_nested or k.is_nested or v.is_nested or not q.dim() == k.dim() == v.dim() == 4:
+        return False  # their sizes raise other errors
+    (b, h, _, d), (kb, kh, s, kd), (vb, vh, vs, _) = q.shape, k.shape, v.shape
+    return bool(
+        b == kb == vb
+        and kh == vh
+        and s == vs
+        and d == kd
+        and (h == kh or (enable_gqa and kh and h % kh == 0))
+        and q.dtype == k.dtype == v.dtype
+        and q.dtype.is_floating_point
+        and q.dtype.itemsize > 1
+        and q.layout == k.layout == v.layout == torch.strided
+        and q.device == k.device == v.device
+    )
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype of torch or numpy, such as "bfloat16"."""
+    if isinstance(dtype, (str, np.dtype)):
+        return dtype if isinstance(dtype, str) else dtype.name
+    return str(dtype).removeprefix("torch.")
+
+
+def device_type(x: Any) -> str:
+    """The type of the device of a tensor, an array or a spec, such as "cpu"."""
+    if isinstance(x, np.ndarray):
+        return "cpu"
+    return x.device if isinstance(x.device, str) else x.device.type
 
 
 def broadcast(q: Any, k: Any, v: Any, enable_gqa: bool) -> tuple[Any, Any, Any]:
@@ -121,58 +197,7 @@ def _broadcast_sizes(sizes: list[int]) -> list[int]:
     return sizes
 
 
-def _is_valid(q: Any, k: Any, v: Any, enable_gqa: bool) -> bool:
-    """One quick pass over everything that is usually right."""
-    import torch
-
-    try:
-        if q.is_nested or k.is_nested or v.is_nested:
-            return False  # their sizes raise other errors
-        (b, h, _, d), (kb, kh, s, kd), (vb, vh, vs, _) = q.shape, k.shape, v.shape
-        return bool(
-            b == kb == vb
-            and kh == vh
-            and s == vs
-            and d == kd
-            and (h == kh or (enable_gqa and kh and h % kh == 0))
-            and q.dtype == k.dtype == v.dtype
-            and q.dtype.is_floating_point
-            and q.dtype.itemsize > 1
-            and q.layout == k.layout == v.layout == torch.strided
-            and q.device == k.device == v.device
-        )
-    except (AttributeError, TypeError, ValueError):
-        return False
-
-
-def _check_tensor(name: str, x: Any) -> None:
-    import torch
-
-    if not isinstance(x, torch.Tensor):
-        raise AttentionError(
-            f"attention: {name} is {describe_type(x)}. Pass a torch tensor of shape "
-            "(batch, heads, length, head_dim)."
-        )
-    check_layout(name, x)
-    if x.dim() != 4:
-        raise AttentionError(
-            f"attention: {name} has shape {tuple(x.shape)}. "
-            "Expected (batch, heads, length, head_dim)."
-        )
-
-
-def check_layout(name: str, x: Any) -> None:
-    """Raise for a sparse or nested tensor."""
-    import torch
-
-    if x.is_nested or x.layout != torch.strided:
-        raise AttentionError(
-            f"attention: {name} is a sparse or nested tensor. Pass a strided one, and pad or pack "
-            "sequences of different lengths with mw.pad or mw.pack."
-        )
-
-
-def check_shapes(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
+def _check_shapes(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
     """Raise where the shapes of q, k and v, each of four sizes, do not match."""
     shapes = f"q {tuple(q)}, k {tuple(k)}, v {tuple(v)}"
     if not q[0] == k[0] == v[0]:
@@ -200,74 +225,6 @@ def check_shapes(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
         )
 
 
-def check_subclass(name: str, x: Any) -> None:
-    """Raise for tensors whose data is not in a storage of their own."""
-    import torch
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-    if type(x) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        return
-    if is_traceable_wrapper_subclass(x) or _is_opaque(x):
-        kind = type(x).__name__
-        fix = (
-            "its local tensor, x.to_local(), or use maskwright.parallel"
-            if kind == "DTensor"
-            else "the plain tensor that it wraps"
-        )
-        raise Unsupported(
-            f"attention: {name} is a {kind}, whose data is in other tensors. Pass {fix}.",
-            target="attention",
-        )
-
-
-def _is_opaque(x: Any) -> bool:
-    """Whether a subclass without `__tensor_flatten__` has no memory that a kernel can read."""
-    import torch
-    from torch._subclasses.fake_tensor import is_fake
-
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or x.is_meta:
-        return False
-    if not x.numel() or is_fake(x):
-        return False
-    try:
-        return not x.data_ptr() and x.untyped_storage().nbytes() > 0
-    except RuntimeError:
-        return True
-
-
-def check_storage(*tensors: Any) -> None:
-    """Raise for a tensor whose storage was freed, as by FSDP or `resize_(0)`."""
-    from torch._C._functorch import is_functorch_wrapped_tensor
-
-    for x in tensors:
-        if is_functorch_wrapped_tensor(x) or x._is_zerotensor():  # they have none of their own
-            continue
-        if x.numel() and not x.untyped_storage().nbytes():
-            raise Unsupported(
-                f"attention: a tensor of shape {tuple(x.shape)} has an empty storage: its memory was "
-                "freed. Pass tensors with allocated storage, and keep it until the backward pass.",
-                target="attention",
-            )
-
-
-def check_arrays(q: Any, k: Any, v: Any, enable_gqa: bool) -> AttentionShape:
-    """Check numpy arrays, as `check_tensors` checks tensors; float32 or float16."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, np.ndarray):
-            raise AttentionError(
-                f"attention: {name} is {describe_type(x)} but q is a numpy array. "
-                "Pass three numpy arrays, or three torch tensors."
-            )
-        if x.ndim != 4 or x.dtype != q.dtype or x.dtype not in (np.float32, np.float16):
-            raise AttentionError(
-                f"attention: {name} has dtype {x.dtype} and shape {x.shape}. Expected arrays "
-                "(batch, heads, length, head_dim), all float32 or all float16."
-            )
-    check_shapes(q.shape, k.shape, v.shape, enable_gqa)
-    batch, heads, q_len, head_dim = q.shape
-    return AttentionShape(batch, heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3])
-
-
 def read_numbers(options: AttentionOptions) -> AttentionOptions:
     """The options with Python numbers in place of numpy's and of tensors without dimensions."""
     names = ("scale", "softcap", "dropout_p")
@@ -288,48 +245,30 @@ def check_options(options: AttentionOptions) -> None:
     """Check the keyword arguments of `attention`.
 
     Raises:
-        AttentionError: `scale`, `softcap`, `dropout_p` or `impl` is invalid.
+        AttentionError: `scale`, `dropout_p` or `impl` is invalid.
     """
-    scale, softcap, dropout_p = options.scale, options.softcap, options.dropout_p
+    scale, dropout_p = options.scale, options.dropout_p
     if scale is not None and not (isinstance(scale, (int, float)) and abs(scale) <= MAX_SCALE):
         learnable = " Multiply q by a scale that needs a gradient." if _learns(scale) else ""
         raise AttentionError(
-            f"attention: scale is {_describe_number(scale)}. Pass a finite number between -{MAX_SCALE} and "
+            f"attention: scale is {describe_number(scale)}. Pass a finite number between -{MAX_SCALE} and "
             f"{MAX_SCALE}, or None for 1 / sqrt(head_dim).{learnable}"
-        )
-    if softcap is not None and not (
-        isinstance(softcap, (int, float)) and MIN_SOFTCAP <= softcap <= MAX_SCALE
-    ):
-        raise AttentionError(
-            f"attention: softcap is {_describe_number(softcap)}. Pass a positive number between "
-            f"{MIN_SOFTCAP} and {MAX_SCALE}, or None for no soft cap."
         )
     if not isinstance(dropout_p, (int, float)) or not 0.0 <= dropout_p <= 1.0:
         raise AttentionError(
-            f"attention: dropout_p is {_describe_number(dropout_p)}. Expected a number p with 0 <= p <= 1."
+            f"attention: dropout_p is {describe_number(dropout_p)}. Expected a number p with 0 <= p <= 1."
         )
     if options.impl not in IMPLS:
         read_choice(options.impl, "attention: impl", IMPLS, AttentionError)
-
-
-def _describe_number(value: Any) -> str:
-    """A number, or the type of what is no Python number; an integer of many digits as its size."""
-    if isinstance(value, int) and abs(value) > 10**40:
-        return f"an integer of {value.bit_length()} bits"
-    return repr(value) if isinstance(value, (int, float, str)) else describe_type(value)
 
 
 def _learns(value: Any) -> bool:
     """Whether reverse or forward mode differentiates a tensor."""
     if not hasattr(value, "requires_grad"):
         return False
-    from torch.autograd import forward_ad
+    from maskwright._torch_state import has_tangent, is_forward_mode
 
-    if value.requires_grad or forward_ad._current_level < 0:
-        return bool(value.requires_grad)
-    from maskwright.engine.tangents import has_tangent
-
-    return has_tangent(value)
+    return bool(value.requires_grad or (is_forward_mode() and has_tangent(value)))
 
 
 def default_scale(head_dim: int) -> float:

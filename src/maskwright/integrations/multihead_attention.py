@@ -15,7 +15,7 @@ from maskwright.core.atoms import dense, padding
 from maskwright.core.validate import describe_type
 from maskwright.engine.api import attention
 from maskwright.engine.softmax import masked_matmul, masked_scores, masked_softmax
-from maskwright.engine.validate import bind, check_tensors, default_scale
+from maskwright.engine.validate import bind, check_inputs, default_scale
 from maskwright.errors import ArgumentError
 from maskwright.integrations.torch_function import unwrap_mask, wrap_mask
 
@@ -235,10 +235,10 @@ def _attention_with_weights(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: AnyMask, dropout: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention with its weights, (batch, heads, queries, keys), which are 0 in masked cells."""
-    shape = check_tensors(q, k, v, enable_gqa=False)
+    check_inputs(q, k, v, enable_gqa=False)
     bound = bind(mask, (*q.shape[:3], k.shape[2]), None)
     visible = torch.from_numpy(bound.dense()).to(q.device)
-    scores = masked_scores(q, k, visible) * default_scale(shape.head_dim)
+    scores = masked_scores(q, k, visible) * default_scale(q.shape[3])
     weights, _ = masked_softmax(scores, visible)
     weights = F.dropout(weights, dropout)
     return masked_matmul(weights, v, visible), weights

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch.utils.checkpoint import checkpoint
 
+from maskwright._torch_state import no_torch_function
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.validate import describe_type
@@ -162,7 +163,7 @@ class WrappedMask(torch.Tensor):
         """Answer queries of tensor metadata, run SDPA, and refuse other functions."""
         kwargs = kwargs or {}
         if func in METADATA_QUERIES:
-            with torch._C.DisableTorchFunctionSubclass():
+            with no_torch_function():
                 return func(*args, **kwargs)
         # nn.Transformer converts bool masks to float: zeros, then -inf where the mask is True.
         if func is torch.zeros_like:

@@ -32,9 +32,10 @@ import torch
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from maskwright._torch_state import autocast, is_traced
 from maskwright.core.atoms import causal, dense, everything
 from maskwright.engine.api import attention
-from maskwright.engine.params import AttentionOptions
+from maskwright.engine.call import AttentionOptions
 from maskwright.errors import ArgumentError, FrameError, MaskError, MissingError, Unsupported
 from maskwright.integrations.transformers_bias import PositionBias, read_position_bias
 from maskwright.integrations.transformers_dense import (
@@ -243,13 +244,13 @@ def _attend_layer(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The output (batch, queries, heads, head_dim) of a layer, and its weights if they are requested."""
     _check_unsupported(arguments)
-    query, key, value = _autocast(*layer[:3])
+    query, key, value = autocast(*layer[:3])
     query, scale = _float_scale(query, layer.scale)
     layer = layer._replace(query=query, key=key, value=value, scale=scale)
     with_weights = wants_weights(arguments)
     kv_len = key.shape[2]
     # In a graph, weights are computed with the mask as a tensor.
-    needs_tensor = _is_traced() and (with_weights or not is_compiled(query))
+    needs_tensor = is_traced() and (with_weights or not is_compiled(query))
     if attention_mask is None:
         layer, mask_input = _without_mask(layer, bool(is_causal), needs_tensor)
     else:
@@ -274,7 +275,7 @@ def _run(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
             return _run_handle(layer, mask_input.handle)
         if mask_input.tensor is None:
             return _run_engine(layer, mask_input, layer.bias)
-    elif mask_input.tensor is None and not _is_traced():
+    elif mask_input.tensor is None and not is_traced():
         bias = _engine_bias(layer)
         if bias.is_finite:
             return _run_engine(layer, mask_input, bias.bias)
@@ -292,23 +293,9 @@ def _check_unsupported(kwargs: dict[str, Any]) -> None:
             )
 
 
-def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors in the dtype of autocast if it is enabled, as SDPA casts them."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
-        return tensors
-    dtype = torch.get_autocast_dtype(kind)
-    return tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
-
-
 def _float_scale(query: torch.Tensor, scale: Any) -> tuple[torch.Tensor, float | None]:
     """The scale as a number; a tensor (a learned scale) is multiplied into the queries instead."""
     return (query * scale, 1.0) if isinstance(scale, torch.Tensor) else (query, scale)
-
-
-def _is_traced() -> bool:
-    """Whether torch.compile or torch.jit.trace is tracing."""
-    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
 # ── masks ─────────────────────────────────────────────────────────────────────────────────────

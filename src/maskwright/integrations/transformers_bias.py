@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from maskwright._torch_state import has_saved_tensor_hooks
 from maskwright.bias.terms import DistanceTerm, dense_terms
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _read_distances(bias: torch.Tensor) -> torch.Tensor | None:
 
 def _embedding_indices(bias: torch.Tensor) -> torch.Tensor | None:
     """The indices (queries, keys) of a bias that T5 looked up in its table; None for others."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+    if has_saved_tensor_hooks():
         return None  # as in gradient checkpointing, where reading them would compute them again
     node: Any = bias.grad_fn
     for name in T5_GRAPH:

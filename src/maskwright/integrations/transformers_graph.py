@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 
 from maskwright.core import mask_registry
-from maskwright.engine.autograd import mask_handle, record
+from maskwright.engine.call import Mode, read_call
+from maskwright.engine.graph_op import mask_handle, record
 from maskwright.engine.validate import broadcast
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_functions import View, read_formula_mask
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maskwright.core.bound import BoundMask
-    from maskwright.engine.params import AttentionOptions
+    from maskwright.engine.call import AttentionOptions
 
 # Attributes of a mask tensor: the handle for graphs, and the mask for layers that are not compiled.
 HANDLE: Final = "_maskwright_handle"
@@ -148,6 +149,5 @@ def attend_handle(
     options: AttentionOptions,
 ) -> torch.Tensor:
     """Attention under the mask of a handle, as a node of a graph."""
-    out, _ = record(broadcast(*tensors, options.enable_gqa), None, options, handle)
-    result: torch.Tensor = out
-    return result
+    q, k, v = broadcast(*tensors, options.enable_gqa)
+    return record(read_call((q, k, v), None, options, mode=Mode.GRAPH, handle=handle))[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright.engine.autograd import is_exporting
+from maskwright._torch_state import is_exporting
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_functions import View, read_function
 from maskwright.integrations.transformers_graph import bind_in_graph, with_handle

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from maskwright._torch_state import disabled_torch_function
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_packing import ORIGIN
 
@@ -47,7 +48,7 @@ is a bool mask, True for visible keys. Load it with attn_implementation="eager".
 
     content: BoundMask | torch.Tensor
     inverted: bool  # True means masked, after `~`
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = disabled_torch_function
 
     @staticmethod
     def __new__(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from maskwright.core.expr import Mask
-    from maskwright.engine.params import AttentionOptions
+    from maskwright.engine.call import AttentionOptions
 
 EXAMPLE_LEN: Final = 4  # tokens of the inputs with which a model is traced
 MAX_MASK_TEXT: Final = 1000  # characters of the mask in the file's metadata

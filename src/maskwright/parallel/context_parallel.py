@@ -23,27 +23,16 @@ with require("maskwright.parallel.context_parallel"):
     import torch.distributed as dist
     from torch.autograd.function import once_differentiable
 
+from maskwright._torch_state import without_autocast
+from maskwright.bias.scores import NO_SCORES, Scores, sink_factor, sink_row_gradient
+from maskwright.bias.terms import Positions, TensorTerm
+from maskwright.bias.values import check_storage
 from maskwright.core.bound import BoundMask
 from maskwright.core.validate import read_choice
-from maskwright.engine.dispatch import select_backend
-from maskwright.engine.params import (
-    AttentionOptions,
-    AttentionParams,
-    AttentionShape,
-    Positions,
-    Saved,
-    ScoreTensors,
-)
-from maskwright.engine.scores import NO_SCORE_TENSORS, read_scores, sink_factor, sink_row_gradient
+from maskwright.engine.call import AttentionOptions, Call, Dtypes, Mode, read_call
+from maskwright.engine.select import select_backend
 from maskwright.engine.softmax import merge
-from maskwright.engine.validate import (
-    bind,
-    check_options,
-    check_storage,
-    check_tensors,
-    default_scale,
-    read_numbers,
-)
+from maskwright.engine.validate import bind, check_inputs, read_numbers
 from maskwright.errors import ArgumentError, FrameError, MaskError
 from maskwright.parallel.comm import PendingRows, all_to_all_rows, check_agreement, get_group
 from maskwright.parallel.layout import balance
@@ -52,9 +41,9 @@ from maskwright.parallel.submask import submask
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from maskwright.bias.terms import Term
     from maskwright.core.expr import Mask
     from maskwright.core.validate import IntArray
-    from maskwright.engine.params import TermIndex
     from maskwright.parallel.layout import ShardLayout
 
     Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -139,9 +128,9 @@ Start the processes by torchrun and call torch.distributed.init_process_group().
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     problem: MaskError | None = None
     values: tuple[object, ...] = ()
-    call, scores = None, NO_SCORE_TENSORS
+    call, scores = None, NO_SCORES
     try:
-        check_tensors(q, k, v, enable_gqa)
+        check_inputs(q, k, v, enable_gqa)
         check_storage(q, k, v)
         options = read_numbers(
             AttentionOptions(
@@ -154,30 +143,25 @@ Start the processes by torchrun and call torch.distributed.init_process_group().
                 sinks=sinks,
             )
         )
-        check_options(options)
         bound, layout = _bind(mask, layout, q, ranks)
         check_shard(q, k, int(layout.rows[rank]), rank)
         kind = read_choice(exchange, "context_parallel_attention: exchange", EXCHANGES)
-        attention, scores = select_partial_attention(bound, (q, k, v), options)
+        attention = select_partial_attention(bound, (q, k, v), options)
+        scores = attention.call.scores
         plan = key_exchange(bound, layout, rank)
         is_ring = kind == "ring" or (kind == "auto" and plan.prefers_ring)
-        call = RankCall(plan, group, attention, is_ring)
+        call = RankCall(plan, group, attention.without_tensors(), is_ring)
         sizes = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3])
-        params = attention.params
-        inputs = (q, k, v, *scores.values, scores.sinks)
         # If one rank has no backward pass, the others wait in theirs.
-        has_backward = torch.is_grad_enabled() and any(
-            x is not None and x.requires_grad for x in inputs
-        )
         values = (
-            *(mask_digest(bound, layout), sizes, str(q.dtype), params.scale, is_ring),
-            *(params.softcap, params.terms, scores.sinks is not None, has_backward),
+            *(mask_digest(bound, layout), sizes, str(q.dtype), attention.call.scale, is_ring),
+            *(scores.softcap, scores.layout(), scores.sinks is not None),
+            attention.call.requires_grad,
         )
     except MaskError as error:
         problem = error
     check_agreement(AGREED, values, problem, group, q.device)
-    others = () if scores.sinks is None else (scores.sinks,)
-    out, lse = ContextParallel.apply(call, q, k, v, *scores.values, *others)
+    out, lse = ContextParallel.apply(call, q, k, v, *scores.tensors)
     return (out, lse) if return_lse else out
 
 
@@ -319,66 +303,74 @@ class PartialAttention:
     Half precision is computed in float32, since partial results are merged.
 
     Attributes:
-        params: The parameters of the call over the whole sequence.
+        call: The call over the whole sequence.
         backend: The module of the selected backend.
     """
 
-    params: AttentionParams
+    call: Call
     backend: Any
 
+    def without_tensors(self) -> PartialAttention:
+        """The same without the tensors of the call, which autograd saves by itself."""
+        return replace(self, call=self.call.without_tensors())
+
     def forward(
-        self, part: KeyPart, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: ScoreTensors
+        self, part: KeyPart, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and logsumexp over the keys k, without sinks."""
-        params, scores = self._restricted(part, q, k, scores)
-        with torch.autocast(self.params.device, enabled=False):
-            out, lse = self.backend.forward(
-                params, *(_full_precision(x) for x in (q, k, v)), scores
-            )
+        call = self._restricted(part, (q, k, v), scores)
+        with without_autocast(call.device):
+            out, lse = self.backend.forward(call)
         return out, lse
 
     def backward(
-        self, part: KeyPart, saved: Saved, grad_out: torch.Tensor, grad_lse: torch.Tensor | None
+        self,
+        part: KeyPart,
+        inputs: tuple[Tensors, Scores],
+        results: tuple[torch.Tensor, torch.Tensor],
+        grads: tuple[torch.Tensor, torch.Tensor | None],
     ) -> tuple[torch.Tensor, ...]:
         """The terms of dQ, dK and dV that belong to some of the keys, and of the bias values.
 
         Args:
             part: The mask of these queries and keys, and their positions.
-            saved: Queries, some of the keys and values, and output and logsumexp over all keys.
-                The values of the bias are those of the whole sequence, and so are the gradients.
-            grad_out: Gradient of the output.
-            grad_lse: Gradient of the logsumexp, or None.
+            inputs: Queries, some of the keys and values, and the scores. The values of the bias are
+                those of the whole sequence, and so are the gradients.
+            results: Output and logsumexp over all keys.
+            grads: Gradients of both; that of the logsumexp may be None.
         """
-        whole = saved.scores
-        params, scores = self._restricted(part, saved.q, saved.k, whole)
-        saved = saved._replace(
-            q=_full_precision(saved.q),
-            k=_full_precision(saved.k),
-            v=_full_precision(saved.v),
-            scores=scores,
-        )
-        with torch.autocast(self.params.device, enabled=False):
-            dq, dk, dv, *grads = self.backend.backward(
-                params, saved, _full_precision(grad_out), grad_lse
+        tensors, scores = inputs
+        call = self._restricted(part, tensors, scores)
+        with without_autocast(call.device):
+            dq, dk, dv, *found = self.backend.backward(
+                *(call, *results, _full_precision(grads[0]), grads[1])
             )
-        for n, index in enumerate(params.terms):
-            if index.kind == "tensor" and index.requires_grad:
-                grads[n] = _place(grads[n], whole.values[n].shape, part.positions)
-        return dq, dk, dv, *grads
+        for n, (term, learnable) in enumerate(
+            zip(scores.terms, self.call.scores.learnable, strict=True)
+        ):
+            if isinstance(term, TensorTerm) and learnable:
+                found[n] = _place(found[n], term.values.shape, part.positions)
+        return dq, dk, dv, *found
 
-    def _restricted(
-        self, part: KeyPart, q: torch.Tensor, k: torch.Tensor, scores: ScoreTensors
-    ) -> tuple[AttentionParams, ScoreTensors]:
-        """Parameters and bias of some rows and keys."""
-        shape = self.params.shape._replace(q_len=q.shape[2], kv_len=k.shape[2])
-        params = replace(self.params, mask=part.mask, shape=shape)
-        if not params.terms:
-            return params, NO_SCORE_TENSORS
-        values = [
-            value if index.kind != "tensor" else _select(value, part.positions)
-            for index, value in zip(params.terms, scores.values, strict=True)
-        ]
-        return replace(params, positions=part.positions), ScoreTensors(tuple(values))
+    def _restricted(self, part: KeyPart, tensors: Tensors, scores: Scores) -> Call:
+        """The call over some rows and keys, without sinks."""
+        q, k, v = (_full_precision(x) for x in tensors)
+        own = self.call.scores
+        terms = tuple(
+            term._replace(values=_select(term.values, part.positions))
+            if isinstance(term, TensorTerm)
+            else term
+            for term in scores.terms
+        )
+        return self.call.changed(
+            q=q,
+            k=k,
+            v=v,
+            mask=part.mask,
+            shape=self.call.shape._replace(q_len=q.shape[2], kv_len=k.shape[2]),
+            scores=Scores(own.softcap, terms, None, own.learnable),
+            positions=part.positions if terms else None,
+        )
 
 
 class KeyPart(NamedTuple):
@@ -407,8 +399,8 @@ def _place(grad: torch.Tensor, shape: torch.Size, positions: Positions) -> torch
 
 def select_partial_attention(
     bound: BoundMask, tensors: Tensors, options: AttentionOptions
-) -> tuple[PartialAttention, ScoreTensors]:
-    """Select the backend of all partial results, and read bias and sinks of the whole sequence.
+) -> PartialAttention:
+    """Read the call over the whole sequence, and select the backend of all partial results.
 
     Args:
         bound: The mask of the whole sequence.
@@ -418,34 +410,24 @@ def select_partial_attention(
     Raises:
         Unsupported: The backend named by `impl` does not support the call.
     """
-    q, k, v = tensors
-    batch, heads, _, head_dim = q.shape
-    q_len, kv_len = bound.frame.q_len, bound.frame.kv_len
-    terms, scores = read_scores(options, replace(bound.frame, batch=batch, heads=heads), q)
+    lengths = (bound.frame.q_len, bound.frame.kv_len)
+    options = options._replace(return_lse=True)
+    call = read_call(tensors, bound, options, mode=Mode.PARTIAL, lengths=lengths)
+    scores = call.scores
     # The gradient of a value per row does not depend on the keys: see ContextParallel.backward.
-    terms = tuple(
-        index._replace(requires_grad=index.requires_grad and not _is_by_row(index, value))
-        for index, value in zip(terms, scores.values, strict=True)
+    learnable = tuple(
+        learns and not _is_by_row(term)
+        for term, learns in zip(scores.terms, scores.learnable, strict=True)
     )
-    params = AttentionParams(
-        bound,
-        AttentionShape(batch, heads, k.shape[1], q_len, kv_len, head_dim, v.shape[3]),
-        default_scale(head_dim) if options.scale is None else float(options.scale),
-        "float32" if q.dtype in HALF_DTYPES else str(q.dtype).removeprefix("torch."),
-        q.device.type,
-        impl=options.impl,
-        return_lse=True,
-        requires_grad=any(x.requires_grad for x in tensors),
-        explicit_backward=True,
-        softcap=None if options.softcap is None else float(options.softcap),
-        terms=terms,
-    )
-    return PartialAttention(params, select_backend(params).module), scores
+    if tensors[0].dtype in HALF_DTYPES:
+        call = call.changed(dtypes=Dtypes("float32", "float32", "float32"))
+    call = call.changed(scores=replace(scores, learnable=learnable))
+    return PartialAttention(call, select_backend(call).module)
 
 
-def _is_by_row(index: TermIndex, value: torch.Tensor) -> bool:
+def _is_by_row(term: Term) -> bool:
     """Whether a bias term is the same for all keys."""
-    return index.kind == "tensor" and value.shape[3] == 1
+    return isinstance(term, TensorTerm) and term.values.shape[3] == 1
 
 
 def pack_kv(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -541,8 +523,7 @@ class ContextParallel(torch.autograd.Function):
         """Gradients of q, k and v, of the bias values, and of the sinks."""
         received, q, k, v, out, lse, *others = ctx.saved_tensors
         call, scores = ctx.call, _scores_of(ctx.call, others)
-        saved = Saved(q, k, v, out, lse, ScoreTensors(scores.values))
-        grad_out = torch.zeros_like(saved.out) if grad_out is None else grad_out.to(out.dtype)
+        grad_out = torch.zeros_like(out) if grad_out is None else grad_out.to(out.dtype)
         by_row = torch.zeros_like(lse)  # the sum of the gradients of the scores of a row
         if grad_lse is not None:
             by_row = by_row + grad_lse.masked_fill(lse == -torch.inf, 0.0)
@@ -555,36 +536,35 @@ class ContextParallel(torch.autograd.Function):
 
         def partial(part: KeyPart, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             """The terms of dQ and of the packed dK and dV of some keys."""
-            keys, values = unpack_kv(kv, saved.k.shape[-1])
-            own = saved._replace(k=keys, v=values)
-            dq, dk, dv, *found = call.attention.backward(part, own, grad_out, grad_lse)
-            for n, index in enumerate(call.attention.params.terms):
-                if index.requires_grad:
+            keys, values = unpack_kv(kv, k.shape[-1])
+            dq, dk, dv, *found = call.attention.backward(
+                part, ((q, keys, values), scores), (out, lse), (grad_out, grad_lse)
+            )
+            for n, learnable in enumerate(call.attention.call.scores.learnable):
+                if learnable:
                     grads[n] = found[n] if grads[n] is None else grads[n] + found[n]
             return dq, pack_kv(dk, dv)
 
-        packed = pack_kv(saved.k, saved.v)
+        packed = pack_kv(k, v)
         if call.is_ring:
             dq, dkv = _ring_backward(call, partial, packed)
         else:
             dq, dkv = _all_to_all_backward(call, partial, packed, received)
-        dk, dv = unpack_kv(dkv, saved.k.shape[-1])
+        dk, dv = unpack_kv(dkv, k.shape[-1])
         rows = Positions(call.plan.rows, call.plan.rows)
-        for n, (index, value) in enumerate(
-            zip(call.attention.params.terms, scores.values, strict=True)
-        ):
-            if ctx.needs_input_grad[4 + n] and _is_by_row(index, value):
+        for n, term in enumerate(scores.terms):
+            if ctx.needs_input_grad[4 + n] and _is_by_row(term):
+                value = term.values
                 shape = (*value.shape[:2], by_row.shape[2] if value.shape[2] != 1 else 1, 1)
                 grad = by_row.unsqueeze(-1).sum_to_size(shape).to(value.dtype)
                 grads[n] = _place(grad, value.shape, rows)
-        found = (dq.to(saved.q.dtype), dk.to(saved.k.dtype), dv.to(saved.v.dtype))
+        found = (dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype))
         return None, *found, *grads
 
 
-def _scores_of(call: RankCall, others: Any) -> ScoreTensors:
-    """Bias values and sinks from the further inputs of `ContextParallel`."""
-    count = len(call.attention.params.terms)
-    return ScoreTensors(tuple(others[:count]), others[count] if len(others) > count else None)
+def _scores_of(call: RankCall, others: Any) -> Scores:
+    """The scores of the whole sequence with the further inputs of `ContextParallel`."""
+    return call.attention.call.scores.with_tensors(others)
 
 
 def _all_to_all_backward(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.expr import Mask
-    from maskwright.engine.params import AttentionOptions
+    from maskwright.engine.call import AttentionOptions
     from maskwright.parallel.layout import ShardLayout
 
 

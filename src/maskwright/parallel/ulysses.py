@@ -16,9 +16,8 @@ with require("maskwright.parallel.ulysses"):
 from maskwright.bias.atoms import tensor
 from maskwright.bias.terms import TensorTerm, dense_terms
 from maskwright.engine.api import attention
-from maskwright.engine.params import AttentionOptions
-from maskwright.engine.scores import read_scores
-from maskwright.engine.validate import bind, check_options, check_tensors, read_numbers
+from maskwright.engine.call import AttentionOptions, Mode, read_call
+from maskwright.engine.validate import bind, check_inputs, read_numbers
 from maskwright.errors import ArgumentError, MaskError
 from maskwright.parallel.comm import AllToAll, check_agreement, get_group
 from maskwright.parallel.context_parallel import (
@@ -114,29 +113,25 @@ def ulysses_attention(
     problem: MaskError | None = None
     values: tuple[object, ...] = ()
     try:
-        check_tensors(q, k, v, enable_gqa)
+        check_inputs(q, k, v, enable_gqa)
         options = read_numbers(
             AttentionOptions(scale, enable_gqa=enable_gqa, softcap=softcap, bias=bias, sinks=sinks)
         )
-        check_options(options)
-        # Equal numbers of other types are equal arguments.
-        scale, softcap = (x if x is None else float(x) for x in (options.scale, options.softcap))
         check_layout(layout, ranks if sequence is None else dist.get_world_size(sequence))
         bound = bind(mask, (q.shape[0], q.shape[1], layout.tokens, layout.tokens), None)
         first = 0 if sequence is None else dist.get_rank(sequence) * ranks
         rows = (layout if sequence is None else layout.split(ranks)).rows[first : first + ranks]
         check_shard(q, k, int(rows[rank]), rank)
-        batch, num_heads = q.shape[:2]
-        frame = replace(bound.frame, batch=batch, heads=num_heads)
-        terms, scores = read_scores(options, frame, q)
-        sizes = (batch, num_heads, k.shape[1], q.shape[3], v.shape[3])
-        scores_require_grad = any(
-            x is not None and x.requires_grad for x in (*scores.values, scores.sinks)
-        )
+        tokens = (layout.tokens, layout.tokens)
+        call = read_call((q, k, v), bound, options, mode=Mode.PARTIAL, lengths=tokens)
+        scale, softcap, num_heads = call.scale, call.scores.softcap, q.shape[1]
+        sizes = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3])
+        scores_require_grad = any(x.requires_grad for x in call.scores.tensors)
         # Each of q, k and v has an exchange of its own in the backward pass.
         gradients = (q.requires_grad, k.requires_grad, v.requires_grad, scores_require_grad)
         values = (
-            *(mask_digest(bound, layout), sizes, str(q.dtype), scale, softcap, terms),
+            *(mask_digest(bound, layout), sizes, str(q.dtype), scale, softcap),
+            call.scores.layout(),
             *(sinks is not None, torch.is_grad_enabled() and any(gradients) and gradients),
         )
     except MaskError as error:

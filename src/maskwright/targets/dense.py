@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.targets._torch import additive_mask, additive_range, to_tensor
 from maskwright.targets.base import Target, mask_value, parse_dtype
 from maskwright.targets.codegen import fill_code, mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows
-from maskwright.targets.scores import NO_SCORES, Scores, merged
+from maskwright.targets.scores import additive_array, dense_bias
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,7 +70,7 @@ class NumpyAdditive:
         check_empty_rows(bound, empty_rows, returns_zero=False)
         kind = parse_dtype(dtype)
         value = mask_value(fill, float(np.finfo(kind).min), kind.name)
-        mask: npt.NDArray[Any] = merged(bound.dense(), scores.numpy_bias(bound, kind), value, kind)
+        mask: npt.NDArray[Any] = additive_array(scores, bound, value, kind)
         return mask
 
     @staticmethod
@@ -118,7 +119,7 @@ class TorchAdditive:
     ) -> Any:
         """Returns the bias, or 0, of visible keys, else `fill`."""
         visible = NumpyBool.lower(bound, empty_rows=empty_rows)
-        return additive_mask(visible, dtype, fill, device, scores.dense_bias(bound))
+        return additive_mask(visible, dtype, fill, device, dense_bias(scores, bound))
 
     @staticmethod
     def usage(bound: BoundMask, lowered: Any) -> list[str]:

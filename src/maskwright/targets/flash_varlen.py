@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.targets._torch import int32_tensor, to_tensor
 from maskwright.targets.base import FORMAT_ONLY, Target
 from maskwright.targets.predicates import EmptyRows, check_empty_rows
-from maskwright.targets.scores import NO_SCORES, Scores, UnsupportedScore, alibi_slopes
+from maskwright.targets.scores import UnsupportedScore, alibi_slopes
 from maskwright.targets.varlen import find_segments
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.targets.base import EmptyRow, Target, invalid_device
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import (
@@ -17,7 +18,7 @@ from maskwright.targets.predicates import (
     single_intervals,
     visible_keys,
 )
-from maskwright.targets.scores import NO_SCORES, Scores
+from maskwright.targets.scores import numpy_bias
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -60,7 +61,7 @@ def lower(
         if queries is not None and bool((queries < bound.frame.q_len).any()):
             flags["query_seq_lengths"] = _per_sequence(queries, bound)
     if scores.bias is not None:
-        flags["bias"] = scores.numpy_bias(bound)
+        flags["bias"] = numpy_bias(scores, bound)
     with jax.default_device(device):
         return {
             name: jnp.asarray(value) if isinstance(value, np.ndarray) else value

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maskwright.bias.scores import NO_SCORES, Scores
+from maskwright.bias.values import to_numpy
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import And, Chain
 from maskwright.core.interval_ops import CSR, covered, sweep
@@ -24,7 +26,6 @@ from maskwright.targets.predicates import (
     row_index,
     single_intervals,
 )
-from maskwright.targets.scores import NO_SCORES, Scores
 
 if TYPE_CHECKING:
     from maskwright.core.expr import Mask
@@ -69,7 +70,7 @@ def lower(
     if scores.softcap is not None:
         lowered["attn_logits_soft_cap"] = scores.softcap
     if scores.sinks is not None:
-        lowered["sinks"] = scores.numpy_sinks()
+        lowered["sinks"] = to_numpy(scores.sinks, np.float32)
     return lowered
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full
-from maskwright.targets.scores import NO_SCORES, Scores, merged
+from maskwright.targets.scores import additive_array
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -43,7 +44,7 @@ def lower(
 
     check_empty_rows(bound, empty_rows, returns_zero=False)
     if scores.bias is not None:
-        bias = merged(bound.dense(), scores.numpy_bias(bound), -math.inf, np.dtype(np.float32))
+        bias = additive_array(scores, bound, -math.inf, np.dtype(np.float32))
         return {"bias": ops.convert_to_tensor(bias)}
     if is_full(bound):
         return {"attention_mask": None}

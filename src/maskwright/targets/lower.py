@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from maskwright._registry import Registry
 from maskwright.bias import Bias
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.core.bound import BoundMask
 from maskwright.core.expr import Mask
 from maskwright.core.frame import merge_dims
 from maskwright.errors import ArgumentError, FrameError, MissingError, SizeError, Unsupported
 from maskwright.targets.base import EmptyRow, Target, TargetModule, Unrepresentable
 from maskwright.targets.diagnose import find_unsupported_term
-from maskwright.targets.scores import NO_SCORES, Scores, UnsupportedScore, read_scores
+from maskwright.targets.scores import UnsupportedScore, read_target_scores, source_of
 from maskwright.targets.scores import usage as score_usage
 
 if TYPE_CHECKING:
@@ -221,8 +222,8 @@ def _scores(
     if bias is None and softcap is None and sinks is None:
         return NO_SCORES
     first = bound[0] if isinstance(bound, tuple) else bound
-    scores = read_scores(bias, softcap, sinks, first.frame)
-    for name, term in scores.terms().items():
+    scores = read_target_scores(bias, softcap, sinks, first.frame)
+    for name, term in source_of(scores).items():
         if name not in target.scores:
             raise _unsupported_score(target, name, term)
     return scores

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.core.validate import parse_int, read_choice
 from maskwright.errors import ArgumentError
 from maskwright.targets.base import Target, Unrepresentable, invalid_dtype, parse_dtype
@@ -30,7 +31,7 @@ from maskwright.targets.predicates import (
     single_intervals,
     spans_shared_by_heads,
 )
-from maskwright.targets.scores import NO_SCORES, Scores, merged
+from maskwright.targets.scores import additive_array
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -120,7 +121,7 @@ def lower(
                 f"lower: representation={chosen!r} has no bias. Pass 'attn_mask', or omit it."
             )
         kind = kind or np.dtype(np.float32)
-        mask = merged(bound.dense(), scores.numpy_bias(bound, kind), -np.inf, kind)
+        mask = additive_array(scores, bound, -np.inf, kind)
         return OnnxAttention(capped, {"attn_mask": mask})
     if chosen != "attn_mask":
         found = _compact(bound, chosen, version, past)
@@ -128,11 +129,10 @@ def lower(
             return OnnxAttention({**found.attributes, **capped}, found.inputs)
         if chosen != "auto":
             raise Unrepresentable(f"no value of {chosen} is equal to it")
-    visible = bound.dense()
     if kind is None:
-        return OnnxAttention(capped, {"attn_mask": visible})
-    check_bytes(visible.shape, kind.itemsize)
-    return OnnxAttention(capped, {"attn_mask": merged(visible, None, -np.inf, kind)})
+        return OnnxAttention(capped, {"attn_mask": bound.dense()})
+    check_bytes(bound.shape, kind.itemsize)
+    return OnnxAttention(capped, {"attn_mask": additive_array(NO_SCORES, bound, -np.inf, kind)})
 
 
 def usage(bound: BoundMask, lowered: OnnxAttention) -> list[str]:

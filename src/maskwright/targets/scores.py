@@ -5,9 +5,6 @@ The order is that of `attention`: scale, softcap, bias, mask, softmax with sinks
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,8 +12,8 @@ import numpy as np
 from maskwright.bias import tensor
 from maskwright.bias.atoms import Alibi
 from maskwright.bias.expr import Bias, BoundBias, Multiple, Sum, brief
-from maskwright.bias.values import Values, is_torch
-from maskwright.core.validate import describe_type
+from maskwright.bias.scores import NO_SCORES, Scores, check_sinks, read_softcap
+from maskwright.bias.values import Values, to_numpy
 from maskwright.errors import ArgumentError, SizeError
 from maskwright.targets.base import Unrepresentable
 from maskwright.targets.codegen import bound_code
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.frame import Frame
-    from maskwright.core.validate import BoolArray
     from maskwright.targets.base import Target
 
 MAX_TERM_CHARS: Final = 80  # of a bias in a message; of a longer one the data is left out
@@ -41,57 +37,10 @@ class UnsupportedScore(Unrepresentable):
         self.term = term
 
 
-@dataclass(frozen=True)
-class Scores:
-    """The arguments `bias`, `softcap` and `sinks` of `lower`, checked."""
+def read_target_scores(bias: Any, softcap: Any, sinks: Any, frame: Frame) -> Scores:
+    """The arguments of `lower`, checked against the sizes of the mask.
 
-    bias: Bias | None = None
-    softcap: float | None = None
-    sinks: Values | None = None  # (heads,)
-
-    def terms(self) -> dict[str, str]:
-        """The source of each argument that is not None, by name."""
-        shown = {}
-        if self.bias is not None:
-            text = repr(self.bias)
-            shown["bias"] = text if len(text) <= MAX_TERM_CHARS else brief(self.bias)
-        if self.softcap is not None:
-            shown["softcap"] = f"softcap={self.softcap!r}"
-        if self.sinks is not None:
-            shown["sinks"] = f"sinks={self.sinks!r}" if self.sinks.shape[0] <= 8 else "sinks"
-        return shown
-
-    def dense_bias(self, bound: BoundMask) -> Any:
-        """The bias of all cells, an array or a differentiable tensor; None without a bias."""
-        if self.bias is None:
-            return None
-        batch, heads = self.bias.planes
-        check_bytes((batch, heads, *bound.shape[2:]), 8)
-        return self.bias.dense(bound.frame)
-
-    def numpy_bias(self, bound: BoundMask, dtype: Any = np.float32) -> npt.NDArray[Any] | None:
-        """The same as an array of this dtype, (batch or 1, heads or 1, queries, keys)."""
-        dense = self.dense_bias(bound)
-        if dense is None:
-            return None
-        values = np.asarray(dense.detach().cpu().double() if is_torch(dense) else dense)
-        kind = np.dtype(dtype)
-        check_bias_range(values, float(np.finfo(kind).max), kind.name)
-        return values.astype(kind)
-
-    def numpy_sinks(self) -> npt.NDArray[np.float32] | None:
-        """The sinks as float32."""
-        if self.sinks is None:
-            return None
-        data = self.sinks.data
-        return np.asarray(data.detach().cpu() if is_torch(data) else data, np.float32)
-
-
-NO_SCORES: Final = Scores()
-
-
-def read_scores(bias: Any, softcap: Any, sinks: Any, frame: Frame) -> Scores:
-    """Checks the arguments against the sizes of the mask.
+    The bias stays an expression: some targets need its text, or its slopes.
 
     Raises:
         ArgumentError: If one is invalid.
@@ -105,23 +54,59 @@ def read_scores(bias: Any, softcap: Any, sinks: Any, frame: Frame) -> Scores:
         bias = tensor(bias)
     if bias is not None:
         bias._fit(frame)
-    held = None if sinks is None else Values(sinks, "lower: sinks")
-    if held is not None and held.shape != (frame.heads,):
-        raise ArgumentError(
-            f"lower: sinks has shape {held.shape}. Pass one logit per head, ({frame.heads},)"
-            + (", and heads= to lower." if frame.heads == 1 else ".")
-        )
-    return Scores(bias, _read_softcap(softcap), held)
+    if sinks is not None:
+        sinks = Values(sinks, "lower: sinks").data
+        fix = ". Pass heads= to lower" if frame.heads == 1 else ""
+        check_sinks(sinks, frame.heads, "lower: sinks", fix=fix)
+    return Scores(read_softcap(softcap, "lower: softcap"), sinks=sinks, bias=bias)
 
 
-def merged(visible: BoolArray, bias: npt.NDArray[Any] | None, value: float, dtype: Any) -> Any:
+def source_of(scores: Scores) -> dict[str, str]:
+    """The source of each argument that is not None, by name."""
+    shown = {}
+    if scores.bias is not None:
+        text = repr(scores.bias)
+        shown["bias"] = text if len(text) <= MAX_TERM_CHARS else brief(scores.bias)
+    if scores.softcap is not None:
+        shown["softcap"] = f"softcap={scores.softcap!r}"
+    if scores.sinks is not None:
+        few = scores.sinks.shape[0] <= 8
+        shown["sinks"] = f"sinks={scores.sinks.tolist()}" if few else "sinks"
+    return shown
+
+
+def dense_bias(scores: Scores, bound: BoundMask) -> Any:
+    """The bias of all cells, an array or a differentiable tensor; None without a bias."""
+    if scores.bias is None:
+        return None
+    batch, heads = scores.bias.planes
+    check_bytes((batch, heads, *bound.shape[2:]), 8)
+    return scores.bias.dense(bound.frame)
+
+
+def numpy_bias(
+    scores: Scores, bound: BoundMask, dtype: Any = np.float32
+) -> npt.NDArray[Any] | None:
+    """The same as an array of this dtype, (batch or 1, heads or 1, queries, keys)."""
+    dense = dense_bias(scores, bound)
+    if dense is None:
+        return None
+    values, kind = to_numpy(dense, np.float64), np.dtype(dtype)
+    check_bias_range(values, float(np.finfo(kind).max), kind.name)
+    array: npt.NDArray[Any] = values.astype(kind)
+    return array
+
+
+def additive_array(scores: Scores, bound: BoundMask, value: float, dtype: Any) -> npt.NDArray[Any]:
     """An additive mask: the bias, or 0, of visible cells, else `value`. One select, never a sum."""
+    visible, bias = bound.dense(), numpy_bias(scores, bound, dtype)
     if bias is None:
-        return np.where(visible, dtype.type(0), dtype.type(value))
-    shape = np.broadcast_shapes(visible.shape, bias.shape)
-    check_bytes(shape, dtype.itemsize)
-    check_fill(float(bias.min(initial=0.0)), value)
-    return np.where(visible, bias, dtype.type(value))
+        bias = np.zeros((), dtype)
+    else:
+        check_bytes(np.broadcast_shapes(visible.shape, bias.shape), dtype.itemsize)
+        check_fill(float(bias.min(initial=0.0)), value)
+    added: npt.NDArray[Any] = np.where(visible, bias, dtype.type(value))
+    return added
 
 
 def check_bias_range(values: npt.NDArray[Any], largest: float, dtype: str) -> None:
@@ -149,8 +134,7 @@ def alibi_slopes(bias: Bias) -> Any:
         UnsupportedScore: For any other term of the bias.
     """
     if isinstance(bias, Alibi):
-        data = bias.slope_values
-        return np.asarray(data.detach().cpu().double() if is_torch(data) else data, np.float64)
+        return to_numpy(bias.slope_values, np.float64)
     if isinstance(bias, Multiple):
         return bias.factor * alibi_slopes(bias.term)
     if isinstance(bias, Sum):
@@ -171,7 +155,7 @@ def usage(bound: BoundMask, target: Target, scores: Scores, options: dict[str, A
     if scores.softcap is not None:
         arguments.append(f"softcap={scores.softcap!r}")
     if scores.sinks is not None:
-        arguments.append(f"sinks={scores.sinks!r}")
+        arguments.append(f"sinks={scores.sinks.tolist()}")
     arguments += [f"{name}={value!r}" for name, value in options.items()]
     return [
         "import maskwright as mw",
@@ -180,18 +164,3 @@ def usage(bound: BoundMask, target: Target, scores: Scores, options: dict[str, A
         f"lowered = mw.lower({', '.join(arguments)})",
         *target.score_call.splitlines(),
     ]
-
-
-def _read_softcap(value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise ArgumentError(
-            f"lower: softcap is {describe_type(value)}. Pass a positive number, or None."
-        )
-    number = float(value)
-    if not (number > 0 and math.isfinite(number)):
-        raise ArgumentError(
-            f"lower: softcap={number:g} is not positive and finite. Pass None for no soft cap."
-        )
-    return number

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from maskwright.bias.terms import DistanceTerm, GridTerm
+from maskwright.bias.scores import NO_SCORES, Scores, sink_factor
 from maskwright.bias.values import is_torch
 from maskwright.core.frame import MAX_BYTES
 from maskwright.core.spans import Spans
@@ -29,15 +29,13 @@ from maskwright.targets.predicates import (
     interval_index,
     max_intervals_sampled,
 )
-from maskwright.targets.scores import NO_SCORES, Scores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
-    from maskwright.bias.terms import Term
     from maskwright.core.bound import BoundMask
 
 TARGET = Target(
@@ -83,8 +81,7 @@ def lower(
         return block_mask
     lowered: dict[str, Any] = {"block_mask": block_mask}
     if scores.bias is not None or scores.softcap is not None:
-        terms = () if scores.bias is None else scores.bias.lower(bound.frame)
-        lowered["score_mod"] = score_mod(terms, scores.softcap, bound.frame.q_start, device)
+        lowered["score_mod"] = _score_mod(scores.lowered(bound.frame), bound.frame.q_start, device)
     if scores.sinks is not None:
         lowered |= request_lse()
     return lowered
@@ -108,39 +105,14 @@ def apply_sinks(output: torch.Tensor, lse: Any, sinks: torch.Tensor) -> torch.Te
     >>> apply_sinks(torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1), torch.zeros(1)).tolist()
     [[[[0.5, 0.5]]]]
     """
-    lse = getattr(lse, "lse", lse)
-    factor = (lse - sinks.to(lse)[:, None]).sigmoid()
-    return output * factor[..., None].to(output.dtype)
+    factor = sink_factor(getattr(lse, "lse", lse), sinks)
+    return output * factor.unsqueeze(-1).to(output.dtype)
 
 
-def score_mod(
-    terms: Sequence[Term], softcap: float | None, q_start: int, device: object = None
-) -> Callable[..., torch.Tensor]:
-    """The score_mod of a soft cap and the terms of a bias.
-
-    Args:
-        terms: What `Bias.lower` returned; their tensors are captured, and stay differentiable.
-        softcap: The soft cap, or None.
-        q_start: Position of the first query.
-        device: The device of terms that are arrays.
-    """
-    import torch
-
-    held = [
-        (term, term.values if is_torch(term.values) else to_tensor(term.values, device))
-        for term in terms
-    ]
-
-    def modified(
-        score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
-    ) -> torch.Tensor:
-        if softcap is not None:
-            score = softcap * torch.tanh(score / softcap)
-        for term, values in held:
-            score = score + _term_value(term, values, (b, h, q, k), q_start).to(score.dtype)
-        return score
-
-    return modified
+def _score_mod(scores: Scores, q_start: int, device: object) -> Any:
+    """The score_mod of scores whose terms may be arrays; tensors stay differentiable."""
+    tensors = [x if is_torch(x) else to_tensor(x, device) for x in scores.tensors]
+    return scores.with_tensors(tensors).score_mod(q_start)
 
 
 def request_lse() -> dict[str, Any]:
@@ -150,21 +122,6 @@ def request_lse() -> dict[str, Any]:
     if hasattr(flex_attention, "AuxRequest"):
         return {"return_aux": flex_attention.AuxRequest(lse=True)}
     return {"return_lse": True}
-
-
-def _term_value(
-    term: Term, values: torch.Tensor, cell: tuple[torch.Tensor, ...], q_start: int
-) -> torch.Tensor:
-    """The added score of a cell; q is a row index."""
-    b, h, q, k = cell
-    if isinstance(term, DistanceTerm):
-        return values[h % values.shape[0], k - q + (term.zero - q_start)]
-    if isinstance(term, GridTerm):
-        at, width = q + q_start, term.width
-        y, x = k // width - at // width, k % width - at % width
-        return values[h % values.shape[0], y + (term.height - 1), x + (width - 1)]
-    index = (at % size for at, size in zip((b, h, q, k), values.shape, strict=True))
-    return values[tuple(index)]
 
 
 def _block_mask(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.targets._torch import additive_mask, check_options, dropping_mask, factorize
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_bytes, check_empty_rows, first_empty_row
-from maskwright.targets.scores import NO_SCORES, Scores
+from maskwright.targets.scores import dense_bias
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -45,7 +46,7 @@ def lower(
     check_empty_rows(bound, empty_rows, returns_zero=True)
     avoid_nan = empty_rows == "zero" and first_empty_row(bound) is not None
     if scores.bias is not None:
-        full = additive_mask(bound.dense(), dtype, None, device, scores.dense_bias(bound))
+        full = additive_mask(bound.dense(), dtype, None, device, dense_bias(scores, bound))
         size = (bound.frame.batch, bound.frame.heads)
         check_bytes((*size, *full.shape[2:]), full.itemsize)
         mask = full.expand(*size, -1, -1).flatten(0, 1)

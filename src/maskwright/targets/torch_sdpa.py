@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.targets._torch import additive_mask, check_options, to_tensor
 from maskwright.targets.base import Target
 from maskwright.targets.codegen import mask_code
 from maskwright.targets.predicates import EmptyRows, check_empty_rows, is_full, is_upper_left_causal
-from maskwright.targets.scores import NO_SCORES, Scores
+from maskwright.targets.scores import dense_bias
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -44,7 +45,7 @@ def lower(
     check_options(device, dtype)
     check_empty_rows(bound, empty_rows, returns_zero=True)
     if scores.bias is not None:
-        bias = scores.dense_bias(bound)
+        bias = dense_bias(scores, bound)
         mask = additive_mask(bound.dense(), dtype, None, device, bias)
         return {"attn_mask": mask, "is_causal": False}
     if is_full(bound):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.core.positions import token_positions
 from maskwright.core.spans import Spans
 from maskwright.core.validate import parse_int, read_choice
@@ -22,7 +23,7 @@ from maskwright.targets.predicates import (
     row_index,
     visible_keys,
 )
-from maskwright.targets.scores import NO_SCORES, Scores
+from maskwright.targets.scores import dense_bias
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -81,7 +82,7 @@ def lower(
             return {"attention_mask": None, **positions, "use_cache": False}
     dense = bound.dense()
     full = np.broadcast_to(dense, (bound.frame.batch, *dense.shape[1:]))
-    mask = additive_mask(full, dtype, "min", device, scores.dense_bias(bound))
+    mask = additive_mask(full, dtype, "min", device, dense_bias(scores, bound))
     return {"attention_mask": mask, **positions}
 
 

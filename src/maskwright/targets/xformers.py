@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.core.validate import parse_bool, parse_int
 from maskwright.errors import ArgumentError
 from maskwright.targets._torch import additive_mask, check_options, parse_device
@@ -20,7 +21,7 @@ from maskwright.targets.predicates import (
     is_upper_left_causal,
     row_index,
 )
-from maskwright.targets.scores import NO_SCORES, Scores, UnsupportedScore
+from maskwright.targets.scores import UnsupportedScore, dense_bias, source_of
 from maskwright.targets.xformers_blocks import (
     contiguous_bias,
     gappy_bias,
@@ -68,7 +69,7 @@ def lower(
     backward = parse_bool(backward, "lower: backward")
     if scores.bias is not None and (packed or page_size is not None):
         raise UnsupportedScore(
-            scores.terms()["bias"], "xformers takes no bias with packed=True or page_size"
+            source_of(scores)["bias"], "xformers takes no bias with packed=True or page_size"
         )
     if scores.bias is not None:
         return _with_bias(bound, device, dtype, scores, backward)
@@ -127,7 +128,7 @@ def _with_bias(
     bound: BoundMask, device: object, dtype: object, scores: Scores, backward: bool
 ) -> Any:
     """LowerTriangularMaskWithTensorBias, which has no backward pass, or a float tensor."""
-    frame, bias = bound.frame, scores.dense_bias(bound)
+    frame, bias = bound.frame, dense_bias(scores, bound)
     learned = getattr(bias, "requires_grad", False)
     causal = is_upper_left_causal(bound) and not (learned or backward)
     visible = np.ones((1, 1, *bound.shape[2:]), np.bool_) if causal else bound.dense()

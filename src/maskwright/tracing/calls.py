@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils import _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from maskwright._torch_state import is_in_backward
 from maskwright.core.expr import brief
 from maskwright.recognition import Recognized, recognize
 from maskwright.tracing.provenance import is_plain
@@ -265,7 +266,7 @@ class ModuleStack:
 
     def is_paused(self) -> bool:
         """Whether operations are not traced. Backward only recomputes what was traced before."""
-        return self._pause_depth > 0 or torch._C._current_graph_task_id() != -1
+        return self._pause_depth > 0 or is_in_backward()
 
     # ── wrappers for functions of torch ───────────────────────────────────────────────────────
 

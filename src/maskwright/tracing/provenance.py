@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from maskwright._torch_state import is_functorch_wrapped
 from maskwright.tracing.softmax import (
     AppliedMask,
     Matmul,
@@ -128,7 +129,7 @@ def is_plain(x: Any) -> bool:
         and x.layout == torch.strided
         and not x.is_nested
         and x.device.type != "meta"
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        and not is_functorch_wrapped(x)
     )
 
 

@@ -36,7 +36,7 @@ from maskwright.tracing.softmax import masks_by_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskwright.engine.params import AttentionParams
+    from maskwright.engine.call import Call
     from maskwright.tracing.calls import Shape
     from maskwright.tracing.softmax import ManualAttention
 
@@ -84,23 +84,23 @@ class AttentionTracer:
         ]
         return [(target, name, wrap(getattr(target, name))) for target, name, wrap in wrappers]
 
-    def observe(
-        self, params: AttentionParams, tensors: tuple[Any, ...], compute: Callable[[], Any]
-    ) -> Any:
+    def observe(self, call: Call, compute: Callable[[], Any]) -> Any:
         """Observer of `maskwright.attention`: computes a call and records it."""
         # A copied context may run the observer in another thread.
         if self.modules.is_other_thread() or self.modules.is_paused():
             return compute()
         with self.modules.paused():
             out, lse = compute()
-            mask = params.mask.mask
+            bound = call.bound
+            assert bound is not None  # a call in a compiled function is not observed
+            mask = bound.mask
             self._record(
                 "maskwright",
-                [tuple(x.shape) for x in (*tensors, out)],
-                torch.from_numpy(params.mask.dense()),
+                [tuple(x.shape) for x in (call.q, call.k, call.v, out)],
+                torch.from_numpy(bound.dense()),
                 masks={} if mask is EVERYTHING else {"mask": mask},
                 convention="none" if mask is EVERYTHING else "a mask",
-                cross=self._is_cross(*tensors[:2]),
+                cross=self._is_cross(call.q, call.k),
                 out=out,
             )
         return out, lse

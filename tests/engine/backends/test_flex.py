@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import maskwright as mw
 from maskwright.engine.backends import flex
-from maskwright.targets.torch_flex import request_lse
+from tests._helpers.calls import call_of
 
 
 @pytest.fixture
@@ -41,31 +41,40 @@ def tensor(device: str) -> Any:
 def test_shapes_are_dynamic_except_on_the_cpu(
     device: str, dynamic: bool, compiled: list[bool]
 ) -> None:
-    assert flex._run_compiled((tensor(device),), {}) == "out"
+    assert flex._run_compiled(tensor(device)) == "out"
     assert compiled == [dynamic]
 
 
 def test_device_without_dynamic_shapes_is_remembered(compiled: list[bool]) -> None:
     with pytest.warns(UserWarning, match="no dynamic shapes"):
-        assert flex._run_compiled((tensor("broken"),), {}) == "out"
-    assert flex._run_compiled((tensor("broken"),), {}) == "out"
+        assert flex._run_compiled(tensor("broken")) == "out"
+    assert flex._run_compiled(tensor("broken")) == "out"
     assert compiled == [True, False, False]
 
 
-def test_logsumexp_in_a_graph() -> None:
-    x, sinks = torch.randn(1, 2, 128, 16), torch.randn(2)
+def call_with_sinks() -> Any:
+    x = torch.randn(1, 2, 128, 16)
+    return call_of((x, x, x), sinks=torch.randn(2), return_lse=True)
 
-    def attend(x: torch.Tensor, sinks: torch.Tensor) -> Any:
-        return flex.results_of(flex_attention(x, x, x, **request_lse()), sinks)
 
-    compiled = torch.compile(attend, fullgraph=True, backend="eager")
-    expected = mw.attention(x, x, x, sinks=sinks, return_lse=True)
-    torch.testing.assert_close(compiled(x, sinks), expected)
+def test_sinks_in_a_graph() -> None:
+    call = call_with_sinks()
+
+    def attend(*tensors: torch.Tensor) -> Any:
+        return flex.run(flex_attention, call.with_tensors(tensors), None, 0)
+
+    found = torch.compile(attend, backend="eager")(*call.tensors)
+    expected = mw.attention(*call.tensors[:3], sinks=call.tensors[3], return_lse=True)
+    torch.testing.assert_close(found, expected)
 
 
 def test_logsumexp_of_releases_without_aux_request() -> None:
     """FlexAttention returned the logsumexp itself."""
-    out, lse, sinks = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5), torch.randn(2)
-    results = (flex.results_of((out, aux), sinks) for aux in (lse, SimpleNamespace(lse=lse)))
+    call = call_with_sinks()
+    out, lse = torch.randn(1, 2, 128, 16), torch.randn(1, 2, 128)
+    results = (
+        flex.run(lambda *_, aux=aux, **__: (out, aux), call, None, 0)
+        for aux in (lse, SimpleNamespace(lse=lse))
+    )
     for older, newer in zip(*results, strict=True):
         assert torch.equal(older, newer)

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import maskwright as mw
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
-from maskwright.engine import dispatch
+from maskwright.engine import select
 from maskwright.engine.backends import flex_graph
 from tests._helpers.attention_inputs import error, tensors
 from tests._helpers.score_terms import TermBias
@@ -134,7 +134,7 @@ def called_operators(counter: Any) -> list[set[str]]:
 @pytest.fixture
 def default_on_cpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """A compiled call without `impl`, where FlexAttention is the default in graphs on the CPU too."""
-    monkeypatch.setattr(dispatch, "FLEX_GRAPH_DEVICES", ("cuda", "cpu"))
+    monkeypatch.setattr(select, "FLEX_GRAPH_DEVICES", ("cuda", "cpu"))
     counter = EagerAndRecordGraphs()
     return torch.compile(default, backend=counter, fullgraph=True, dynamic=True), counter
 
@@ -194,7 +194,7 @@ def test_default_on_cuda(
         return q * v.shape[-1]
 
     monkeypatch.setattr(flex_graph, "flex_attention", flex_attention)
-    monkeypatch.setattr(flex_graph, "stored_choice", lambda: "triton" if stored else None)
+    monkeypatch.setattr(select, "stored_choice", lambda: "triton" if stored else None)
     counter = EagerAndRecordGraphs()
     run = torch.compile(default, backend=counter, fullgraph=True, dynamic=True)
     with FakeTensorMode(), torch.no_grad():

@@ -9,12 +9,14 @@ import torch
 import maskwright as mw
 from maskwright.engine import native as bindings
 from maskwright.engine.backends import native
-from tests._helpers.native_kernel import inputs, needs_kernel, params_of, run_native
+from maskwright.engine.support import find_problem
+from tests._helpers.calls import call_of as make_call
+from tests._helpers.native_kernel import call_of, inputs, needs_kernel, run_native
 
 
 def test_without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "loaded", lambda: bindings.Kernel(None, "it was not built"))
-    reason = native.unsupported(params_of(mw.causal(), inputs()))
+    reason = find_problem(call_of(mw.causal(), inputs()), native.SUPPORT)
     assert reason is not None
     assert "it was not built" in reason
 
@@ -28,13 +30,14 @@ def test_arrays_and_tensors_give_same_bits(
     dropout_p: float, dtype: torch.dtype, mask: mw.Mask, q_len: int
 ) -> None:
     x = inputs(batch=2, heads=4, kv_heads=2, q_len=q_len, kv_len=30, dtype=dtype)
-    p = params_of(mask, x, dropout_p=dropout_p, seed=11)
-    expected = native.forward(p, *x[:3])
+    options = {"dropout_p": dropout_p, "seed": 11}
+    expected = native.forward(call_of(mask, x, **options))
     plain = [t.numpy() for t in x[:3]]
+    of_arrays = make_call(plain, mask, **options)
     strided = [np.repeat(t, 2, axis=-1)[..., ::2] for t in plain]
     swapped = [t.astype(t.dtype.newbyteorder()) for t in plain]
     for arrays in (plain, strided, swapped):
-        found = native.forward_numpy(p, *arrays)
+        found = native.forward_numpy(of_arrays.with_tensors(arrays))
         for mine, theirs in zip(found, expected, strict=True):
             assert np.array_equal(mine, theirs.numpy())
             assert mine.dtype.isnative
@@ -43,7 +46,7 @@ def test_arrays_and_tensors_give_same_bits(
 @needs_kernel
 def test_output_has_the_strides_of_q() -> None:
     x = inputs(batch=2)
-    out, lse = native.forward(params_of(mw.causal(), x), *x[:3])
+    out, lse = native.forward(call_of(mw.causal(), x))
     assert out.stride() == x[0].stride()
     assert lse.is_contiguous()
     assert lse.dtype == torch.float32
@@ -53,9 +56,9 @@ def test_output_has_the_strides_of_q() -> None:
 @pytest.mark.parametrize("sizes", [{"q_len": 0}, {"kv_len": 0}, {"batch": 0}])
 def test_empty_tensors(sizes: dict[str, int]) -> None:
     x = inputs(**{"q_len": 3, "kv_len": 4, **sizes})
-    p = params_of(mw.everything().on(3, 4), x)
-    found = run_native(p, x)
+    mask = mw.everything().on(*(t.shape[2] for t in x[:2]))
+    found = run_native(call_of(mask, x), x)
     assert all(not t.any() for t in (found.out, *found[2:]))
     assert (found.lse == -torch.inf).all()
-    arrays = native.forward_numpy(p, *(t.numpy() for t in x[:3]))
+    arrays = native.forward_numpy(make_call([t.numpy() for t in x[:3]], mask))
     assert all(np.array_equal(a, t.numpy()) for a, t in zip(arrays, found[:2], strict=True))

@@ -235,25 +235,25 @@ signal.setitimer(signal.ITIMER_VIRTUAL, 0.1)
 FORWARD = """
 import numpy as np, maskwright as mw
 from maskwright.engine.backends import native
-from maskwright.engine.params import AttentionParams, AttentionShape
+from maskwright.engine.call import AttentionOptions, Mode, read_call
 rows, keys = {rows}, {keys}
 x = np.ones((1, 1, keys, 64), np.float32)
 bound = mw.everything().on(rows, keys)
-params = AttentionParams(bound, AttentionShape(1, 1, 1, rows, keys, 64, 64), 1.0)
+call = read_call((x[:, :, :rows], x, x), bound, AttentionOptions(1.0), mode=Mode.NUMPY)
 {interrupt}
 for _ in range({calls}):
-    native.forward_numpy(params, x[:, :, :rows], x, x)
+    native.forward_numpy(call)
 print("completed")
 """
 BACKWARD = f"""
 import torch, maskwright as mw
 from maskwright.engine.backends import native
-from maskwright.engine.params import AttentionParams, AttentionShape, Saved
+from maskwright.engine.call import AttentionOptions, Mode, read_call
 n = 60_000
 x = torch.ones(1, 1, n, 64)
-params = AttentionParams(mw.everything().on(n), AttentionShape(1, 1, 1, n, n, 64, 64), 1.0)
+call = read_call((x, x, x), mw.everything(), AttentionOptions(1.0), mode=Mode.EAGER)
 {INTERRUPT}
-native.backward(params, Saved(x, x, x, x, torch.zeros(1, 1, n)), x, None)
+native.backward(call, x, torch.zeros(1, 1, n), x, None)
 print("completed")
 """
 SCRIPTS = {
@@ -280,13 +280,13 @@ seen = []
 signal.signal(signal.SIGVTALRM, lambda *_: seen.append(1))
 import maskwright as mw
 from maskwright.engine.backends import native
-from maskwright.engine.params import AttentionParams, AttentionShape
+from maskwright.engine.call import AttentionOptions, Mode, read_call
 n = 12_000
 x = np.ones((1, 1, n, 64), np.float32)
-params = AttentionParams(mw.everything().on(n), AttentionShape(1, 1, 1, n, n, 64, 64), 1.0)
+call = read_call((x, x, x), mw.everything(), AttentionOptions(1.0), mode=Mode.NUMPY)
 signal.setitimer(signal.ITIMER_VIRTUAL, 0.05)
 while not seen:
-    out, _ = native.forward_numpy(params, x, x, x)
+    out, _ = native.forward_numpy(call)
 print(np.allclose(out, 1.0), len(seen))
 """
     assert run_python(code, OMP_NUM_THREADS="1").stdout.split() == ["True", "1"]
@@ -342,17 +342,17 @@ FORK = """
 import os, torch, maskwright as mw
 from maskwright.engine.backends import native
 from maskwright.engine import native as bindings
-from maskwright.engine.params import AttentionParams, AttentionShape
+from maskwright.engine.call import AttentionOptions, Mode, read_call
 torch.set_num_threads(2)
 q = torch.randn(1, 4, 500, 16)
-params = AttentionParams(mw.causal().on(500), AttentionShape(1, 4, 4, 500, 500, 16, 16), 0.25)
-before, _ = native.forward(params, q, q, q)
+call = read_call((q, q, q), mw.causal(), AttentionOptions(), mode=Mode.EAGER)
+before, _ = native.forward(call)
 borrows = bindings.loaded().borrows_threads
 child = os.fork()
 if not child:
     bindings.borrow_threads.cache_clear()
     bindings.borrow_threads()  # must not enable the pool of the parent
-    after, _ = native.forward(params, q, q, q)
+    after, _ = native.forward(call)
     os._exit(0 if torch.equal(before, after) and not bindings.loaded().borrows_threads else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert bindings.loaded().borrows_threads == borrows

@@ -12,10 +12,10 @@ from maskwright.engine.dropout import dropout_keep
 from tests._helpers.attention_inputs import T
 from tests._helpers.native_kernel import (
     assert_close,
+    call_of,
     inputs,
     isa,
     needs_kernel,
-    params_of,
     reference,
     run_native,
 )
@@ -38,8 +38,8 @@ def test_kernel_drops_weights_of_numpy_reference(q_len: int, kv_len: int) -> Non
         width = min(256, kv_len - first)
         v = torch.zeros_like(x.v)
         v[:, :, torch.arange(first, first + width), torch.arange(width)] = 1.0
-        params = params_of(mw.everything(), x, dropout_p=0.25, seed=SEED)
-        out, lse = native.forward(params, zero.q, zero.k, v)
+        call = call_of(mw.everything(), x, dropout_p=0.25, seed=SEED)
+        out, lse = native.forward(call.with_tensors((zero.q, zero.k, v)))
         found = out[..., :width].numpy() > 0
         assert np.array_equal(found, keep[..., first : first + width])
         torch.testing.assert_close(lse, torch.full_like(lse, np.log(kv_len)))
@@ -49,27 +49,27 @@ def test_kernel_drops_weights_of_numpy_reference(q_len: int, kv_len: int) -> Non
 @pytest.mark.parametrize("q_len", [2, 500])
 def test_threads_and_gradients(q_len: int, dtype: torch.dtype) -> None:
     x = inputs(heads=4, kv_heads=2, q_len=q_len, kv_len=900, dim=64, dtype=dtype)
-    params = params_of(mw.window(back=400), x, dropout_p=0.4, seed=SEED)
-    results = [run_native(params, x, threads) for threads in (1, 2, 4, 8)]
+    call = call_of(mw.window(back=400), x, dropout_p=0.4, seed=SEED)
+    results = [run_native(call, x, threads) for threads in (1, 2, 4, 8)]
     for other in results[1:]:
         assert all(torch.equal(*pair) for pair in zip(results[0], other, strict=True))
-    assert_close(results[0], reference(params, x), dtype, 900)
+    assert_close(results[0], reference(call, x), dtype, 900)
 
 
 def test_decode_drops_same_weights_as_longer_call() -> None:
     x = inputs(q_len=T, dim=32)
-    whole = params_of(mw.everything(), x, dropout_p=0.5, seed=3)
+    whole = call_of(mw.everything(), x, dropout_p=0.5, seed=3)
     first_rows = x._replace(q=x.q[:, :, :2])
-    part = params_of(mw.everything(), first_rows, dropout_p=0.5, seed=3)
-    out, _ = native.forward(whole, *x[:3])
-    decoded, _ = native.forward(part, *first_rows[:3])
+    part = call_of(mw.everything(), first_rows, dropout_p=0.5, seed=3)
+    out, _ = native.forward(whole)
+    decoded, _ = native.forward(part)
     torch.testing.assert_close(decoded, out[:, :, :2])
 
 
 def test_seed_changes_mask_and_logsumexp_does_not_depend_on_it() -> None:
     x = inputs()
     results = [
-        run_native(params_of(mw.causal(), x, dropout_p=0.5, seed=seed), x)
+        run_native(call_of(mw.causal(), x, dropout_p=0.5, seed=seed), x)
         for seed in (1, 1 << 32, 1 << 63, 1)
     ]
     assert torch.equal(results[0].out, results[3].out)

@@ -16,17 +16,17 @@ from tests._helpers.native_kernel import (
     Inputs,
     Result,
     assert_close,
+    call_of,
     check,
     inputs,
     isa,
     needs_kernel,
-    params_of,
     reference,
     run_native,
 )
 
 if TYPE_CHECKING:
-    from maskwright.engine.params import AttentionParams
+    from maskwright.engine.call import Call
 
 __all__ = ["isa"]
 pytestmark = [needs_kernel, pytest.mark.usefixtures("isa")]
@@ -163,8 +163,8 @@ def test_scales(scale: float) -> None:
 def test_large_scores_do_not_overflow() -> None:
     x = inputs()
     large = Inputs(*(t * 30 for t in x[:3]), *x[3:])
-    found = run_native(params_of(mw.causal(), large), large)
-    exact = reference(params_of(mw.causal(), large), large)
+    found = run_native(call_of(mw.causal(), large), large)
+    exact = reference(call_of(mw.causal(), large), large)
     scores = 30 * 30 * x.q.shape[-1] ** 0.5  # rounding errors of the scores are this much larger
     for mine, true in zip(found, exact, strict=True):
         assert mine.isfinite().all()
@@ -176,19 +176,19 @@ LENGTHS = [(700, 64), (1100, 128), (2100, 64)]
 
 
 @cache  # the same for all instruction sets, and slow
-def real_case(length: int, dim: int, dtype: torch.dtype) -> tuple[AttentionParams, Inputs, Result]:
+def real_case(length: int, dim: int, dtype: torch.dtype) -> tuple[Call, Inputs, Result]:
     mask = mw.window(back=200) | mw.keys(range(4)) if length > 2000 else mw.causal()
     x = inputs(heads=2, kv_heads=1, q_len=length, dim=dim, dtype=dtype)
-    params = params_of(mask, x)
-    return params, x, reference(params, x)
+    call = call_of(mask, x)
+    return call, x, reference(call, x)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("length", "dim"), LENGTHS)
 def test_real_sizes(length: int, dim: int, dtype: torch.dtype) -> None:
-    params, x, exact = real_case(length, dim, dtype)
-    assert_close(run_native(params, x), exact, dtype, length)
+    call, x, exact = real_case(length, dim, dtype)
+    assert_close(run_native(call, x), exact, dtype, length)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 8])
@@ -205,16 +205,16 @@ def test_real_sizes(length: int, dim: int, dtype: torch.dtype) -> None:
 )
 def test_results_do_not_depend_on_number_of_threads(kv_heads: int, mask: mw.Mask) -> None:
     x = inputs(batch=2, heads=8, kv_heads=kv_heads, q_len=300)
-    params = params_of(mask, x)
-    first: Result = run_native(params, x, 1)
+    call = call_of(mask, x)
+    first: Result = run_native(call, x, 1)
     for threads in (1, 2, 3, 5):
-        other = run_native(params, x, threads)
+        other = run_native(call, x, threads)
         assert all(torch.equal(*pair) for pair in zip(first, other, strict=True))
 
 
 def test_row_that_attends_to_one_key_returns_value() -> None:
     x = inputs(dim=64)
-    found = run_native(params_of(mw.window(back=0), x, scale=3.0), x)
+    found = run_native(call_of(mw.window(back=0), x, scale=3.0), x)
     assert torch.equal(found.out, x.v)
     eps = torch.finfo(torch.float32).eps
     largest = math.ceil(found.lse.abs().max().item())

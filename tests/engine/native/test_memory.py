@@ -20,7 +20,7 @@ pytestmark = [
 MEASURE = """
 import re, sys, torch, maskwright as mw
 from maskwright.engine.backends import native
-from maskwright.engine.params import AttentionParams, AttentionShape, Saved
+from maskwright.engine.call import AttentionOptions, Mode, read_call
 
 def peak():
     status = open("/proc/self/status").read()
@@ -30,10 +30,9 @@ length, heads, dim = 65_536, 8, 64
 torch.set_num_threads(32)
 small = torch.ones(1, heads, 300, dim)
 def both(mask, x):
-    shape = AttentionShape(1, heads, heads, x[0].shape[2], x[0].shape[2], dim, dim)
-    params = AttentionParams(mask, shape, 0.125, str(x[0].dtype).removeprefix("torch."))
-    out, lse = native.forward(params, *x)
-    grads = native.backward(params, Saved(*x, out, lse), x[0], None)
+    call = read_call(x, mask, AttentionOptions(), mode=Mode.EAGER)
+    out, lse = native.forward(call)
+    grads = native.backward(call, out, lse, x[0], None)
 both(mw.window(back=15).on(300), [small] * 3)
 bound = mw.window(back=15).on(length)
 bound.spans

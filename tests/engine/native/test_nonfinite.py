@@ -10,10 +10,10 @@ import torch
 import maskwright as mw
 from tests._helpers.native_kernel import (
     Inputs,
+    call_of,
     inputs,
     isa,
     needs_kernel,
-    params_of,
     run_native,
 )
 
@@ -31,11 +31,11 @@ def test_rows_that_do_not_see_it_keep_every_bit(name: str, bad: float, dropout_p
     """A causal mask at a real size: rows before the bad key, and keys after the bad row."""
     length, at = 300, 170
     x = inputs(q_len=length, dim=32)
-    params = params_of(mw.causal(), x, dropout_p=dropout_p, seed=1)
-    clean = run_native(params, x)
+    call = call_of(mw.causal(), x, dropout_p=dropout_p, seed=1)
+    clean = run_native(call, x)
     changed = Inputs(*(t.clone() for t in x))
     getattr(changed, name)[:, :, at] = bad
-    found = run_native(params, changed)
+    found = run_native(call, changed)
     if name in ("k", "v"):
         for field in ("out", "lse", "dq"):
             mine, true = (getattr(r, field)[:, :, :at] for r in (found, clean))
@@ -59,12 +59,12 @@ def test_only_neighbours_in_an_image_see_it(name: str, bad: float) -> None:
     side, at = 12, 5 * 12 + 7
     mask = mw.image(side, side, radius=2)
     x = inputs(q_len=side * side, dim=32)
-    params = params_of(mask, x)
+    call = call_of(mask, x)
     near = torch.from_numpy(mask.on(side * side).dense()[0, 0, at])
-    clean = run_native(params, x)
+    clean = run_native(call, x)
     changed = Inputs(*(t.clone() for t in x))
     getattr(changed, name)[:, :, at] = bad
-    found = run_native(params, changed)
+    found = run_native(call, changed)
     rows = near if name in ("k", "v") else torch.arange(side * side) == at
     for field in ("out", "lse", "dq"):
         mine, true = (getattr(r, field)[:, :, ~rows] for r in (found, clean))
@@ -96,7 +96,7 @@ def test_infinite_and_undefined_scores(
     x = inputs(q_len=q_len, kv_len=kv_len, dim=1, v_dim=8)
     x.q[...] = 1.0
     x.k[:, :, 1], x.k[:, :, kv_len - 2] = first, second
-    found = run_native(params_of(mw.everything(), x), x)
+    found = run_native(call_of(mw.everything(), x), x)
     assert found.out.isnan().all()
     expected = torch.full_like(found.lse, lse)
     assert torch.allclose(found.lse, expected, equal_nan=True)

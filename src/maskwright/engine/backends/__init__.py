@@ -1,7 +1,8 @@
 """The backends of `attention`: one module each.
 
-A backend has `unsupported(params)`, the reason why it cannot compute a call or None, and
-`forward(params, q, k, v, scores)`, which returns output and logsumexp. A backend that autograd does
-not differentiate by itself also has `backward(params, saved, grad_out, grad_lse)`, which returns the
-gradients of q, k, v, of the values of each bias term, and of the sinks if there are any.
+A backend has `SUPPORT`, the calls that it can compute, and `forward(call)`, which returns output and
+logsumexp. A backend that autograd does not differentiate by itself also has
+`backward(call, out, lse, grad_out, grad_lse)`, which returns the gradients of all tensors of the call:
+q, k, v, the values of each bias term, and the sinks if there are any. That of a bias term that
+requires none is empty.
 """

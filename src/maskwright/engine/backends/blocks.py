@@ -17,28 +17,31 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import torch
 
+from maskwright.bias.scores import sink_factor, sink_row_gradient
+from maskwright.bias.terms import Positions
 from maskwright.core.interval_ops import CSR
 from maskwright.core.spans import Spans
+from maskwright.engine.block_bias import BlockBias
 from maskwright.engine.dropout import dropout_keep
 from maskwright.engine.layout import empty_out
-from maskwright.engine.scores import NO_SCORE_TENSORS, CellIndex, sink_factor, sink_row_gradient
 from maskwright.engine.softmax import (
     masked_matmul,
     masked_scores,
     masked_softmax,
     weights_from_lse,
 )
+from maskwright.engine.support import Support
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.validate import IntArray
-    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
+    from maskwright.engine.call import Call
 
 BLOCK_Q: Final = 128  # query rows per block
 MAX_SCORES: Final = 2**26  # scores of one block, over all batch rows and heads
-MAX_STRETCHES: Final = 64  # runs of keys that a block gathers
+MAX_KEY_RUNS: Final = 64  # runs of keys that a block gathers
 
 # PyTorch's fused CPU kernel reads past the KV heads of grouped-query attention before this version.
 FUSED_GQA: Final = torch.__version__ >= (2, 9, 1)
@@ -46,57 +49,50 @@ FUSED_GQA: Final = torch.__version__ >= (2, 9, 1)
 Gradients = tuple[torch.Tensor, ...]
 
 
-def unsupported(params: AttentionParams) -> str | None:  # noqa: ARG001 - the interface of backends
-    """None: this backend has no limits."""
-    return None
+SUPPORT = Support()  # no limits
 
 
-def forward(
-    params: AttentionParams,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scores: ScoreTensors = NO_SCORE_TENSORS,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in the dtype and layout of q, and the logsumexp in float32, or float64 for float64."""
+    q, sinks = call.q, call.scores.sinks
     dtype = compute_dtype(q.dtype)
-    out = empty_out(q, v.shape[3]).zero_()
+    out = empty_out(q, call.shape.v_head_dim).zero_()
     lse = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
-    for block in _blocks(params, q, k, v, scores):
-        compute = _fused_forward if block.is_fusible and not params.dropout_p else _forward
-        own, own_lse = compute(block, params)
-        if scores.sinks is not None:
-            own = own * sink_factor(own_lse, scores.sinks).unsqueeze(-1)
+    for block in _blocks(call):
+        compute = _fused_forward if block.is_fusible and not call.dropout_p else _forward
+        own, own_lse = compute(block, call)
+        if sinks is not None:
+            own = own * sink_factor(own_lse, sinks).unsqueeze(-1)
         out[:, :, block.rows] = own.to(out.dtype)
         lse[:, :, block.rows] = own_lse
     return out, lse
 
 
 def backward(
-    params: AttentionParams,
-    saved: Saved,
+    call: Call,
+    out: torch.Tensor,
+    lse: torch.Tensor,
     grad_out: torch.Tensor,
     grad_lse: torch.Tensor | None,
 ) -> Gradients:
     """Gradients of q, k and v, then of the values of each bias term, then of the sinks.
 
-    `saved.out` and `saved.lse` may be over further keys than those of `saved.k`: then these are
-    the summands of the gradients that belong to these keys. The gradient of a term that does not
-    require one is empty.
+    `out` and `lse` may be over further keys than those of the call: then these are the summands of the
+    gradients that belong to these keys. The gradient of a term that does not require one is empty.
     """
-    q, k, v, out, lse, scores = saved
+    q, k, v, scores = call.q, call.k, call.v, call.scores
     dtype = compute_dtype(q.dtype)
     dq, dk, dv = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (q, k, v))
     values = [
-        torch.zeros(x.shape if index.requires_grad else 0, dtype=dtype, device=x.device)
-        for x, index in zip(scores.values, params.terms, strict=True)
+        torch.zeros(x.values.shape if learnable else 0, dtype=dtype, device=q.device)
+        for x, learnable in zip(scores.terms, scores.learnable, strict=True)
     ]
     sinks: list[torch.Tensor] = []
     if scores.sinks is not None:
         weighted = (lse.to(dtype), scores.sinks, grad_out.to(dtype), out.to(dtype))
         sinks = [sink_row_gradient(*weighted).sum((0, 2)).to(scores.sinks.dtype)]
         grad_out = grad_out.to(dtype) * sink_factor(lse.to(dtype), scores.sinks).unsqueeze(-1)
-    for block in _blocks(params, q, k, v, scores):
+    for block in _blocks(call):
         rows = block.rows
         grads = RowGrads(
             grad_out[:, :, rows].to(dtype),
@@ -104,8 +100,8 @@ def backward(
             out[:, :, rows].to(dtype),
             lse[:, :, rows].to(dtype),
         )
-        fused = block.is_fusible and not params.dropout_p and grad_lse is None
-        found = (_fused_backward if fused else _backward)(block, grads, params)
+        fused = block.is_fusible and not call.dropout_p and grad_lse is None
+        found = (_fused_backward if fused else _backward)(block, grads, call)
         dq[:, :, rows] = found[0]
         if block.cells is not None and values:
             block.cells.add_gradients(found[3], values)
@@ -114,7 +110,7 @@ def backward(
                 total[:, :, block.keys] += part
             else:
                 total.index_add_(2, block.keys, part)
-    own = [x.to(of.dtype) for x, of in zip(values, scores.values, strict=True)]
+    own = [x.to(term.values.dtype) for x, term in zip(values, scores.terms, strict=True)]
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *own, *sinks
 
 
@@ -143,7 +139,7 @@ class Block(NamedTuple):
     k: torch.Tensor
     v: torch.Tensor
     visible: torch.Tensor  # (batch or 1, heads or 1, rows, keys)
-    cells: CellIndex | None = None  # with a soft cap or a bias
+    cells: BlockBias | None = None  # with a soft cap or a bias
     bias: torch.Tensor | float = 0.0  # the sum of the bias terms
 
     @property
@@ -171,20 +167,16 @@ class Block(NamedTuple):
         return np.asarray(self.keys.cpu().numpy())
 
 
-def _blocks(
-    params: AttentionParams,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scores: ScoreTensors,
-) -> Iterator[Block]:
+def _blocks(call: Call) -> Iterator[Block]:
     """The blocks of rows that attend to some key."""
-    shape, bound = params.shape, params.mask
+    q, k, v = call.q, call.k, call.v
+    shape, bound, scores = call.shape, call.mask, call.scores
     row_scores = shape.batch * shape.heads * max(shape.kv_len, 1)
     height = max(1, min(BLOCK_Q, MAX_SCORES // max(row_scores, 1)))
     dtype = compute_dtype(q.dtype)
     if not shape.batch * shape.heads:
         return
+    positions = call.bias_positions()
     for ranges in bound.cached(("key_ranges", height), lambda: _key_ranges(bound, height)):
         keys: slice | torch.Tensor
         if ranges.starts.size == 1:
@@ -199,9 +191,10 @@ def _blocks(
         rows, own_k, own_v = (_contiguous(x, dtype) for x in (q[:, :, ranges.rows], *own))
         visible = torch.from_numpy(_visible(bound, ranges)).to(q.device)
         block = Block(ranges.rows, keys, rows, own_k, own_v, visible)
-        if params.terms or params.softcap is not None:
-            cells = CellIndex(params, block.row_indices(), block.key_indices(), q.device)
-            block = block._replace(cells=cells, bias=cells.bias(scores.values, dtype))
+        if scores.terms or scores.softcap is not None:
+            indices = Positions(block.row_indices(), block.key_indices())
+            cells = BlockBias(scores, positions, indices, q.device)
+            block = block._replace(cells=cells, bias=cells.sum(dtype))
         yield block
 
 
@@ -210,7 +203,7 @@ def _key_ranges(bound: BoundMask, height: int) -> list[KeyRanges]:
     for first in range(0, bound.shape[2], height):
         rows = slice(first, min(first + height, bound.shape[2]))
         part = bound.spans.rows(rows.start, rows.stop)
-        if reaches := part.reaches(MAX_STRETCHES):
+        if reaches := part.reaches(MAX_KEY_RUNS):
             starts, stops = np.array(reaches).T
             found.append(KeyRanges(rows, starts, stops))
     return found
@@ -247,16 +240,16 @@ class RowGrads(NamedTuple):
     lse: torch.Tensor
 
 
-def _fused_forward(block: Block, params: AttentionParams) -> tuple[torch.Tensor, torch.Tensor]:
+def _fused_forward(block: Block, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """By PyTorch's fused CPU kernel, except for rows with non-finite operands or scores."""
-    out, lse = _fused_kernel(block, params.scale)
+    out, lse = _fused_kernel(block, call.scale)
     empty = ~block.visible.any(-1)
     # The kernel's logsumexp is 0 where all scores are -inf, masked or not.
     if not bool(out.isfinite().all()) or bool(((lse == 0) & ~empty).any()):
         rows, keys = _non_finite(block)
-        out, lse = _fused_kernel(_cleared(block, rows, keys), params.scale)
-        exact_out, exact_lse = _forward(block, params)
-        exact = _sees(block, keys) | rows | (exact_lse == -math.inf)
+        out, lse = _fused_kernel(_cleared(block, rows, keys), call.scale)
+        exact_out, exact_lse = _forward(block, call)
+        exact = _rows_attending_to(block, keys) | rows | (exact_lse == -math.inf)
         out = torch.where(exact.unsqueeze(-1), exact_out, out)
         lse = torch.where(exact, exact_lse, lse)
     return out, lse.masked_fill(empty, -math.inf)
@@ -269,36 +262,38 @@ def _fused_kernel(block: Block, scale: float) -> tuple[torch.Tensor, torch.Tenso
     )
 
 
-def _forward(block: Block, params: AttentionParams) -> tuple[torch.Tensor, torch.Tensor]:
+def _forward(block: Block, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Step by step."""
     k, v = _by_query_head(block)
-    scores, _ = _scores(block, k, block.visible, params)
+    scores, _ = _scores(block, k, block.visible, call)
     weights, lse = masked_softmax(scores, block.visible)
-    if params.dropout_p:
-        weights = weights * _dropout_factor(block, params)
+    if call.dropout_p:
+        weights = weights * _dropout_factor(block, call)
     visible = block.visible & (lse != -math.inf).unsqueeze(-1)
     return masked_matmul(weights, v, visible), lse
 
 
 def _scores(
-    block: Block, k: torch.Tensor, visible: torch.Tensor, params: AttentionParams
+    block: Block, k: torch.Tensor, visible: torch.Tensor, call: Call
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The scores of the visible cells after soft cap and bias, and the derivative of the soft cap."""
-    scores, slope = masked_scores(block.q, k, visible) * params.scale, None
-    if params.softcap is not None:
-        capped = torch.tanh(scores / params.softcap)
-        scores, slope = params.softcap * capped, 1 - capped * capped
+    scores, slope = masked_scores(block.q, k, visible) * call.scale, None
+    if call.scores.softcap is not None:
+        capped = torch.tanh(scores / call.scores.softcap)
+        scores, slope = call.scores.softcap * capped, 1 - capped * capped
     return scores + block.bias, slope
 
 
-def _fused_backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradients:
+def _fused_backward(block: Block, grads: RowGrads, call: Call) -> Gradients:
     """By PyTorch's fused CPU kernel, except for rows and keys with non-finite operands."""
-    found = _fused_backward_kernel(block, grads, params.scale)
+    found = _fused_backward_kernel(block, grads, call.scale)
     if all(bool(x.isfinite().all()) for x in found):
         return found
     rows, keys = _non_finite(block)
     rows = rows | ~grads.grad_out.isfinite().all(-1) | ~grads.out.isfinite().all(-1)
-    rows = rows | _sees(block, keys) | ~(grads.lse.isfinite() | (grads.lse == -math.inf))
+    rows = (
+        rows | _rows_attending_to(block, keys) | ~(grads.lse.isfinite() | (grads.lse == -math.inf))
+    )
     empty = rows.unsqueeze(-1)
     cleared = RowGrads(
         grads.grad_out.masked_fill(empty, 0.0),
@@ -306,8 +301,8 @@ def _fused_backward(block: Block, grads: RowGrads, params: AttentionParams) -> G
         grads.out.masked_fill(empty, 0.0),
         grads.lse.masked_fill(rows, 0.0),
     )
-    found = _fused_backward_kernel(_cleared(block, rows, keys), cleared, params.scale)
-    exact = _backward(block, grads, params)
+    found = _fused_backward_kernel(_cleared(block, rows, keys), cleared, call.scale)
+    exact = _backward(block, grads, call)
     seen = (block.visible & rows.unsqueeze(-1)).any(-2)
     seen = seen.expand(*block.q.shape[:2], -1).unflatten(1, (block.k.shape[1], -1)).any(2) | keys
     return (
@@ -345,13 +340,13 @@ def _cleared(block: Block, rows: torch.Tensor, keys: torch.Tensor) -> Block:
     )
 
 
-def _sees(block: Block, keys: torch.Tensor) -> torch.Tensor:
+def _rows_attending_to(block: Block, keys: torch.Tensor) -> torch.Tensor:
     """The rows that attend to one of these keys, (batch, heads, rows)."""
     group = block.q.shape[1] // block.k.shape[1]
     return (block.visible & keys.repeat_interleave(group, 1).unsqueeze(-2)).any(-1)
 
 
-def _backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradients:
+def _backward(block: Block, grads: RowGrads, call: Call) -> Gradients:
     """Step by step; the softmax weights are recomputed from the logsumexp.
 
     The gradient of the scores after soft cap and bias comes last.
@@ -359,36 +354,36 @@ def _backward(block: Block, grads: RowGrads, params: AttentionParams) -> Gradien
     k, v = _by_query_head(block)
     empty = (grads.lse == -math.inf).unsqueeze(-1)
     visible = block.visible & ~empty
-    scores, slope = _scores(block, k, visible, params)
+    scores, slope = _scores(block, k, visible, call)
     lse = grads.lse.masked_fill(empty.squeeze(-1), 0.0)
     weights = weights_from_lse(scores, lse, visible)
     dp = masked_scores(grads.grad_out, v, visible)
     dropped = weights
-    if params.dropout_p:
-        factor = _dropout_factor(block, params)
+    if call.dropout_p:
+        factor = _dropout_factor(block, call)
         dropped, dp = weights * factor, dp * factor
     delta = (grads.grad_out * grads.out).sum(-1, keepdim=True)
     if grads.grad_lse is not None:
         delta = delta - grads.grad_lse.unsqueeze(-1)
     after = (weights * (dp - delta)).masked_fill(~visible, 0.0)
     ds = after if slope is None else (after * slope).masked_fill(~visible, 0.0)
-    dq = masked_matmul(ds, k, visible) * params.scale
-    dk = masked_matmul(ds.mT, block.q, visible.mT) * params.scale
+    dq = masked_matmul(ds, k, visible) * call.scale
+    dk = masked_matmul(ds.mT, block.q, visible.mT) * call.scale
     dv = masked_matmul(dropped.mT, grads.grad_out, visible.mT)
     return dq, _by_kv_head(dk, block), _by_kv_head(dv, block), after
 
 
-def _dropout_factor(block: Block, params: AttentionParams) -> torch.Tensor:
+def _dropout_factor(block: Block, call: Call) -> torch.Tensor:
     """1 / (1 - p) where a weight is kept, and 0 where it is dropped."""
     batch, heads = block.q.shape[:2]
     cells = {"rows": block.row_indices(), "keys": block.key_indices()}
-    keep = dropout_keep(params.seed, params.dropout_p, batch, heads, **cells)
+    keep = dropout_keep(call.seed, call.dropout_p, batch, heads, **cells)
     factor = torch.from_numpy(keep).to(block.q.device, block.q.dtype)
-    return factor / (1 - params.dropout_p)
+    return factor / (1 - call.dropout_p)
 
 
 def _by_query_head(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and v with one head for each query head."""
+    """Repeat k and v over the query heads of a group."""
     group = block.q.shape[1] // block.k.shape[1]
     if group == 1:
         return block.k, block.v

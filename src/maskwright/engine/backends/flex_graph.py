@@ -14,19 +14,18 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from maskwright.core import mask_registry
-from maskwright.engine.backends.flex import block_mask, problem_of, problem_of_tensors, results_of
-from maskwright.engine.gpu_choice import stored_choice
-from maskwright.engine.validate import bind, default_scale
+from maskwright.engine.backends.flex import block_mask, run
+from maskwright.engine.support import MAX_GRAPH_INTERVALS
+from maskwright.engine.validate import bind
 from maskwright.errors import Unsupported
 from maskwright.targets._torch import int32_tensor
-from maskwright.targets.torch_flex import interval_tables, request_lse, span_mod
+from maskwright.targets.torch_flex import interval_tables, span_mod
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
-    from maskwright.engine.params import AttentionOptions, ScoreTensors, TermIndex
+    from maskwright.engine.call import Call
 
 BLOCK: Final = 128
-NUM_SLOTS: Final = 4  # intervals per row that the mask_mod of a graph tests
 LISTS: Final = tuple(
     f"{full}{axis}_{part}"
     for axis in ("kv", "q")
@@ -35,117 +34,22 @@ LISTS: Final = tuple(
 )
 
 
-@torch.compiler.assume_constant_result
-def _uses_triton() -> bool:
-    """Whether the Triton kernels are stored as the choice for this GPU; read when a graph is traced."""
-    return stored_choice() == "triton"
-
-
-def is_default(tensors: Any, max_intervals: int, options: AttentionOptions) -> bool:
-    """Whether FlexAttention is called in a graph without an explicit `impl`; else it is an operator.
-
-    Args:
-        tensors: q, k and v, on a device of `FLEX_GRAPH_DEVICES`.
-        max_intervals: Upper bound on the intervals per row of the mask. It is compared when the graph
-            is traced, so a mask with more of them makes another graph.
-        options: The options of the call.
-
-    Returns:
-        Whether FlexAttention supports the call, the mask has few enough intervals for the tables, and
-        `maskwright doctor --verify` did not choose the Triton kernels.
-    """
-    if options.dropout_p or max_intervals > NUM_SLOTS or _uses_triton():
-        return False
-    return _problem(tensors, options, ()) is None
-
-
-def _problem(tensors: Any, options: AttentionOptions, others: Any) -> str | None:
-    """What FlexAttention does not support of a call, or None."""
-    q, _, v = tensors
-    device, dtype = q.device.type, "float64" if q.dtype == torch.float64 else "float32"
-    grad = torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *others))
-    return problem_of_tensors(device, dtype, (q.shape[-1], v.shape[-1])) or problem_of(
-        device,
-        options.dropout_p,
-        requires_grad=grad,
-        return_lse=options.return_lse,
-        has_sinks=options.sinks is not None,
-    )
-
-
-def attend_in_graph(
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    handle: int,
-    options: AttentionOptions,
-    terms: tuple[tuple[TermIndex, ...], int],
-    scores: ScoreTensors,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def attend(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Output, and the logsumexp if requested, as nodes of the graph that is traced.
 
     Args:
-        tensors: q, k and v.
-        handle: The mask's handle.
-        options: The options of the call.
-        terms: How the values of each bias term are indexed, and the position of the first query.
-        scores: The values of the bias terms, and the sinks.
+        call: A call of mode GRAPH that `is_flex_in_graph`.
     """
-    q, k, v = tensors
-    others = (*scores.values, *(() if scores.sinks is None else (scores.sinks,)))
-    problem = _problem(tensors, options, others)
-    if problem is not None:
-        raise Unsupported(
-            f'attention: impl="flex" {problem}. Leave impl out, or pass impl="blocks".',
-            target="flex",
-        )
-    *lists, low, high = block_mask_tables(q, k, handle, q_start=options.q_start)
-    needs_lse = options.return_lse or scores.sinks is not None
-    found = flex_attention(
-        *(q, k, v),
-        score_mod=_score_mod(options, *terms, scores),
-        block_mask=BlockMask(
-            (q.shape[2], k.shape[2]),
-            **dict(zip(LISTS, lists, strict=True)),
-            BLOCK_SIZE=(BLOCK, BLOCK),
-            mask_mod=span_mod(low, high),
-        ),
-        scale=default_scale(q.shape[-1]) if options.scale is None else float(options.scale),
-        enable_gqa=q.shape[1] != k.shape[1],
-        **(request_lse() if needs_lse else {}),
+    *lists, low, high = block_mask_tables(
+        call.q, call.k, call.mask.mask._handle, q_start=call.mask.q_start
     )
-    return results_of(found, scores.sinks) if needs_lse else (found, None)
-
-
-def _score_mod(
-    options: AttentionOptions, terms: tuple[TermIndex, ...], q_start: int, scores: ScoreTensors
-) -> Any:
-    """Soft cap and bias of one score, or None if there is neither."""
-    softcap = options.softcap
-    if softcap is None and not terms:
-        return None
-    held = list(zip(terms, scores.values, strict=True))
-
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        if softcap is not None:
-            score = softcap * torch.tanh(score / softcap)
-        for index, values in held:
-            score = score + _term_value(index, values, (b, h, q_idx, kv_idx), q_start)
-        return score
-
-    return score_mod
-
-
-def _term_value(index: TermIndex, values: torch.Tensor, cell: Any, q_start: int) -> torch.Tensor:
-    """The value of one bias term in a cell; the query is a row index."""
-    b, h, q, k = cell
-    if index.kind == "tensor":
-        own = (n * int(size != 1) for n, size in zip((b, h, q, k), values.shape, strict=True))
-        return values[tuple(own)]
-    head = h * int(values.shape[0] != 1)
-    if index.kind == "distance":
-        return values[head, k - q + (index.zero - q_start)]
-    at, width = q + q_start, index.width
-    down, across = k // width - at // width, k % width - at % width
-    return values[head, down + (index.height - 1), across + (width - 1)]
+    mask = BlockMask(
+        (call.shape.q_len, call.shape.kv_len),
+        **dict(zip(LISTS, lists, strict=True)),
+        BLOCK_SIZE=(BLOCK, BLOCK),
+        mask_mod=span_mod(low, high),
+    )
+    return run(flex_attention, call, mask, call.mask.frame.q_start)
 
 
 @torch.library.custom_op(
@@ -172,19 +76,21 @@ def _make_tables(
     bound: BoundMask, planes: tuple[int, int], device: torch.device
 ) -> list[torch.Tensor]:
     largest = int(np.diff(bound.spans.offsets).max(initial=0))
-    if largest > NUM_SLOTS:
+    if largest > MAX_GRAPH_INTERVALS:
         raise Unsupported(
-            f'attention: in a compiled graph impl="flex" supports masks of up to {NUM_SLOTS} intervals '
-            f'per row, and this one has {largest}. Leave impl out, or pass impl="blocks".',
+            f'attention: in a compiled graph impl="flex" supports masks of up to {MAX_GRAPH_INTERVALS} '
+            f'intervals per row, and this one has {largest}. Leave impl out, or pass impl="blocks".',
             target="flex",
             term=repr(bound.mask),
         )
     made = block_mask(bound, device)
     lists = [getattr(made, name) for name in LISTS]
-    slots = [int32_tensor(x, device) for x in interval_tables(bound.spans, NUM_SLOTS, BLOCK)]
+    slots = [
+        int32_tensor(x, device) for x in interval_tables(bound.spans, MAX_GRAPH_INTERVALS, BLOCK)
+    ]
     return [
         *(x.expand(*planes, *x.shape[2:]).contiguous() for x in lists),
-        *(x.expand(NUM_SLOTS, *planes, x.shape[3]).contiguous() for x in slots),
+        *(x.expand(MAX_GRAPH_INTERVALS, *planes, x.shape[3]).contiguous() for x in slots),
     ]
 
 
@@ -194,5 +100,5 @@ def _(q: Any, k: Any, mask: Any, *, q_start: Any) -> list[Any]:  # noqa: ARG001
     rows, keys = (q_len + BLOCK - 1) // BLOCK, (k.shape[2] + BLOCK - 1) // BLOCK
     counts = [(batch, heads, rows), (batch, heads, rows, keys)] * 2
     counts += [(batch, heads, keys), (batch, heads, keys, rows)] * 2
-    shapes = [*counts, *[(NUM_SLOTS, batch, heads, rows * BLOCK)] * 2]
+    shapes = [*counts, *[(MAX_GRAPH_INTERVALS, batch, heads, rows * BLOCK)] * 2]
     return [q.new_empty(shape, dtype=torch.int32) for shape in shapes]

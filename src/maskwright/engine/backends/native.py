@@ -22,6 +22,7 @@ from maskwright.engine.native import (
     FLOAT16,
     FLOAT32,
     MAX_HEAD_DIM,
+    MAX_TERMS,
     NO_BACKWARD,
     borrow_threads,
     loaded,
@@ -34,9 +35,8 @@ from maskwright.engine.native.score_args import (
     finish_gradients,
     score_buffers,
     score_gradients,
-    unsupported_scores,
 )
-from maskwright.engine.scores import NO_SCORE_TENSORS
+from maskwright.engine.support import Support
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
     from maskwright.core.spans import Spans
     from maskwright.core.validate import IntArray
+    from maskwright.engine.call import Call
     from maskwright.engine.native.score_args import ScoreBuffers
-    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
 
 SEED_BITS = 2**64 - 1
 MAX_LISTED = 16  # intervals that are checked one by one
@@ -56,35 +56,25 @@ _ONE_INTERVAL = Struct("=11q")  # the same and the arrays of a step: offsets 0 a
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
 
-def unsupported(params: AttentionParams) -> str | None:
-    """Returns the reason why the C kernel cannot compute this call, or None."""
-    if params.device != "cpu":
-        return f"runs on the CPU only, and the tensors are on {params.device}"
-    if params.dtype not in DTYPES:
-        return f"supports {', '.join(DTYPES)}, and the tensors are {params.dtype}"
-    dim, v_dim = params.shape.head_dim, params.shape.v_head_dim
-    if not (1 <= dim <= MAX_HEAD_DIM and 1 <= v_dim <= MAX_HEAD_DIM):
-        return f"supports head_dim 1 to {MAX_HEAD_DIM}, and q and v have {dim} and {v_dim}"
-    if loaded().library is None:
-        return f"is not available: {loaded().reason}"
-    return unsupported_scores(params) if params.terms else None
+def _missing_kernel(call: Call) -> str | None:  # noqa: ARG001 - the interface of `Support`
+    return None if loaded().library is not None else f"is not available: {loaded().reason}"
 
 
-def forward(
-    params: AttentionParams,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scores: ScoreTensors = NO_SCORE_TENSORS,
-) -> tuple[torch.Tensor, torch.Tensor]:
+SUPPORT = Support(
+    devices=("cpu",),
+    place="the CPU only",
+    dtypes=tuple(DTYPES),
+    head_dims=(1, MAX_HEAD_DIM),
+    max_terms=MAX_TERMS,
+    further=_missing_kernel,
+)
+
+
+def forward(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes attention of tensors.
 
     Args:
-        params: The parameters of the call; `unsupported(params)` is None.
-        q: Queries (batch, heads, q_len, head_dim), any strides.
-        k: Keys (batch, kv_heads, kv_len, head_dim).
-        v: Values (batch, kv_heads, kv_len, v_head_dim).
-        scores: Values of the bias terms, and sinks.
+        call: A call that `SUPPORT` allows, with tensors of any strides.
 
     Returns:
         The output (batch, heads, q_len, v_head_dim) in the dtype and memory layout of q, and the
@@ -93,25 +83,25 @@ def forward(
     import torch
 
     borrow_threads()
-    batch, heads, _, q_len, _, _, dim = params.shape
-    out = empty_out(q, dim)
+    batch, heads, _, q_len, _, _, dim = call.shape
+    out = empty_out(call.q, dim)
     lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device="cpu")
-    if 0 in params.shape:
+    if 0 in call.shape:
         return out.zero_(), lse.fill_(-math.inf)
-    q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
+    q, k, v = _dense_rows(call.q), _dense_rows(call.k), _dense_rows(call.v)
     threads = torch.get_num_threads()
-    parts = submasks(params.mask, split=not params.terms)
+    parts = submasks(call.mask, split=not call.scores.terms)
     if parts[0].step > 1:  # rows of no submask are fully masked
         out.zero_()
         lse.fill_(-math.inf)
-    buffers = score_buffers(params, scores) if params.changes_scores else None
+    buffers = None if call.scores.is_empty else score_buffers(call)
     for part in parts:
-        _forward_part(params, part, threads, buffers, (q, k, v, out, lse))
+        _forward_part(call, part, threads, buffers, (q, k, v, out, lse))
     return out, lse
 
 
 def _forward_part(
-    params: AttentionParams,
+    call: Call,
     part: DilatedSubmask,
     threads: int,
     buffers: ScoreBuffers | None,
@@ -130,11 +120,11 @@ def _forward_part(
         *(lse.data_ptr(), *lse.stride()),
         *NO_BACKWARD,
     )
-    run("forward", _pack(params, part, threads, (q.shape[2], k.shape[2]), pointers))
+    run("forward", _pack(call, part, threads, (q.shape[2], k.shape[2]), pointers))
 
 
 def _pack(
-    params: AttentionParams,
+    call: Call,
     part: DilatedSubmask,
     threads: int,
     lengths: tuple[int, int],
@@ -144,27 +134,29 @@ def _pack(
 
     The first of `pointers` is that of the `ScoreArgs`, or 0.
     """
-    shape, step = params.shape, part.step
+    shape, step = call.shape, part.step
     return pack_args(
         *(shape.batch, shape.heads, shape.kv_heads, *lengths, shape.head_dim, shape.v_head_dim),
-        *(DTYPES[params.dtype], threads, params.scale),
+        *(DTYPES[call.dtypes.q], threads, call.scale),
         *part.spans.args,
-        *(params.seed & SEED_BITS, params.dropout_p, part.row, step, part.key, step),
+        *(call.seed & SEED_BITS, call.dropout_p, part.row, step, part.key, step),
         *pointers,
     )
 
 
 def backward(
-    params: AttentionParams,
-    saved: Saved,
+    call: Call,
+    out: torch.Tensor,
+    lse: torch.Tensor,
     grad_out: torch.Tensor,
     grad_lse: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Computes the gradients of q, k and v, of the values of each bias term, and of the sinks.
 
     Args:
-        params: The parameters of the forward call.
-        saved: The inputs and results of the forward pass.
+        call: The call, with the tensors of the forward pass.
+        out: The output.
+        lse: The logsumexp.
         grad_out: The gradient of the output.
         grad_lse: The gradient of the logsumexp, or None.
 
@@ -175,33 +167,32 @@ def backward(
     import torch
 
     borrow_threads()
-    q, k, v = _dense_rows(saved.q), _dense_rows(saved.k), _dense_rows(saved.v)
-    out, grad_out = _dense_rows(saved.out), _dense_rows(grad_out)
-    lse = aligned(saved.lse.resolve_neg())
+    q, k, v = _dense_rows(call.q), _dense_rows(call.k), _dense_rows(call.v)
+    out, grad_out = _dense_rows(out), _dense_rows(grad_out)
+    lse = aligned(lse.resolve_neg())
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    scores = saved.scores
-    grads = score_gradients(params, scores) if params.changes_scores else None
-    if 0 in params.shape:
-        others = [x.new_zeros(x.shape) for x in (*scores.values, scores.sinks) if x is not None]
+    grads = None if call.scores.is_empty else score_gradients(call)
+    if 0 in call.shape:
+        others = [x.new_zeros(x.shape) for x in call.scores.tensors]
         return dq.zero_(), dk.zero_(), dv.zero_(), *others
     if grad_lse is not None:
         grad_lse = aligned(grad_lse.to(torch.float32).resolve_neg())
-    parts = submasks(params.mask, split=not params.terms)
+    parts = submasks(call.mask, split=not call.scores.terms)
     if parts[0].step > 1:
         for x in (dq, dk, dv):
             x.zero_()
     threads = torch.get_num_threads()
     for part in parts:
         rows = (q, out, lse, grad_out, dq, grad_lse)
-        buffers = score_buffers(params, scores, grads, part.rows) if grads else None
-        _backward_part(params, part, threads, buffers, rows, (k, v, dk, dv))
+        buffers = score_buffers(call, grads, part.rows) if grads else None
+        _backward_part(call, part, threads, buffers, rows, (k, v, dk, dv))
     if grads is None:
         return dq, dk, dv
-    return dq, dk, dv, *finish_gradients(params, scores, grads, lse, grad_lse)
+    return dq, dk, dv, *finish_gradients(call, grads, lse, grad_lse)
 
 
 def _backward_part(
-    params: AttentionParams,
+    call: Call,
     part: DilatedSubmask,
     threads: int,
     buffers: ScoreBuffers | None,
@@ -225,7 +216,7 @@ def _backward_part(
         *(dv.data_ptr(), *dv.stride()),
         *((0, 0, 0, 0) if dlse is None else (dlse.data_ptr(), *dlse.stride())),
     )
-    run("backward", _pack(params, part, threads, (q.shape[2], k.shape[2]), pointers))
+    run("backward", _pack(call, part, threads, (q.shape[2], k.shape[2]), pointers))
 
 
 def run(name: str, args: bytes) -> None:
@@ -255,33 +246,25 @@ def _dense_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def forward_numpy(
-    params: AttentionParams,
-    q: npt.NDArray[Any],
-    k: npt.NDArray[Any],
-    v: npt.NDArray[Any],
-    scores: ScoreTensors = NO_SCORE_TENSORS,
+    call: Call,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
     """Computes attention of float32 or float16 arrays, without PyTorch.
 
     Args:
-        params: The parameters of the call; `unsupported(params)` is None.
-        q: Queries (batch, heads, q_len, head_dim), any strides.
-        k: Keys (batch, kv_heads, kv_len, head_dim).
-        v: Values (batch, kv_heads, kv_len, v_head_dim).
-        scores: Values of the bias terms, and sinks.
+        call: A call that `SUPPORT` allows, with arrays of any strides.
 
     Returns:
         The output (batch, heads, q_len, v_head_dim) in the dtype of q, and the logsumexp
         (batch, heads, q_len) in float32.
     """
-    batch, heads, _, q_len, _, _, v_head_dim = params.shape
-    out = np.zeros((batch, heads, q_len, v_head_dim), q.dtype.newbyteorder("="))
+    batch, heads, _, q_len, _, _, v_head_dim = call.shape
+    out = np.zeros((batch, heads, q_len, v_head_dim), call.q.dtype.newbyteorder("="))
     lse = np.full((batch, heads, q_len), -math.inf, np.float32)
-    if 0 in params.shape:
+    if 0 in call.shape:
         return out, lse
-    q, k, v = (_native_array(x) for x in (q, k, v))
-    buffers = score_buffers(params, scores) if params.changes_scores else None
-    for part in submasks(params.mask, split=not params.terms):
+    q, k, v = (_native_array(x) for x in (call.q, call.k, call.v))
+    buffers = None if call.scores.is_empty else score_buffers(call)
+    for part in submasks(call.mask, split=not call.scores.terms):
         rows = [x[:, :, part.rows] for x in (q, out, lse)]
         keys = [x[:, :, part.keys] for x in (k, v)]
         pointers = (
@@ -292,7 +275,7 @@ def forward_numpy(
             *NO_BACKWARD,
         )
         lengths = (rows[0].shape[2], keys[0].shape[2])
-        run("forward", _pack(params, part, thread_count(), lengths, pointers))
+        run("forward", _pack(call, part, thread_count(), lengths, pointers))
     return out, lse
 
 

@@ -7,21 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from maskwright.engine.native import MAX_TERMS, ScoreArgs, Term
-from maskwright.engine.scores import term_coordinates
+from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
+from maskwright.engine.native import ScoreArgs, Term
 
 if TYPE_CHECKING:
-    from maskwright.engine.params import AttentionParams, ScoreTensors, TermIndex
+    from maskwright.bias.terms import Term as BiasTerm
+    from maskwright.engine.call import Call
 
 MAX_PARTIAL_BYTES: Final = 64 << 20
 """Size up to which each (batch, head) has its own gradient of a tensor that they share."""
-
-
-def unsupported_scores(params: AttentionParams) -> str | None:
-    """Returns the reason why the kernel cannot read the bias of a call, or None."""
-    if len(params.terms) > MAX_TERMS:
-        return f"supports {MAX_TERMS} bias terms, and there are {len(params.terms)}"
-    return None
 
 
 class ScoreBuffers(NamedTuple):
@@ -51,26 +45,22 @@ class ScoreGradients(NamedTuple):
 
 
 def score_buffers(
-    params: AttentionParams,
-    scores: ScoreTensors,
-    grads: ScoreGradients | None = None,
-    rows: slice = slice(None),
+    call: Call, grads: ScoreGradients | None = None, rows: slice = slice(None)
 ) -> ScoreBuffers:
     """Returns the kernel's arguments for soft cap, bias and sinks.
 
     Args:
-        params: The parameters of the call.
-        scores: Values and sinks, all tensors or all arrays.
+        call: The call.
         grads: The buffers of gradients in a backward pass.
         rows: The query rows of this kernel call; all if there is a bias.
     """
-    args = ScoreArgs(softcap=params.softcap or 0.0, num_terms=len(params.terms))
+    scores = call.scores
+    args = ScoreArgs(softcap=scores.softcap or 0.0, num_terms=len(scores.terms))
     alive: list[Any] = []
-    for n, (index, value) in enumerate(zip(params.terms, scores.values, strict=True)):
-        term, held = _term(params, index, value)
+    for n, term in enumerate(scores.terms):
+        args.terms[n], held = _term(call, term)
         if grads is not None and grads.terms[n] is not None:
-            _set_gradient(term, grads.terms[n], index)
-        args.terms[n] = term
+            _set_gradient(args.terms[n], grads.terms[n], isinstance(term, TensorTerm))
         alive.append(held)
     if scores.sinks is not None:
         sinks = _float32(scores.sinks, 1)
@@ -84,33 +74,33 @@ def score_buffers(
     return ScoreBuffers(args, tuple(alive))
 
 
-def _term(params: AttentionParams, index: TermIndex, value: Any) -> tuple[Term, Any]:
+def _term(call: Call, term: BiasTerm) -> tuple[Term, Any]:
     """The structure of a term, and what it points to."""
-    if index.kind == "tensor":
-        value = _float32(value)
+    if isinstance(term, TensorTerm):
+        value = _float32(term.values)
         strides = [
             stride if size != 1 else 0
             for size, stride in zip(value.shape, _strides(value), strict=True)
         ]
         return Term(_address(value), *strides), value
-    value = _float32(value, len(value.shape) if index.kind == "grid" else 1)
+    value = _float32(term.values, len(term.values.shape) if isinstance(term, GridTerm) else 1)
     head_stride = _strides(value)[0] if value.shape[0] != 1 else 0
-    if index.kind == "distance" and params.positions is None:
-        origin = index.zero - params.mask.frame.q_start
+    if isinstance(term, DistanceTerm) and call.positions is None:
+        origin = term.zero - call.mask.frame.q_start
         return Term(_address(value), 0, head_stride, -1, 1, origin), value
-    rows, keys, origin = term_coordinates(params, index)
+    rows, keys, origin = term.coordinates(call.bias_positions())
     held = [np.require(x, np.int32, ["C", "A"]) for x in (rows, keys)]
     addresses = (x.ctypes.data for x in held)
     return Term(_address(value), 0, head_stride, 0, 0, origin, *addresses), (value, held)
 
 
-def _set_gradient(term: Term, grad: Any, index: TermIndex) -> None:
+def _set_gradient(term: Term, grad: Any, by_row: bool) -> None:
     strides = [
         stride if size != 1 else 0 for size, stride in zip(grad.shape, grad.stride(), strict=True)
     ]
     term.grad = grad.data_ptr()
     term.grad_batch_stride, term.grad_head_stride = strides[:2]
-    if index.kind == "tensor":
+    if by_row:
         term.grad_row_stride = strides[2]
     else:
         term.grad_length = grad.shape[2]
@@ -149,7 +139,7 @@ def _strides(x: Any) -> tuple[int, ...]:
 # ── gradients ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def score_gradients(params: AttentionParams, scores: ScoreTensors) -> ScoreGradients:
+def score_gradients(call: Call) -> ScoreGradients:
     """Returns zeroed buffers for the gradients that the kernel computes.
 
     A value that several cells of a (batch, head) share has a gradient for each (batch, head). So
@@ -158,42 +148,47 @@ def score_gradients(params: AttentionParams, scores: ScoreTensors) -> ScoreGradi
     """
     import torch
 
-    batch, heads, _, q_len, _, _, _ = params.shape
+    scores = call.scores
+    batch, heads, _, q_len, _, _, _ = call.shape
     buffers: list[Any] = []
     in_order = False
-    for index, value in zip(params.terms, scores.values, strict=True):
+    for term, learnable in zip(scores.terms, scores.learnable, strict=True):
         shape: tuple[int, ...] | None = None
-        if index.kind != "tensor":
+        value = term.values
+        if not isinstance(term, TensorTerm):
             shape = (batch, heads, value[0].numel())
         elif value.shape[3] != 1:  # else it is computed from the rows, see `finish_gradients`
             shape = (batch, heads, *value.shape[2:])
             if 4 * int(np.prod(shape)) > MAX_PARTIAL_BYTES:
                 in_order |= shape != tuple(value.shape)
                 shape = tuple(value.shape)
-        if not index.requires_grad:
+        if not learnable:
             shape = None
         buffers.append(None if shape is None else torch.zeros(shape, dtype=torch.float32))
-    sinks = torch.zeros((batch, heads, q_len), dtype=torch.float32) if params.has_sinks else None
+    sinks = (
+        torch.zeros((batch, heads, q_len), dtype=torch.float32)
+        if scores.sinks is not None
+        else None
+    )
     return ScoreGradients(tuple(buffers), sinks, in_order)
 
 
-def finish_gradients(
-    params: AttentionParams, scores: ScoreTensors, grads: ScoreGradients, lse: Any, grad_lse: Any
-) -> tuple[Any, ...]:
+def finish_gradients(call: Call, grads: ScoreGradients, lse: Any, grad_lse: Any) -> tuple[Any, ...]:
     """Returns the gradients of the values of each term, and of the sinks.
 
     Args:
-        params: The parameters of the call.
-        scores: Values and sinks.
+        call: The call.
         grads: What the kernel computed.
         lse: The logsumexp.
         grad_lse: Its gradient, or None.
     """
     import torch
 
+    scores = call.scores
     found: list[Any] = []
-    for index, value, grad in zip(params.terms, scores.values, grads.terms, strict=True):
-        if not index.requires_grad:
+    for term, learnable, grad in zip(scores.terms, scores.learnable, grads.terms, strict=True):
+        value = term.values
+        if not learnable:
             found.append(value.new_empty(0))
         elif grad is None:
             # A value per row: its gradient is the sum of dS over the keys. That is 0, but for the
@@ -204,7 +199,7 @@ def finish_gradients(
             if grads.sinks is not None:
                 rows = rows - grads.sinks
             found.append(rows.unsqueeze(-1).sum_to_size(value.shape).to(value.dtype))
-        elif index.kind == "tensor":
+        elif isinstance(term, TensorTerm):
             found.append(grad.sum_to_size(value.shape).to(value.dtype))
         else:
             total = grad.sum(0) if value.shape[0] != 1 else grad.sum((0, 1))

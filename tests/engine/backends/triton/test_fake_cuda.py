@@ -28,13 +28,12 @@ def test_backward() -> None:
         table, fixed = q.new_empty(4, 65), q.new_empty(1, 1, 1, 33)
         sinks = q.new_empty(4)
         grads = torch.ops.maskwright.attend_backward(
-            *(out, None, [q, q, q, out, lse, table, fixed, sinks], None),
+            *(out, None, [out, lse, q, q, q, table, fixed, sinks], None),
             *(mw.causal()._handle, None),
             q_start=None,
             scale=1.0,
             softcap=None,
-            terms=[0, 32, 0, 0, 1, 2, 0, 0, 0, 0],
-            has_sinks=True,
+            terms=[0, 32, 0, 1, 2, 0, 0, 0],
             dropout_p=0.0,
             impl="triton",
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +12,14 @@ import maskwright as mw
 from maskwright.engine.backends.triton import config, launch
 from maskwright.engine.backends.triton.launch import run_backward, run_forward
 from maskwright.engine.backends.triton.score_args import ScoreTerms
-from maskwright.engine.params import AttentionParams, AttentionShape, Saved
 from tests._helpers.attention_inputs import T, error
+from tests._helpers.calls import call_of
 from tests._helpers.triton_cases import (
     CASES,
     DECODE_CASES,
     DTYPES,
-    Call,
     Case,
+    TritonCall,
     exact,
     make_call,
     peer_errors,
@@ -31,13 +30,13 @@ NAMES = ("out", "dq", "dk", "dv")
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 
 
-def assert_as_exact_as_pytorch(call: Call, found: Any, truth: Any) -> None:
+def assert_as_exact_as_pytorch(made: TritonCall, found: Any, truth: Any) -> None:
     """Errors of at most twice those of PyTorch, of gradients three times; see `peer_errors`.
 
     An error of PyTorch that is smaller than one rounding of the largest entry counts as one.
     """
-    eps = torch.finfo(call.tensors[0].dtype).eps
-    for name, mine, right, peer in zip(NAMES, found, truth, peer_errors(call), strict=False):
+    eps = torch.finfo(made.call.tensors[0].dtype).eps
+    for name, mine, right, peer in zip(NAMES, found, truth, peer_errors(made), strict=False):
         limit = (2 if name == "out" else 3) * max(peer, eps) * float(right.abs().max())
         assert error(mine, right) <= limit, (name, error(mine, right), limit)
 
@@ -50,27 +49,26 @@ def assert_lse(found: torch.Tensor, right: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_forward_and_backward(case: Case) -> None:
-    call = make_call(case)
-    out, lse = run_forward(call.params, call.tensors, call.terms)
-    saved = Saved(*call.tensors, out, lse)
-    grads = run_backward(call.params, saved, call.grad_out, call.grad_lse, call.terms)
-    truth = exact(call)
-    assert [x.dtype for x in (out, *grads[:3])] == [call.tensors[0].dtype] * 4
-    assert_as_exact_as_pytorch(call, (out, *grads[:3]), (truth.out, *truth.grads))
+    made = make_call(case)
+    out, lse = run_forward(made.call, made.terms)
+    grads = run_backward(made.call, (out, lse), made.grad_out, made.grad_lse, made.terms)
+    truth = exact(made)
+    assert [x.dtype for x in (out, *grads[:3])] == [made.call.tensors[0].dtype] * 4
+    assert_as_exact_as_pytorch(made, (out, *grads[:3]), (truth.out, *truth.grads))
     assert_lse(lse, truth.lse)
     if truth.dsinks is not None:
-        terms = call.params.shape.batch * call.params.shape.q_len
-        eps = torch.finfo(call.tensors[0].dtype).eps
+        terms = made.call.shape.batch * made.call.shape.q_len
+        eps = torch.finfo(made.call.tensors[0].dtype).eps
         limit = eps * math.sqrt(terms) * max(1.0, float(truth.dsinks.abs().max()))
         assert error(grads.sinks, truth.dsinks) <= limit
 
 
 @pytest.mark.parametrize("case", DECODE_CASES, ids=str)
 def test_decode(case: Case) -> None:
-    call = make_call(case)
-    out, lse = run_forward(call.params, call.tensors, call.terms)
-    truth = exact(call)
-    assert_as_exact_as_pytorch(call, (out,), (truth.out,))
+    made = make_call(case)
+    out, lse = run_forward(made.call, made.terms)
+    truth = exact(made)
+    assert_as_exact_as_pytorch(made, (out,), (truth.out,))
     assert_lse(lse, truth.lse)
 
 
@@ -118,11 +116,11 @@ def test_masked_values_have_no_influence_on_products_in_pieces(
 
 
 def test_repeated_runs_are_equal() -> None:
-    call = make_call(Case("by head", "float16", "dropout"))
+    made = make_call(Case("by head", "float16", "dropout"))
     runs = []
     for _ in range(2):
-        out, lse = run_forward(call.params, call.tensors)
-        grads = run_backward(call.params, Saved(*call.tensors, out, lse), call.grad_out)
+        out, lse = run_forward(made.call)
+        grads = run_backward(made.call, (out, lse), made.grad_out)
         runs.append((out, lse, *grads[:3]))
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
@@ -153,16 +151,14 @@ SIZES = [(0, 5), (5, 0), (1, 1), (1, 40), (40, 1), (33, 65)]
 @pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 2), (0, 1), (3, 1)])
 def test_sizes(q_len: int, kv_len: int, batch: int, heads: int) -> None:
     bound = mw.causal().on(q_len, kv_len, batch, heads, q_start=0)
-    shape = AttentionShape(batch, heads, heads, q_len, kv_len, 8, 8)
-    made = torch.Generator().manual_seed(1)
+    draw = torch.Generator().manual_seed(1)
     tensors = tuple(
-        torch.randn(batch, heads, length, 8, generator=made) for length in (q_len, kv_len, kv_len)
+        torch.randn(batch, heads, length, 8, generator=draw) for length in (q_len, kv_len, kv_len)
     )
-    params = AttentionParams(bound, shape, 0.5)
-    call = Call(params, tensors, ScoreTerms(), torch.ones_like(tensors[0]), torch.zeros(()))
-    out, lse = run_forward(params, tensors)
-    grads = run_backward(params, Saved(*tensors, out, lse), call.grad_out)
-    truth = exact(call)
+    call, ones = call_of(tensors, bound, scale=0.5), torch.ones_like(tensors[0])
+    out, lse = run_forward(call)
+    grads = run_backward(call, (out, lse), ones)
+    truth = exact(TritonCall(call, ScoreTerms(), ones, torch.zeros(())))
     exact_results = (truth.out, truth.lse, *truth.grads)
     for found, right in zip((out, lse, *grads[:3]), exact_results, strict=True):
         assert found.shape == right.shape
@@ -171,18 +167,16 @@ def test_sizes(q_len: int, kv_len: int, batch: int, heads: int) -> None:
 
 @pytest.mark.parametrize(("dim", "v_dim"), [(1, 1), (16, 256), (80, 16), (129, 64), (256, 256)])
 def test_head_dims(dim: int, v_dim: int) -> None:
-    call = make_call(Case("causal", "float32", "plain"))
-    made = torch.Generator().manual_seed(2)
-    sizes = zip(call.tensors, (dim, dim, v_dim), strict=True)
-    tensors = tuple(torch.randn(*x.shape[:3], width, generator=made) for x, width in sizes)
-    shape = call.params.shape._replace(head_dim=dim, v_head_dim=v_dim)
-    grad = torch.randn(*tensors[0].shape[:3], v_dim, generator=made)
-    params = replace(call.params, shape=shape, scale=dim**-0.5)
-    call = call._replace(params=params, tensors=tensors, grad_out=grad)
-    out, lse = run_forward(params, tensors)
-    grads = run_backward(params, Saved(*tensors, out, lse), grad, call.grad_lse)
-    truth = exact(call)
-    assert_as_exact_as_pytorch(call, (out, *grads[:3]), (truth.out, *truth.grads))
+    made = make_call(Case("causal", "float32", "plain"))
+    draw = torch.Generator().manual_seed(2)
+    sizes = zip(made.call.tensors, (dim, dim, v_dim), strict=True)
+    tensors = tuple(torch.randn(*x.shape[:3], width, generator=draw) for x, width in sizes)
+    grad = torch.randn(*tensors[0].shape[:3], v_dim, generator=draw)
+    made = made._replace(call=call_of(tensors, made.call.mask), grad_out=grad)
+    out, lse = run_forward(made.call)
+    grads = run_backward(made.call, (out, lse), grad, made.grad_lse)
+    truth = exact(made)
+    assert_as_exact_as_pytorch(made, (out, *grads[:3]), (truth.out, *truth.grads))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -195,17 +189,18 @@ def test_masked_values_that_are_not_finite_have_no_influence(
 ) -> None:
     """Results are the same bit by bit, except in rows and keys that a visible cell connects."""
     dtype = ("float32", "float16", "bfloat16")[len(mask + which) % 3]
-    call = make_call(Case(mask, dtype, "plain"))
-    seen = torch.from_numpy(call.params.mask.dense()).expand(*call.tensors[0].shape[:3], T)
+    made = make_call(Case(mask, dtype, "plain"))
+    seen = torch.from_numpy(made.call.mask.dense()).expand(*made.call.tensors[0].shape[:3], T)
     results = []
     for entry in (None, value):
-        named = dict(zip(("q", "k", "v"), (x.clone() for x in call.tensors), strict=True))
-        named["grad"] = call.grad_out.clone()
+        named = dict(zip(("q", "k", "v"), (x.clone() for x in made.call.tensors), strict=True))
+        named["grad"] = made.grad_out.clone()
         if entry is not None:
             named[which][:, :, 20, 3] = entry
         *tensors, grad = named.values()
-        out, lse = run_forward(call.params, tuple(tensors))
-        grads = run_backward(call.params, Saved(*tensors, out, lse), grad)
+        call = made.call.with_tensors(tensors)
+        out, lse = run_forward(call)
+        grads = run_backward(call, (out, lse), grad)
         results.append((out, lse, *grads[:3]))
     if which in ("q", "grad"):
         rows = torch.zeros_like(seen[..., 0])
@@ -221,15 +216,16 @@ def test_masked_values_that_are_not_finite_have_no_influence(
 
 
 def test_keys_and_rows_that_no_cell_reads_may_hold_anything() -> None:
-    call = make_call(Case("both sides padded", "float32", "plain"))
-    seen = torch.from_numpy(call.params.mask.dense()).expand(*call.tensors[0].shape[:3], T)
+    made = make_call(Case("both sides padded", "float32", "plain"))
+    seen = torch.from_numpy(made.call.mask.dense()).expand(*made.call.tensors[0].shape[:3], T)
     results = []
     for entry in (1.0, math.nan):
-        q, k, v, grad = (x.clone() for x in (*call.tensors, call.grad_out))
+        q, k, v, grad = (x.clone() for x in (*made.call.tensors, made.grad_out))
         for x, used in ((q, seen.any(3)), (k, seen.any(2)), (v, seen.any(2)), (grad, seen.any(3))):
             x[~used] = entry
-        out, lse = run_forward(call.params, (q, k, v))
-        results.append((out, lse, *run_backward(call.params, Saved(q, k, v, out, lse), grad)[:3]))
+        call = made.call.with_tensors((q, k, v))
+        out, lse = run_forward(call)
+        results.append((out, lse, *run_backward(call, (out, lse), grad)[:3]))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
@@ -242,12 +238,12 @@ def test_visible_values_that_are_not_finite_are_not_hidden(
     """A row of the output is not finite where the reference's is not, and right where it is finite."""
     from maskwright.engine.reference import reference
 
-    call = make_call(Case(mask, "float32", "plain"))
-    named = dict(zip(("q", "k", "v"), (x.clone() for x in call.tensors), strict=True))
+    made = make_call(Case(mask, "float32", "plain"))
+    named = dict(zip(("q", "k", "v"), (x.clone() for x in made.call.tensors), strict=True))
     named[which][:, :, 20, 3] = value
     tensors = tuple(named.values())
-    out, lse = run_forward(call.params, tensors)
-    right = reference(*(x.double() for x in tensors), call.params.mask, call.params.scale)
+    out, lse = run_forward(made.call.with_tensors(tensors))
+    right = reference(*(x.double() for x in tensors), made.call.mask, made.call.scale)
     for found, other in ((out, right.out), (lse, right.lse)):
         assert not (found.isfinite() & ~other.isfinite()).any()
         both = found.isfinite()
@@ -256,12 +252,12 @@ def test_visible_values_that_are_not_finite_are_not_hidden(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masked_keys_have_no_influence_on_a_decode_step(dtype: str) -> None:
-    call = make_call(Case("window", dtype, "one query"))
-    clean = run_forward(call.params, call.tensors, call.terms)
-    q, k, v = (x.clone() for x in call.tensors)
+    made = make_call(Case("window", dtype, "one query"))
+    clean = run_forward(made.call, made.terms)
+    q, k, v = (x.clone() for x in made.call.tensors)
     first = T - 6  # of the window, within a tile
     k[:, :, :first], v[:, :, :first] = math.nan, math.inf
-    found = run_forward(call.params, (q, k, v), call.terms)
+    found = run_forward(made.call.with_tensors((q, k, v)), made.terms)
     assert all(torch.equal(a, b) for a, b in zip(clean, found, strict=True))
     v[:, :, first] = math.inf
-    assert not run_forward(call.params, (q, k, v), call.terms)[0].isfinite().any()
+    assert not run_forward(made.call.with_tensors((q, k, v)), made.terms)[0].isfinite().any()

@@ -14,36 +14,39 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright._optional_deps import require
-from maskwright.engine.scores import NO_SCORE_TENSORS
+from maskwright.bias.terms import TensorTerm
+from maskwright.engine.support import Support
 
 if TYPE_CHECKING:
     import torch
 
-    from maskwright.engine.params import AttentionParams, Saved, ScoreTensors
+    from maskwright.engine.call import Call
 
 DTYPES: Final = ("float16", "bfloat16", "float32")
 MAX_HEAD_DIM: Final = 256
 
 
-def unsupported(params: AttentionParams) -> str | None:
-    """The reason why the Triton kernels cannot compute this call, or None."""
-    if params.device == "mps":
-        return "has no kernels for MPS: Triton compiles for CUDA and ROCm"
-    if params.device == "cpu" and not _is_interpreted():
+def _further(call: Call) -> str | None:
+    """What the kernels support on some devices or with some positions only."""
+    if call.device == "cpu" and not _is_interpreted():
         return (
             "runs on CUDA and ROCm, and the tensors are on cpu (TRITON_INTERPRET=1 in the "
             "environment runs the kernels in Triton's interpreter, for tests)"
         )
-    if params.device not in ("cuda", "cpu"):
-        return f"runs on CUDA and ROCm, and the tensors are on {params.device}"
-    if params.dtype not in DTYPES:
-        return f"supports {', '.join(DTYPES)}, and the tensors are {params.dtype}"
-    dim, v_dim = params.shape.head_dim, params.shape.v_head_dim
-    if max(dim, v_dim) > MAX_HEAD_DIM:
-        return f"supports a head_dim of at most {MAX_HEAD_DIM}, and q and v have {dim} and {v_dim}"
-    if params.positions is not None and any(term.kind != "tensor" for term in params.terms):
+    if call.positions is not None and any(
+        not isinstance(term, TensorTerm) for term in call.scores.terms
+    ):
         return "reads the positions of a bias from the mask, and the call has its own"
     return None
+
+
+SUPPORT = Support(
+    devices=("cuda", "cpu"),
+    place="CUDA and ROCm",
+    dtypes=DTYPES,
+    head_dims=(1, MAX_HEAD_DIM),
+    further=_further,
+)
 
 
 def _is_interpreted() -> bool:
@@ -51,23 +54,19 @@ def _is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
-def forward(
-    params: AttentionParams,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scores: ScoreTensors = NO_SCORE_TENSORS,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in the dtype of q, and the logsumexp in float32, without sinks."""
     launch, score_args = _modules()
-    terms = score_args.score_terms(params, scores)
-    found: tuple[torch.Tensor, torch.Tensor] = launch.run_forward(params, (q, k, v), terms)
+    found: tuple[torch.Tensor, torch.Tensor] = launch.run_forward(
+        call, score_args.score_terms(call)
+    )
     return found
 
 
 def backward(
-    params: AttentionParams,
-    saved: Saved,
+    call: Call,
+    out: torch.Tensor,
+    lse: torch.Tensor,
     grad_out: torch.Tensor,
     grad_lse: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
@@ -76,8 +75,8 @@ def backward(
     That of a bias term that requires none is empty.
     """
     launch, score_args = _modules()
-    terms = score_args.score_terms(params, saved.scores)
-    found = launch.run_backward(params, saved, grad_out, grad_lse, terms)
+    terms = score_args.score_terms(call)
+    found = launch.run_backward(call, (out, lse), grad_out, grad_lse, terms)
     sinks = [] if found.sinks is None else [found.sinks]
     return found.q, found.k, found.v, *found.values, *sinks
 

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.engine.backends.triton import bias_kernels
 from maskwright.engine.backends.triton.work_list import WorkList, to_device
 
 if TYPE_CHECKING:
     from maskwright.core.validate import IntArray
     from maskwright.engine.backends.triton.config import Config
-    from maskwright.engine.params import AttentionParams, TermIndex
+    from maskwright.engine.call import Call
 
 
 class BackwardCall(NamedTuple):
     """What the kernel of bias gradients reads besides its owners."""
 
-    params: AttentionParams
+    call: Call
     tensors: tuple[torch.Tensor, ...]  # q, k, v, grad_out, norm, delta
     work: WorkList  # of blocks of query rows, for the spans
     config: Config  # with block_m = block_n
@@ -36,26 +37,27 @@ class Owners(NamedTuple):
     col_step: int = 0
 
 
-def bias_gradients(call: BackwardCall, values: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+def bias_gradients(backward: BackwardCall) -> list[torch.Tensor]:
     """The gradient of the values of each term in their dtype; empty where none is required."""
     found = []
     distances: torch.Tensor | None = None  # all terms of this kind read the same sums
-    for index, value in zip(call.params.terms, values, strict=True):
-        if not index.requires_grad:
-            found.append(value.new_zeros(0))
-        elif index.kind == "tensor":
-            found.append(_tensor_gradient(call, value))
-        elif index.kind == "grid":
-            found.append(_grid_gradient(call, index, value))
+    scores = backward.call.scores
+    for term, learnable in zip(scores.terms, scores.learnable, strict=True):
+        if not learnable:
+            found.append(term.values.new_zeros(0))
+        elif isinstance(term, TensorTerm):
+            found.append(_tensor_gradient(backward, term.values))
+        elif isinstance(term, GridTerm):
+            found.append(_grid_gradient(backward, term))
         else:
             if distances is None:
-                distances = _distance_sums(call)
-            found.append(_distance_gradient(call, index, value, distances))
+                distances = _distance_sums(backward)
+            found.append(_distance_gradient(backward, term, distances))
     return found
 
 
-def _tensor_gradient(call: BackwardCall, value: torch.Tensor) -> torch.Tensor:
-    shape = call.params.shape
+def _tensor_gradient(backward: BackwardCall, value: torch.Tensor) -> torch.Tensor:
+    shape = backward.call.shape
     sizes = (shape.q_len, shape.kv_len)
     mode = bias_kernels.CELLS
     if value.shape[3] == 1 < shape.kv_len:
@@ -64,19 +66,19 @@ def _tensor_gradient(call: BackwardCall, value: torch.Tensor) -> torch.Tensor:
         mode = bias_kernels.KEYS
     if mode == bias_kernels.CELLS:  # one program adds batch rows and heads: no memory for parts
         out = torch.empty((*value.shape[:2], *sizes), dtype=value.dtype, device=value.device)
-        return _run(call, mode, (block_owners, *sizes, call.config.block_m, mode), out)
+        return _run(backward, mode, (block_owners, *sizes, backward.config.block_m, mode), out)
     length = sizes[1] if mode == bias_kernels.KEYS else sizes[0]
     out = value.new_empty((shape.batch, shape.heads, length), dtype=torch.float32)
-    _run(call, mode, (block_owners, *sizes, call.config.block_m, mode), out)
+    _run(backward, mode, (block_owners, *sizes, backward.config.block_m, mode), out)
     out = out[:, :, None] if mode == bias_kernels.KEYS else out[..., None]
     return out.sum_to_size(value.shape).to(value.dtype)
 
 
-def _distance_sums(call: BackwardCall) -> torch.Tensor:
+def _distance_sums(backward: BackwardCall) -> torch.Tensor:
     """(batch, heads, distances): sums over key index - query index, from 1 - q_len on."""
-    shape, block = call.params.shape, call.config.block_m
+    shape, block = backward.call.shape, backward.config.block_m
     owners = (diagonal_owners, shape.q_len, shape.kv_len, block)
-    flat = _diagonals(call, owners, 1, -(-shape.q_len // block) - (-shape.kv_len // block) - 1)[
+    flat = _diagonals(backward, owners, 1, -(-shape.q_len // block) - (-shape.kv_len // block) - 1)[
         :, :, 0
     ]
     first = block * -(-shape.q_len // block) - (shape.q_len - 1)
@@ -84,10 +86,11 @@ def _distance_sums(call: BackwardCall) -> torch.Tensor:
 
 
 def _distance_gradient(
-    call: BackwardCall, index: TermIndex, value: torch.Tensor, sums: torch.Tensor
+    backward: BackwardCall, term: DistanceTerm, sums: torch.Tensor
 ) -> torch.Tensor:
     """The sums at the indices of the term, 0 for distances that no cell has."""
-    first = index.zero - call.params.mask.frame.q_start - (call.params.shape.q_len - 1)
+    value = term.values
+    first = term.zero - backward.call.mask.frame.q_start - (backward.call.shape.q_len - 1)
     total = sums.sum(0)
     if value.shape[0] == 1:
         total = total.sum(0, keepdim=True)
@@ -96,20 +99,20 @@ def _distance_gradient(
     return out
 
 
-def _grid_gradient(call: BackwardCall, index: TermIndex, value: torch.Tensor) -> torch.Tensor:
-    shape, block = call.params.shape, call.config.block_m
-    start, width = call.params.mask.frame.q_start, index.width
+def _grid_gradient(backward: BackwardCall, term: GridTerm) -> torch.Tensor:
+    value, shape, block = term.values, backward.call.shape, backward.config.block_m
+    start, width = backward.call.mask.frame.q_start, term.width
     lines = (
         start // width,
         (start + shape.q_len - 1) // width,
     )  # the first and last of the queries
     owners = (grid_owners, lines, (shape.kv_len - 1) // width, width, start, block)
     num_down = (shape.kv_len - 1) // width + lines[1] - lines[0] + 1
-    flat = _diagonals(call, owners, num_down, 2 * -(-width // block) - 1).sum(0)
+    flat = _diagonals(backward, owners, num_down, 2 * -(-width // block) - 1).sum(0)
     if value.shape[0] == 1:
         flat = flat.sum(0, keepdim=True)
     middle = block * -(-width // block)
-    first = index.height - 1 - lines[1]
+    first = term.height - 1 - lines[1]
     out = torch.zeros_like(value)
     out[:, first : first + num_down] = flat[..., middle - width + 1 : middle + width].to(
         value.dtype
@@ -118,14 +121,14 @@ def _grid_gradient(call: BackwardCall, index: TermIndex, value: torch.Tensor) ->
 
 
 def _diagonals(
-    call: BackwardCall, owners: tuple[Any, ...], num_lines: int, num_owners: int
+    backward: BackwardCall, owners: tuple[Any, ...], num_lines: int, num_owners: int
 ) -> torch.Tensor:
     """(batch, heads, lines, diagonals): each diagonal is a part of two neighbouring owners."""
-    shape, block = call.params.shape, call.config.block_m
+    shape, block = backward.call.shape, backward.config.block_m
     sizes = (shape.batch, shape.heads, num_lines, num_owners)
-    device = call.tensors[0].device
+    device = backward.tensors[0].device
     out = torch.zeros((*sizes, 2 * block), dtype=torch.float32, device=device)
-    _run(call, bias_kernels.DIAGONALS, owners, out)
+    _run(backward, bias_kernels.DIAGONALS, owners, out)
     total = torch.zeros((*sizes[:3], (sizes[3] + 1) * block), dtype=torch.float32, device=device)
     total[..., block:] += out[..., block - 1 : 2 * block - 1].flatten(3)
     before = torch.nn.functional.pad(out[..., : block - 1], (1, 0))
@@ -133,13 +136,15 @@ def _diagonals(
     return total
 
 
-def _run(call: BackwardCall, mode: int, maker: tuple[Any, ...], out: torch.Tensor) -> torch.Tensor:
+def _run(
+    backward: BackwardCall, mode: int, maker: tuple[Any, ...], out: torch.Tensor
+) -> torch.Tensor:
     """Run the kernel over the owners that a function makes of arguments.
 
     `out` has the planes of the gradient in its first two dimensions.
     """
-    shape, work = call.params.shape, call.work
-    q, k, v, grad = call.tensors[:4]
+    shape, work = backward.call.shape, backward.work
+    q, k, v, grad = backward.tensors[:4]
     make, *arguments = maker
 
     def make_table() -> tuple[Owners, torch.Tensor]:
@@ -147,16 +152,16 @@ def _run(call: BackwardCall, mode: int, maker: tuple[Any, ...], out: torch.Tenso
         return found, to_device((found.table.ravel(),), q.device)[0]
 
     key = ("triton.owners", make.__name__, *arguments, str(q.device))
-    owners, table = call.params.mask.cached(key, make_table)
+    owners, table = backward.call.mask.cached(key, make_table)
     num_owners, copies_h = len(owners.table), shape.heads // out.shape[1]
     copies = copies_h * (shape.batch // out.shape[0])
     bias_kernels.bias_gradient_kernel[(num_owners * out.shape[0] * out.shape[1],)](
-        *(*call.tensors, out, *q.stride(), *k.stride(), *v.stride(), *grad.stride()),
+        *(*backward.tensors, out, *q.stride(), *k.stride(), *v.stride(), *grad.stride()),
         *(out.stride(1), table, *work.tensors[1:4], num_owners, out.shape[1], copies, copies_h),
         *(owners.width, owners.row_step, owners.col_step),
         *(work.max_intervals.bit_length(), *work.planes, shape.heads),
-        *(shape.heads // shape.kv_heads, shape.q_len, shape.kv_len, *call.scoring),
-        **call.constants,
+        *(shape.heads // shape.kv_heads, shape.q_len, shape.kv_len, *backward.scoring),
+        **backward.constants,
         MODE=mode,
     )
     return out

@@ -41,7 +41,7 @@ from maskwright.engine.dropout import dropout_threshold
 from maskwright.engine.layout import memory_order, restored
 
 if TYPE_CHECKING:
-    from maskwright.engine.params import AttentionParams, Saved
+    from maskwright.engine.call import Call
 
 NO_DROPOUT = (0, 0, 0, 1.0)
 # Of strides in elements and of addresses in bytes. Triton compiles another kernel for aligned ones.
@@ -71,13 +71,13 @@ def empty_gradient(x: torch.Tensor) -> torch.Tensor:
     return found if is_aligned(found) else empty_rows(tuple(x.shape), x)
 
 
-def dropout_args(params: AttentionParams) -> tuple[int, int, int, float]:
+def dropout_args(call: Call) -> tuple[int, int, int, float]:
     """Seed in two signed words, threshold as a signed word, and the factor of kept weights."""
-    if not params.dropout_p:
+    if not call.dropout_p:
         return NO_DROPOUT
-    words = (params.seed, params.seed >> 32, dropout_threshold(params.dropout_p))
+    words = (call.seed, call.seed >> 32, dropout_threshold(call.dropout_p))
     low, high, threshold = ((word & 0xFFFFFFFF ^ 2**31) - 2**31 for word in words)
-    return low, high, threshold, 1 / (1 - params.dropout_p)
+    return low, high, threshold, 1 / (1 - call.dropout_p)
 
 
 def item_args(work: WorkList, batch: int, heads: int) -> tuple[int, ...]:
@@ -89,73 +89,69 @@ def item_args(work: WorkList, batch: int, heads: int) -> tuple[int, ...]:
     return num_items, work.num_blocks, copies, copies_h, mask_heads
 
 
-def run_forward(
-    params: AttentionParams,
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    terms: ScoreTerms = NO_TERMS,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def run_forward(call: Call, terms: ScoreTerms = NO_TERMS) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in the dtype and layout of q, and the logsumexp in float32, without sinks."""
-    q, k, v = (aligned_rows(x) for x in tensors)
-    batch, heads, kv_heads, q_len, kv_len, _, v_head_dim = params.shape
-    sizes, order = (batch, heads, q_len), memory_order(tensors[0])
+    q, k, v = (aligned_rows(x) for x in (call.q, call.k, call.v))
+    batch, heads, kv_heads, q_len, kv_len, _, v_head_dim = call.shape
+    sizes, order = (batch, heads, q_len), memory_order(call.q)
     out = restored(empty_rows((*(sizes[n] for n in order), v_head_dim), q), order)
     lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device=q.device)
-    if 0 in params.shape:
+    if 0 in call.shape:
         return out.zero_(), lse.fill_(-math.inf)
     max_rows = max_decode_rows(q.element_size())
     if q_len * heads // kv_heads <= max_rows and q_len <= MAX_DECODE_QUERIES:
-        return _run_decode(params, (q, k, v, out, lse), terms)
-    config = _configs(params, q, terms).forward
-    work = row_work(params.mask, config.block_m, config.block_n, q.device)
+        return _run_decode(call, (q, k, v, out, lse), terms)
+    config = _configs(call, q, terms).forward
+    work = row_work(call.mask, config.block_m, config.block_n, q.device)
     items = item_args(work, batch, heads)
     args = (
         *(q, k, v, out, lse),
         *(*q.stride(), *k.stride(), *v.stride(), *out.stride()[:3]),
         *work.tensors,
         *(*items, heads, heads // kv_heads, q_len, kv_len),
-        *score_args(params, terms),
+        *score_args(call, terms),
         terms.sinks,
-        *dropout_args(params),
+        *dropout_args(call),
     )
     forward_kernel[(num_programs(items[0], q.device),)](
-        *args, **_constants(params, config, work, terms, backend_of(q))
+        *args, **_constants(call, config, work, terms, backend_of(q))
     )
     return out, lse
 
 
 def _run_decode(
-    params: AttentionParams, tensors: tuple[torch.Tensor, ...], terms: ScoreTerms
+    call: Call, tensors: tuple[torch.Tensor, ...], terms: ScoreTerms
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The forward pass of few query rows: split over the keys, then merged."""
     q, k, v, out, lse = tensors
-    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = params.shape
+    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = call.shape
     group = heads // kv_heads
-    configs = _configs(params, q, terms)
+    configs = _configs(call, q, terms)
     config = configs.decode if block_dim(group * q_len) == 16 else configs.decode_rows
     free = num_programs(MAX_SPLITS * batch * kv_heads, q.device) // (batch * kv_heads)
     num_splits = max(1, min(free, MAX_SPLITS, triton.cdiv(kv_len, config.block_n)))
-    work = decode_work(params.mask, kv_heads, group, config.block_n, num_splits, q.device)
+    work = decode_work(call.mask, kv_heads, group, config.block_n, num_splits, q.device)
     shape = (batch, heads, q_len, num_splits)
     split_out = torch.empty((*shape, v_head_dim), dtype=torch.float32, device=q.device)
     split_lse = torch.empty(shape, dtype=torch.float32, device=q.device)
     planes, mask_heads = work.planes
-    varies = params.mask.shape[1] > 1
+    varies = call.mask.shape[1] > 1
     block_dv = block_dim(v_head_dim)
     decode_kernel[(batch * kv_heads * num_splits,)](
         *(q, k, v, split_out, split_lse, *q.stride(), *k.stride(), *v.stride()),
         *work.tensors,
         *(num_splits, planes, mask_heads, group * q_len if varies else q_len, kv_heads),
-        *(heads, group, q_len, kv_len, *score_args(params, terms), *dropout_args(params)),
+        *(heads, group, q_len, kv_len, *score_args(call, terms), *dropout_args(call)),
         HEAD_DIM=head_dim,
         V_DIM=v_head_dim,
         BLOCK_D=block_dim(head_dim),
         BLOCK_DV=block_dv,
         BLOCK_M=block_dim(group * q_len),
         BLOCK_N=config.block_n,
-        DROPOUT=params.dropout_p > 0,
+        DROPOUT=call.dropout_p > 0,
         SOFTCAP=terms.softcap is not None,
         INTERPRET=is_interpreted(),
-        BASE2=is_base2(params),
+        BASE2=is_base2(call),
         **compiler_options(config, backend_of(q)),
     )
     merge_kernel[(batch * heads * q_len,)](
@@ -164,28 +160,28 @@ def _run_decode(
         V_DIM=v_head_dim,
         BLOCK_DV=block_dv,
         INTERPRET=is_interpreted(),
-        BASE2=is_base2(params),
+        BASE2=is_base2(call),
         **compiler_options(configs.merge, backend_of(q)),
     )
     return out, lse
 
 
-def _configs(params: AttentionParams, q: torch.Tensor, terms: ScoreTerms) -> Configs:
+def _configs(call: Call, q: torch.Tensor, terms: ScoreTerms) -> Configs:
     """The configurations of the kernels for a call."""
     has_bias = terms.distance is not None or terms.grid is not None or bool(terms.biases)
     return select_configs(
-        (params.shape.head_dim, params.shape.v_head_dim),
+        (call.shape.head_dim, call.shape.v_head_dim),
         q.element_size(),
         backend_of(q),
-        is_plain=terms.softcap is None and not has_bias and not params.dropout_p,
+        is_plain=terms.softcap is None and not has_bias and not call.dropout_p,
     )
 
 
 def _constants(
-    params: AttentionParams, config: Config, work: WorkList, terms: ScoreTerms, backend: str
+    call: Call, config: Config, work: WorkList, terms: ScoreTerms, backend: str
 ) -> dict[str, Any]:
     """The compile-time arguments and the compiler's options of a kernel over a work list."""
-    head_dim, v_head_dim = params.shape.head_dim, params.shape.v_head_dim
+    head_dim, v_head_dim = call.shape.head_dim, call.shape.v_head_dim
     return {
         "HEAD_DIM": head_dim,
         "V_DIM": v_head_dim,
@@ -195,10 +191,10 @@ def _constants(
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "ONE_INTERVAL": work.max_intervals <= 1,
-        "DROPOUT": params.dropout_p > 0,
+        "DROPOUT": call.dropout_p > 0,
         "SOFTCAP": terms.softcap is not None,
         "INTERPRET": is_interpreted(),
-        "BASE2": is_base2(params),
+        "BASE2": is_base2(call),
         **compiler_options(config, backend),
     }
 
@@ -214,33 +210,33 @@ class Gradients(NamedTuple):
 
 
 def run_backward(
-    params: AttentionParams,
-    saved: Saved,
+    call: Call,
+    results: tuple[torch.Tensor, torch.Tensor],
     grad_out: torch.Tensor,
     grad_lse: torch.Tensor | None = None,
     terms: ScoreTerms = NO_TERMS,
 ) -> Gradients:
     """Gradients of q, k, v, sinks and the values of biases, from those of output and logsumexp."""
-    q, k, v, grad_out = (aligned_rows(x) for x in (saved.q, saved.k, saved.v, grad_out))
-    batch, heads, kv_heads, *_ = params.shape
+    q, k, v, grad_out = (aligned_rows(x) for x in (call.q, call.k, call.v, grad_out))
+    batch, heads, kv_heads, *_ = call.shape
     dq, dk, dv = (empty_gradient(x) for x in (q, k, v))
-    if 0 in params.shape:
+    if 0 in call.shape:
         sinks = None if terms.sinks is None else torch.zeros_like(terms.sinks)
-        wanted = zip(params.terms, saved.scores.values, strict=True)
-        values = [x.new_zeros(x.shape if index.requires_grad else 0) for index, x in wanted]
+        learnable = zip(call.scores.terms, call.scores.learnable, strict=True)
+        values = [x.values.new_zeros(x.values.shape if learns else 0) for x, learns in learnable]
         return Gradients(dq.zero_(), dk.zero_(), dv.zero_(), sinks, values)
-    configs = _configs(params, q, terms)
-    delta = _delta(params, aligned_rows(saved.out), grad_out, configs.delta)
-    norm, delta, dsinks = _row_terms(params, saved, delta, grad_lse, terms)
+    configs = _configs(call, q, terms)
+    delta = _delta(call, aligned_rows(results[0]), grad_out, configs.delta)
+    norm, delta, dsinks = _row_terms(call, results[1], delta, grad_lse, terms)
     rows, keys = configs.dq, configs.dkdv
-    row_list = row_work(params.mask, rows.block_m, rows.block_n, q.device)
+    row_list = row_work(call.mask, rows.block_m, rows.block_n, q.device)
     group = heads // kv_heads
-    key_list = key_work(params.mask, keys.block_n, keys.block_m, group, q.device)
+    key_list = key_work(call.mask, keys.block_n, keys.block_m, group, q.device)
     tensors = (q, k, v, grad_out, norm, delta)
     strides = (*q.stride(), *k.stride(), *v.stride(), *grad_out.stride())
-    shared = (heads, group, params.shape.q_len, params.shape.kv_len)
-    scores, dropout = score_args(params, terms), dropout_args(params)
-    scoring = (*scores, params.scale, *dropout)
+    shared = (heads, group, call.shape.q_len, call.shape.kv_len)
+    scores, dropout = score_args(call, terms), dropout_args(call)
+    scoring = (*scores, call.scale, *dropout)
     row_items = item_args(row_list, batch, heads)
     varies = key_list.planes[1] > 1
     key_items = item_args(
@@ -249,24 +245,22 @@ def run_backward(
     dq_kernel[(num_programs(row_items[0], q.device),)](
         *(*tensors, dq, *strides, *dq.stride(), *row_list.tensors, *row_items, *shared),
         *scoring,
-        **_constants(params, rows, row_list, terms, backend_of(q)),
+        **_constants(call, rows, row_list, terms, backend_of(q)),
     )
     dkdv_kernel[(num_programs(key_items[0], q.device),)](
         *(*tensors, dk, dv, *strides, *dk.stride(), *dv.stride(), *key_list.tensors),
         *(*key_items, group if varies else 1, *shared, *scoring),
-        **_constants(params, keys, key_list, terms, backend_of(q)),
+        **_constants(call, keys, key_list, terms, backend_of(q)),
     )
-    constants = _constants(params, configs.bias, row_list, terms, backend_of(q))
+    constants = _constants(call, configs.bias, row_list, terms, backend_of(q))
     del constants["ONE_INTERVAL"], constants["PIECE"]
-    call = BackwardCall(params, tensors, row_list, configs.bias, (*scores, *dropout), constants)
-    return Gradients(dq, dk, dv, dsinks, bias_gradients(call, saved.scores.values))
+    backward = BackwardCall(call, tensors, row_list, configs.bias, (*scores, *dropout), constants)
+    return Gradients(dq, dk, dv, dsinks, bias_gradients(backward))
 
 
-def _delta(
-    params: AttentionParams, out: torch.Tensor, grad_out: torch.Tensor, config: Config
-) -> torch.Tensor:
+def _delta(call: Call, out: torch.Tensor, grad_out: torch.Tensor, config: Config) -> torch.Tensor:
     """The sum of out * dO of each row, (batch, heads, q_len)."""
-    batch, heads, _, q_len, _, _, v_head_dim = params.shape
+    batch, heads, _, q_len, _, _, v_head_dim = call.shape
     delta = torch.empty((batch, heads, q_len), dtype=torch.float32, device=out.device)
     num_blocks = triton.cdiv(q_len, config.block_m)
     delta_kernel[(num_blocks * batch * heads,)](
@@ -280,14 +274,14 @@ def _delta(
 
 
 def _row_terms(
-    params: AttentionParams,
-    saved: Saved,
+    call: Call,
+    lse: torch.Tensor,
     delta: torch.Tensor,
     grad_lse: torch.Tensor | None,
     terms: ScoreTerms,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The logsumexp with sinks in the base of the scores, delta with dLSE, and dsinks."""
-    lse = saved.lse.to(torch.float32)
+    lse = lse.to(torch.float32)
     empty = lse == -math.inf
     delta = delta.masked_fill_(empty, 0.0)
     total, dsinks = lse, None
@@ -300,7 +294,7 @@ def _row_terms(
         factor = (total - lse).exp() if terms.sinks is not None else 1.0
         delta = (delta - grad_lse.to(torch.float32) * factor).masked_fill(empty, 0.0)
     # A weight of a row without visible keys is exp2(score - inf) = 0.
-    unit = LOG2E if is_base2(params) else 1.0
+    unit = LOG2E if is_base2(call) else 1.0
     norm = (total * unit).masked_fill(empty, math.inf).masked_fill(lse == math.inf, math.nan)
     return norm.contiguous(), delta.contiguous(), dsinks
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from maskwright.engine.scores import term_coordinates
+from maskwright.bias.terms import DistanceTerm, GridTerm, dense_term
 
 if TYPE_CHECKING:
-    from maskwright.engine.params import AttentionParams, ScoreTensors, TermIndex
+    from maskwright.engine.call import Call
 
 LOG2E = math.log2(math.e)
 
@@ -37,27 +37,26 @@ class ScoreTerms(NamedTuple):
 NO_TERMS = ScoreTerms()
 
 
-def score_terms(params: AttentionParams, scores: ScoreTensors) -> ScoreTerms:
+def score_terms(call: Call) -> ScoreTerms:
     """Soft cap, bias and sinks of a call.
 
     The kernels read one table of distances, one grid, and any number of tensors. Tables of distances
     are added to one, and so are grids of one size. A grid of another size becomes a tensor.
     """
+    scores = call.scores
     sinks = None if scores.sinks is None else scores.sinks.contiguous()
-    terms = ScoreTerms(params.softcap, sinks=sinks)
-    sizes = (params.shape.batch, params.shape.heads, params.shape.q_len, params.shape.kv_len)
-    for index, values in zip(params.terms, scores.values, strict=True):
-        if index.kind == "distance":
-            terms = terms._replace(distance=_add_distances(terms.distance, values, index.zero))
-        elif index.kind == "grid" and (
-            terms.grid is None or terms.grid[1:] == (index.height, index.width)
-        ):
-            total = values if terms.grid is None else terms.grid[0].float() + values
-            terms = terms._replace(grid=(total.contiguous(), index.height, index.width))
+    found = ScoreTerms(scores.softcap, sinks=sinks)
+    sizes = (call.shape.batch, call.shape.heads, call.shape.q_len, call.shape.kv_len)
+    for term in scores.terms:
+        if isinstance(term, DistanceTerm):
+            found = found._replace(distance=_add_distances(found.distance, term.values, term.zero))
+        elif isinstance(term, GridTerm) and (found.grid is None or found.grid[1:] == term[1:]):
+            total = term.values if found.grid is None else found.grid[0].float() + term.values
+            found = found._replace(grid=(total.contiguous(), term.height, term.width))
         else:
-            dense = values if index.kind == "tensor" else _dense_grid(params, index, values)
-            terms = terms._replace(biases=(*terms.biases, dense.expand(sizes)))
-    return terms
+            dense = dense_term(term, call.bias_positions())
+            found = found._replace(biases=(*found.biases, dense.expand(sizes)))
+    return found
 
 
 def _add_distances(
@@ -76,28 +75,21 @@ def _add_distances(
     return total, middle
 
 
-def _dense_grid(params: AttentionParams, index: TermIndex, values: torch.Tensor) -> torch.Tensor:
-    """The values of a grid in all cells, (1, heads | 1, q_len, kv_len)."""
-    rows, keys, offset = term_coordinates(params, index)
-    row, key = (torch.from_numpy(x).to(values.device) for x in (rows, keys))
-    return values.flatten(1)[:, key - row[:, None] + offset][None]
-
-
-def score_args(params: AttentionParams, terms: ScoreTerms) -> tuple[Any, ...]:
+def score_args(call: Call, terms: ScoreTerms) -> tuple[Any, ...]:
     """The arguments of `score_tile`."""
     cap = terms.softcap
-    unit = LOG2E if is_base2(params) else 1.0
-    factor = params.scale * unit if cap is None else params.scale / cap
+    unit = LOG2E if is_base2(call) else 1.0
+    factor = call.scale * unit if cap is None else call.scale / cap
     distance: tuple[Any, ...] = (None, 0, 0, 0)
     if terms.distance is not None:
         values, zero = terms.distance
-        shift = zero - params.mask.frame.q_start
+        shift = zero - call.mask.frame.q_start
         distance = (values, _head_stride(values), shift, values.shape[1])
     biases = tuple((bias, *bias.stride()) for bias in terms.biases)
     grid: tuple[Any, ...] = (None, 0, 0, 0, 0)
     if terms.grid is not None:
         values, height, width = terms.grid
-        grid = (values, _head_stride(values), height, width, params.mask.frame.q_start)
+        grid = (values, _head_stride(values), height, width, call.mask.frame.q_start)
     return factor, (cap or 0.0) * unit, *distance, biases, *grid
 
 
@@ -105,6 +97,6 @@ def _head_stride(values: torch.Tensor) -> int:
     return values.stride(0) if values.shape[0] > 1 else 0
 
 
-def is_base2(params: AttentionParams) -> bool:
+def is_base2(call: Call) -> bool:
     """Whether scores are kept in base 2: in half precision, where the rounding does not matter."""
-    return params.dtype != "float32"
+    return call.dtype != "float32"

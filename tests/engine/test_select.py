@@ -12,9 +12,9 @@ from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
 
 import maskwright as mw
-from maskwright.engine import dispatch, fast_path
-from maskwright.engine.dispatch import backend_module
-from maskwright.engine.params import IMPLS
+from maskwright.engine import fast_path, select
+from maskwright.engine.select import backend_module
+from maskwright.engine.validate import IMPLS
 from tests._helpers.attention_inputs import (
     HAS_KERNEL,
     MASKS,
@@ -336,6 +336,40 @@ def test_shapes_are_checked_as_tensors_are() -> None:
         mw.explain_backend((1, 1, 32, 8), device="a b")
 
 
+@pytest.mark.parametrize(
+    ("device", "mask", "options", "backend"),
+    [
+        ("cpu", mw.causal(), {}, DEFAULT),
+        ("cpu", mw.causal(), {"dtype": "float64"}, "blocks"),
+        ("cuda", mw.causal(), {}, "flex"),
+        ("cuda", mw.window(back=3), {"requires_grad": True, "return_lse": True}, "flex"),
+        ("cuda", mw.stride(2), {}, "blocks"),  # more intervals per row than the tables have
+        ("cuda", mw.causal(), {"dropout_p": 0.1}, "blocks"),
+        ("cuda", mw.causal(), {"dtype": "float64"}, "blocks"),
+        ("cuda", mw.causal(), {"impl": "blocks"}, "blocks"),
+        ("mps", mw.causal(), {}, "blocks"),
+        ("cpu", mw.causal(), {"impl": "flex"}, "flex"),
+    ],
+)
+def test_backend_of_compiled_calls(device: str, mask: Any, options: Any, backend: str) -> None:
+    shape = (2, 4, 64, 16)
+    for given in (mask, mask.on(64)):
+        choice = mw.explain_backend(shape, mask=given, device=device, compiled=True, **options)
+        assert choice.backend == backend
+    if backend == "flex" and "impl" not in options:
+        eager = mw.explain_backend(shape, mask=mask, device=device, **options)
+        assert eager.reason != choice.reason
+
+
+@pytest.mark.parametrize("impl", ["sdpa", "reference"])
+def test_backends_that_do_not_exist_in_graphs(impl: str) -> None:
+    with pytest.raises(mw.ArgumentError, match="compiled graph"):
+        mw.explain_backend((2, 4, 64, 16), mask=mw.causal(), impl=impl, compiled=True)
+    x = np.zeros((1, 2, 8, 4), np.float32)
+    with pytest.raises(mw.ArgumentError, match="numpy"):
+        mw.explain_backend(x, x, x, compiled=True)
+
+
 @pytest.mark.skipif(not HAS_KERNEL, reason="needs the C kernel")
 def test_numpy_arrays() -> None:
     x = np.zeros((1, 2, 8, 4), np.float32)
@@ -345,4 +379,4 @@ def test_numpy_arrays() -> None:
 
 
 def test_suite_runs_with_kernel_unless_disabled() -> None:
-    assert (dispatch.loaded().library is not None) == HAS_KERNEL
+    assert (select.loaded().library is not None) == HAS_KERNEL
