@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function
@@ -400,3 +401,28 @@ def test_release_without_interface_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("transformers.masking_utils.sdpa_mask", older)
     with pytest.raises(MissingError, match=r"transformers [\d.]+\S* is too old.*pip install"):
         register()
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["output", "weights"])
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "t5"])
+def test_tensors_without_values_give_the_shape(name: str, kind: str, weights: bool) -> None:
+    tiny = next(tiny for tiny in ALL if tiny.name == name)
+    with torch.device("meta") if kind == "meta" else FakeTensorMode():
+        tokens = torch.ones(2, 12, dtype=torch.long)
+        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        if tiny.kind == "seq2seq":
+            inputs["decoder_input_ids"] = tokens
+        out = tiny.build(NAME)(**inputs, output_attentions=weights)
+    assert out.logits.shape == (2, 12, VOCABULARY)
+    if weights:
+        maps = out.decoder_attentions if tiny.kind == "seq2seq" else out.attentions
+        assert maps[0].shape[0::2] == (2, 12)
+
+
+def test_positions_without_values_are_not_read() -> None:
+    positions = torch.zeros(3, 1, 5, dtype=torch.long, device="meta")
+    q = torch.ones(1, 2, 5, 4, device="meta")
+    sinks = torch.ones(2, device="meta")
+    out, _ = attention_forward(Layer(), q, q, q, None, s_aux=sinks, position_ids=positions)
+    assert out.shape == (1, 5, 2, 4)

@@ -40,6 +40,7 @@ from maskwright.integrations.transformers_bias import PositionBias, read_positio
 from maskwright.integrations.transformers_dense import (
     LayerInputs,
     MaskInput,
+    has_values,
     run_dense,
     run_sdpa,
     run_with_weights,
@@ -249,7 +250,7 @@ def _attend_layer(
     with_weights = wants_weights(arguments)
     kv_len = key.shape[2]
     # In a graph, weights are computed with the mask as a tensor.
-    needs_tensor = _is_traced() and (with_weights or not is_compiled(query))
+    needs_tensor = _is_traced(query) and (with_weights or not is_compiled(query))
     if attention_mask is None:
         layer, mask_input = _without_mask(layer, bool(is_causal), needs_tensor)
     else:
@@ -274,7 +275,7 @@ def _run(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
             return _run_handle(layer, mask_input.handle)
         if mask_input.tensor is None:
             return _run_engine(layer, mask_input, layer.bias)
-    elif mask_input.tensor is None and not _is_traced():
+    elif mask_input.tensor is None and not _is_traced(layer.query):
         bias = _engine_bias(layer)
         if bias.is_finite:
             return _run_engine(layer, mask_input, bias.bias)
@@ -295,7 +296,7 @@ def _check_unsupported(kwargs: dict[str, Any]) -> None:
 def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The tensors in the dtype of autocast if it is enabled, as SDPA casts them."""
     kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     return tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
@@ -306,9 +307,9 @@ def _float_scale(query: torch.Tensor, scale: Any) -> tuple[torch.Tensor, float |
     return (query * scale, 1.0) if isinstance(scale, torch.Tensor) else (query, scale)
 
 
-def _is_traced() -> bool:
-    """Whether torch.compile or torch.jit.trace is tracing."""
-    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
+def _is_traced(query: torch.Tensor) -> bool:
+    """Whether torch.compile or torch.jit.trace is tracing, or the tensors have no values."""
+    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing()) or not has_values(query)
 
 
 # ── masks ─────────────────────────────────────────────────────────────────────────────────────

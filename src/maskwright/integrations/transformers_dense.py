@@ -11,6 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional
 
 from maskwright.engine.softmax import masked_softmax
@@ -45,6 +46,15 @@ class MaskInput(NamedTuple):
     tensor: torch.Tensor | None = None
     handle: torch.Tensor | None = None  # of a mask that is bound while a graph runs
     q_start: int | None = None  # of a mask that is not bound
+
+
+def has_values(x: torch.Tensor) -> bool:
+    """Whether a tensor has values: not one on the meta device, and no FakeTensor.
+
+    >>> has_values(torch.ones(2)), has_values(torch.ones(2, device="meta"))
+    (True, False)
+    """
+    return not x.is_meta and (type(x) is torch.Tensor or not is_fake(x))
 
 
 def run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
