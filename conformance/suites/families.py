@@ -17,7 +17,7 @@ from conformance.suite import Outcome, Reason, Runs, Suite
 from maskwright._atomic_write import create_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from conformance.sources import Sources
@@ -46,15 +46,35 @@ def run(sources: Sources) -> Runs:
         raise NotRunError(f"{SWEEP} does not exist")
     commit = measure.source()["commit"]
     lines = run_sweep(sources.cache / f"families-{release}-{commit}.jsonl")
+    sweep = import_module(SWEEP)
+    original, maskwright = read_outcomes(lines, sweep.unlisted([sweep.Result(**x) for x in lines]))
+    families = {name.partition(", ")[0] for name, x in original.items() if x.status == "passed"}
+    total = len({line["family"] for line in lines})
+    version = f"transformers {release}, {len(families)} of {total} model types"
+    return Runs(version, original, maskwright)
+
+
+def read_outcomes(
+    lines: Iterable[dict[str, str]], unlisted: Collection[str]
+) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
+    """The outcomes with eager attention, and with maskwright.
+
+    Args:
+        lines: The lines of the sweep.
+        unlisted: Families that maskwright refuses or that do not use it, and that are not in the list of
+            unsupported models. These checks fail.
+    """
     original, maskwright = {}, {}
     for line in lines:
         name, result = f"{line['family']}, {line['check']}", line["result"]
+        if result in ("refused", "not used") and line["family"] in unlisted:
+            result = f"not in the list of unsupported models, {result}"
         message = f"{result}: {line['reason']}"
         ran = result != "not run"
         original[name] = Outcome("passed") if ran else Outcome("skipped", message)
         passed = result in PASSED
         maskwright[name] = Outcome("passed") if passed else Outcome("failed", message)
-    return Runs(f"transformers {release}", original, maskwright)
+    return original, maskwright
 
 
 def run_sweep(output: Path, families: Iterable[str] = ()) -> list[dict[str, str]]:

@@ -17,7 +17,6 @@ from conformance.runners import WORKERS, Pytest, RunError, run_functions
 from conformance.sources import NotRunError, Sources
 from conformance.suite import CAUSES, Outcome, Reason, Runs, Suite, compare, unexplained
 from conformance.suites import SUITES, families
-from tests.integrations.sweep import CHECKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +89,8 @@ def test_number_of_processes_is_that_of_the_command(
 
 
 def test_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.integrations.sweep import CHECKS
+
     started = []
 
     def run(command: list[str], **options: Any) -> SimpleNamespace:
@@ -108,6 +109,18 @@ def test_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monk
     output.write_text("\n".join(lines[: len(CHECKS) + 2]) + lines[-1][:9])  # it was ended here
     assert families.run_sweep(output, ("bert", "gpt2")) == whole
     assert started == [["bert", "gpt2"], ["gpt2"]]
+
+
+def test_refusals_that_the_list_of_unsupported_models_lacks_have_no_reason() -> None:
+    results = {"bert": "equal", "bloom": "refused", "new": "refused", "other": "not used"}
+    lines = [
+        {"family": name, "check": "forward", "result": result, "reason": "eager only"}
+        for name, result in results.items()
+    ]
+    runs = Runs("fake 1.0", *families.read_outcomes(lines, ("new", "other")))
+    result = compare(families.SUITE, runs)
+    assert [d["test"] for d in result["differences"] if d["reason"]] == ["bloom, forward"]
+    assert [text.partition(",")[0] for text in unexplained(result)] == ["new", "other"]
 
 
 def test_sample_is_the_same_in_both_runs(tests: Pytest) -> None:
