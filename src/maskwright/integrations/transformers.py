@@ -10,11 +10,12 @@ it to an expression, `transformers_tensor` passes that through the model, and th
 attention under it. In graphs of torch.compile, `transformers_graph` does both with operators. The engine
 also computes what a layer adds to its scores: `softcap` (Gemma 2), sinks (`s_aux`, gpt-oss) and
 `position_bias` (T5, one value per distance). These cases need the mask as a tensor, and are computed by
-SDPA, or from dense scores if there is a soft cap or a sink:
+SDPA, or from dense scores if there is a soft cap or a sink, or within transforms of torch.func:
 
     float masks of the caller that are no masks: with values other than 0 and the lowest
     in graphs of torch.compile: masks that the caller or the model made, and mask functions of the user
     graphs of torch.compile on other devices than the CPU, of torch.export and of torch.jit.trace
+    calls within transforms of torch.func (grad, vmap, jvp), and tensors without values
 
 Models that do not use the attention interface of transformers cannot run on another attention:
 `UNSUPPORTED_MODELS` lists them with the reason. They raise an error or ignore the setting.
@@ -279,7 +280,7 @@ def _run(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
         bias = _engine_bias(layer)
         if bias.is_finite:
             return _run_engine(layer, mask_input, bias.bias)
-    if layer.softcap is not None or layer.sinks is not None:
+    if layer.softcap is not None or layer.sinks is not None or _is_transformed():
         return run_dense(layer, mask_input)
     return run_sdpa(layer, mask_input)
 
@@ -308,8 +309,18 @@ def _float_scale(query: torch.Tensor, scale: Any) -> tuple[torch.Tensor, float |
 
 
 def _is_traced(query: torch.Tensor) -> bool:
-    """Whether torch.compile or torch.jit.trace is tracing, or the tensors have no values."""
-    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing()) or not has_values(query)
+    """Whether torch.compile or torch.jit.trace is tracing, or values of tensors cannot be read."""
+    return _is_recorded() or not has_values(query)
+
+
+def _is_recorded() -> bool:
+    """Whether torch.compile or torch.jit.trace is tracing."""
+    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func transforms the call outside of a graph; SDPA has no rule for its vmap."""
+    return not _is_recorded() and torch._C._are_functorch_transforms_active()
 
 
 # ── masks ─────────────────────────────────────────────────────────────────────────────────────
@@ -352,7 +363,7 @@ def _read_mask(mask: torch.Tensor, layer: LayerInputs, needs_tensor: bool) -> Ma
             "Pass attention_mask.bool()."
         )
     if needs_tensor:
-        return MaskInput(tensor=mask)
+        return MaskInput(tensor=mask.cells() if isinstance(mask, MaskTensor) else mask)
     if is_compiled(layer.query):
         handle = getattr(mask, HANDLE, None)
         return MaskInput(tensor=mask) if handle is None else MaskInput(handle=handle)

@@ -49,12 +49,16 @@ class MaskInput(NamedTuple):
 
 
 def has_values(x: torch.Tensor) -> bool:
-    """Whether a tensor has values: not one on the meta device, and no FakeTensor.
+    """Whether the values of a tensor can be read: not on the meta device, and not those of a FakeTensor.
+
+    Within transforms of torch.func (grad, vmap) they cannot be read either.
 
     >>> has_values(torch.ones(2)), has_values(torch.ones(2, device="meta"))
     (True, False)
     """
-    return not x.is_meta and (type(x) is torch.Tensor or not is_fake(x))
+    if x.is_meta or torch._C._are_functorch_transforms_active():
+        return False
+    return type(x) is torch.Tensor or not is_fake(x)
 
 
 def run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:

@@ -169,10 +169,12 @@ def _may_be_compiled(q_offset: Any, hints: Mapping[str, Any]) -> bool:
 def _needs_tensor(
     q_length: int, q_offset: Any, device: Any, attention_mask: torch.Tensor | None
 ) -> bool:
-    """Whether the mask is used in traced code, or by tensors without values; both need a tensor."""
+    """Whether the mask is used in traced code, or values cannot be read; both need a tensor."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
-    if _fake_mode_is_active() or torch.device(device).type == "meta":
+    if torch._C._are_functorch_transforms_active() or _fake_mode_is_active():
+        return True
+    if torch.device(device).type == "meta":
         return True
     if attention_mask is not None and not has_values(attention_mask):
         return True
