@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 from benchmarks import measure
 from conformance.results import RESULTS
-from conformance.runners import RunError
+from conformance.runners import WORKERS, RunError
 from conformance.sources import NotRunError, Sources, default_cache
 from conformance.suite import Suite, compare, unexplained
 from conformance.suites import SUITES
@@ -95,12 +96,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("suite", nargs="*", help="names of suites; all by default")
     parser.add_argument("--suites", type=Path, metavar="DIR", help="a folder with clones")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the file of the results")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes of pytest; 2 by default"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of all suites")
     options = parser.parse_args(arguments)
     names = select(options.suite)
     if options.list:
         print("\n".join(names))
         return 0
+    if options.workers:
+        os.environ[WORKERS] = str(options.workers)
     if len(names) > 1:
         rest = [
             "--output",

@@ -25,6 +25,7 @@ RECORD = "conformance.plugins.record"
 TIMEOUT = "pytest-timeout==2.4.0"  # a package that tests may need
 LIMITED = ("--timeout", "120")  # seconds per test, with that package
 OUTPUT, SAMPLE, ONLY = (f"MASKWRIGHT_CONFORMANCE_{name}" for name in ("OUTPUT", "SAMPLE", "ONLY"))
+WORKERS = "MASKWRIGHT_CONFORMANCE_WORKERS"  # the number of processes of pytest
 
 
 class RunError(Exception):
@@ -63,7 +64,7 @@ class Pytest:
         options: Further arguments.
         environment: Further variables.
         sample: Draw so many tests, always the same; None runs all.
-        workers: The number of processes.
+        workers: The number of processes; None stands for the variable `WORKERS`, or 2.
     """
 
     folder: Path
@@ -74,7 +75,7 @@ class Pytest:
     options: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     sample: int | None = None
-    workers: int = 2
+    workers: int | None = None
 
     def run(self, version: str) -> Runs:
         """Run all tests twice, then those that differ once more, of which only the stable count."""
@@ -95,6 +96,7 @@ class Pytest:
         self, side: Side, only: Iterable[str] | None = None
     ) -> tuple[dict[str, Outcome], int]:
         """The outcome of each test, and the number of tests before the sample was drawn."""
+        workers = int(os.environ.get(WORKERS, "2")) if self.workers is None else self.workers
         plugins = [RECORD, *self.also, *((self.plugin,) if side == "maskwright" else ())]
         with tempfile.TemporaryDirectory() as temporary:
             output, names = Path(temporary) / "outcomes.json", Path(temporary) / "names.json"
@@ -104,7 +106,7 @@ class Pytest:
                 *("--rootdir", str(self.folder)),
                 *("-p", "no:cacheprovider"),
                 *(word for name in plugins for word in ("-p", name)),
-                *(("-n", str(self.workers)) if self.workers > 1 else ()),
+                *(("-n", str(workers)) if workers > 1 else ()),
                 *self.options,
                 *self.paths,
             ]

@@ -20,7 +20,10 @@ FAMILIES = (
     "idefics",
 )
 # What the tests import, and transformers itself does not.
-PACKAGES = ("httpx==0.28.1", "httpcore==1.0.9", "h11==0.16.0", "parameterized==0.9.0", TIMEOUT)
+PACKAGES = (
+    *("httpx==0.28.1", "httpcore==1.0.9", "h11==0.16.0", "parameterized==0.9.0"),
+    *("timeout-decorator==0.5.0", TIMEOUT),
+)
 OFFLINE = (("HF_HUB_OFFLINE", "1"), ("TRANSFORMERS_OFFLINE", "1"))
 REASONS: tuple[Reason, ...] = ()
 

@@ -81,19 +81,19 @@ def is_recorded(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 def has_values(x: Tensor) -> bool:
     """Whether the values of a tensor can be read: not in graphs, transforms, fake and meta tensors."""
-    if torch.compiler.is_compiling() or x.is_meta or _is_recording():
+    if torch.compiler.is_compiling() or x.is_meta or _is_mode_active("PROXY"):
         return False
     if is_functorch_wrapped(x) or _is_legacy_batched(x):
         return False
     return type(x) is Tensor or not (is_fake(x) or is_wrapper_subclass(x))
 
 
-def _is_recording() -> bool:
-    """Whether make_fx traces."""
+def _is_mode_active(name: str) -> bool:
+    """Whether one of PyTorch's own dispatch modes is active: PROXY, of make_fx, or FAKE."""
     if not _num_dispatch_modes():
         return False
-    mode = _private("_get_dispatch_mode")
-    return mode(torch._C._TorchDispatchModeKey.PROXY) not in (None, 0)
+    key = getattr(_private("_TorchDispatchModeKey", None), name, None)
+    return key is not None and torch._C._get_dispatch_mode(key) is not None
 
 
 def is_opaque(x: Tensor) -> bool:
@@ -114,6 +114,16 @@ def is_opaque(x: Tensor) -> bool:
 def is_transformed() -> bool:
     """Whether a transform of torch.func or forward-mode AD has to see the call."""
     return bool(_transforms_active() or forward_ad._current_level >= 0)
+
+
+def is_in_transform() -> bool:
+    """Whether a transform of torch.func is active, such as grad or vmap."""
+    return bool(_transforms_active())
+
+
+def is_fake_mode() -> bool:
+    """Whether tensors are made in FakeTensorMode."""
+    return _is_mode_active("FAKE")
 
 
 def is_observed() -> bool:

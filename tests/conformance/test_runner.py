@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +13,10 @@ import pytest
 from benchmarks.figures import MissingResultError
 from conformance import __main__ as main
 from conformance import report
-from conformance.runners import Pytest, RunError, run_functions
+from conformance.runners import WORKERS, Pytest, RunError, run_functions
 from conformance.sources import NotRunError, Sources
 from conformance.suite import CAUSES, Outcome, Reason, Runs, Suite, compare, unexplained
-from conformance.suites import SUITES
+from conformance.suites import SUITES, families
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +75,52 @@ def test_tests_that_differ_only_once_are_unstable(tests: Pytest) -> None:
     ]
     result = compare(suite_of(runs), runs)
     assert result["original"] == result["maskwright"] == 2
+
+
+def test_number_of_processes_is_that_of_the_command(
+    tests: Pytest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tests.folder / "test_math.py").write_text(
+        "import os\ndef test_worker():\n    assert 'PYTEST_XDIST_WORKER' not in os.environ\n"
+    )
+    monkeypatch.setenv(WORKERS, "1")
+    outcomes, _ = replace(tests, workers=None).outcomes("original")
+    assert [outcome.status for outcome in outcomes.values()] == ["passed"]
+
+
+def test_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.integrations.sweep import CHECKS
+
+    started = []
+
+    def run(command: list[str], **options: Any) -> SimpleNamespace:
+        started.append(command[3:])
+        for family in command[3:]:
+            for check in CHECKS:
+                print(json.dumps({"family": family, "check": check}), file=options["stdout"])
+        return SimpleNamespace(stderr="")
+
+    monkeypatch.setattr(families.subprocess, "run", run)
+    output = tmp_path / "cache" / "lines.jsonl"
+    whole = families.run_sweep(output, ("bert", "gpt2"))
+    assert len(whole) == 2 * len(CHECKS)
+    assert not output.exists()
+    lines = [json.dumps(line) for line in whole]
+    output.write_text("\n".join(lines[: len(CHECKS) + 2]) + lines[-1][:9])  # it was ended here
+    assert families.run_sweep(output, ("bert", "gpt2")) == whole
+    assert started == [["bert", "gpt2"], ["gpt2"]]
+
+
+def test_refusals_that_the_list_of_unsupported_models_lacks_have_no_reason() -> None:
+    results = {"bert": "equal", "bloom": "refused", "new": "refused", "other": "not used"}
+    lines = [
+        {"family": name, "check": "forward", "result": result, "reason": "eager only"}
+        for name, result in results.items()
+    ]
+    runs = Runs("fake 1.0", *families.read_outcomes(lines, ("new", "other")))
+    result = compare(families.SUITE, runs)
+    assert [d["test"] for d in result["differences"] if d["reason"]] == ["bloom, forward"]
+    assert [text.partition(",")[0] for text in unexplained(result)] == ["new", "other"]
 
 
 def test_sample_is_the_same_in_both_runs(tests: Pytest) -> None:

@@ -465,6 +465,8 @@ class Family:
         self.inputs = {k: x.double() if x.is_floating_point() else x for k, x in inputs.items()}
         try:
             exact = dict(_tensors(self.run("eager", getattr(self, name)()[0])))
+        except RuntimeError:  # as of grouped products of experts, which PyTorch has in float32 only
+            return False
         finally:
             self.inputs = inputs
             model.float()

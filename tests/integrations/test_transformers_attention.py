@@ -8,6 +8,8 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function
@@ -234,12 +236,10 @@ def test_errors_of_unsupported_derivatives_name_eager() -> None:
     with pytest.raises(Unsupported, match='attn_implementation="eager"'):
         torch.autograd.grad(out.square().sum(), q, create_graph=True)[0].sum().backward()
 
-    def output(query: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = attention_forward(Layer(), query, k, v, both_masks(5, 5)[1])[0]
-        return result
-
-    with pytest.raises(Unsupported, match='attn_implementation="eager"'):
-        torch.func.jvp(output, (q.detach(),), (torch.ones_like(q),))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q.detach(), torch.ones_like(q))
+        with pytest.raises(Unsupported, match='attn_implementation="eager"'):
+            attention_forward(Layer(), dual, k, v, both_masks(5, 5)[1])
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────
@@ -400,3 +400,92 @@ def test_release_without_interface_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("transformers.masking_utils.sdpa_mask", older)
     with pytest.raises(MissingError, match=r"transformers [\d.]+\S* is too old.*pip install"):
         register()
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["output", "weights"])
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "t5"])
+def test_tensors_without_values_give_the_shape(name: str, kind: str, weights: bool) -> None:
+    tiny = next(tiny for tiny in ALL if tiny.name == name)
+    with torch.device("meta") if kind == "meta" else FakeTensorMode():
+        tokens = torch.ones(2, 12, dtype=torch.long)
+        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        if tiny.kind == "seq2seq":
+            inputs["decoder_input_ids"] = tokens
+        out = tiny.build(NAME)(**inputs, output_attentions=weights)
+    assert out.logits.shape == (2, 12, VOCABULARY)
+    if weights:
+        maps = out.decoder_attentions if tiny.kind == "seq2seq" else out.attentions
+        assert maps[0].shape[0::2] == (2, 12)
+
+
+def test_positions_without_values_are_not_read() -> None:
+    positions = torch.zeros(3, 1, 5, dtype=torch.long, device="meta")
+    q = torch.ones(1, 2, 5, 4, device="meta")
+    sinks = torch.ones(2, device="meta")
+    out, _ = attention_forward(Layer(), q, q, q, None, s_aux=sinks, position_ids=positions)
+    assert out.shape == (1, 5, 2, 4)
+
+
+TRANSFORMS = {
+    "grad": torch.func.grad,
+    "jacrev": torch.func.jacrev,
+    "vmap": lambda f: torch.func.vmap(f, randomness="same"),
+    "per_sample_grad": lambda f: torch.func.vmap(torch.func.grad(f)),
+}
+
+
+@pytest.mark.parametrize("tiny", [LLAMA, MISTRAL, GEMMA2], ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_of_torch_func(transform: str, tiny: Tiny) -> None:
+    padding = torch.ones(2, 1, 12, dtype=torch.long)
+    padding[0, 0, :4] = 0
+    if not transform.startswith(("vmap", "per")):  # of one sequence, which the function captures
+        padding = padding[0]
+
+    def output(attention: str) -> torch.Tensor:
+        model = tiny.build(attention)
+        embedded = model.get_input_embeddings()(ids()).detach()
+
+        def loss(x: torch.Tensor, keep: torch.Tensor = padding) -> torch.Tensor:
+            out = model(inputs_embeds=x[None], attention_mask=keep).logits
+            result: torch.Tensor = out[:, 4:].square().mean()
+            return result
+
+        torch.manual_seed(0)
+        transformed = TRANSFORMS[transform](loss)
+        args = (embedded, padding) if padding.ndim == 3 else (embedded[0],)
+        result: torch.Tensor = transformed(*args)
+        return result
+
+    torch.manual_seed(1)
+    theirs = output("eager")
+    torch.manual_seed(1)
+    assert torch.allclose(output(NAME), theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_forward_mode_of_a_model() -> None:
+    tokens = ids()
+
+    def tangent(attention: str) -> torch.Tensor:
+        model = LLAMA.build(attention)
+        embedded = model.get_input_embeddings()(tokens).detach()
+        result: torch.Tensor = torch.func.jvp(
+            lambda x: model(inputs_embeds=x).logits, (embedded,), (torch.ones_like(embedded),)
+        )[1]
+        return result
+
+    assert torch.allclose(tangent(NAME), tangent("eager"), rtol=1e-4, atol=CLOSE)
+
+
+def test_mask_made_outside_of_a_transform() -> None:
+    q, k, v = (x.detach() for x in heads(5, 5))
+    mask = mask_for_layers(2, 5, 5)
+
+    def total(query: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = attention_forward(Layer(), query, k, v, mask)[0].square().sum()
+        return result
+
+    (expected,) = torch.autograd.grad(total(q.requires_grad_()), q)
+    assert torch.allclose(torch.func.grad(total)(q.detach()), expected, atol=CLOSE)

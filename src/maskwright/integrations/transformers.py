@@ -10,11 +10,12 @@ it to an expression, `transformers_tensor` passes that through the model, and th
 attention under it. In graphs of torch.compile, `transformers_graph` does both with operators. The engine
 also computes what a layer adds to its scores: `softcap` (Gemma 2), sinks (`s_aux`, gpt-oss) and
 `position_bias` (T5, one value per distance). These cases need the mask as a tensor, and are computed by
-SDPA, or from dense scores if there is a soft cap or a sink:
+SDPA, or from dense scores if there is a soft cap or a sink, or within transforms of torch.func:
 
     float masks of the caller that are no masks: with values other than 0 and the lowest
     in graphs of torch.compile: masks that the caller or the model made, and mask functions of the user
     graphs of torch.compile on other devices than the CPU, of torch.export and of torch.jit.trace
+    calls within transforms of torch.func (grad, vmap, jvp), and tensors without values
 
 Models that do not use the attention interface of transformers cannot run on another attention:
 `UNSUPPORTED_MODELS` lists them with the reason. They raise an error or ignore the setting.
@@ -32,7 +33,7 @@ import torch
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from maskwright._torch_state import autocast, is_traced
+from maskwright._torch_state import autocast, is_in_transform, is_traced
 from maskwright.core.atoms import causal, dense, everything
 from maskwright.engine.api import attention
 from maskwright.engine.call import AttentionOptions
@@ -41,6 +42,7 @@ from maskwright.integrations.transformers_bias import PositionBias, read_positio
 from maskwright.integrations.transformers_dense import (
     LayerInputs,
     MaskInput,
+    has_values,
     run_dense,
     run_sdpa,
     run_with_weights,
@@ -250,7 +252,7 @@ def _attend_layer(
     with_weights = wants_weights(arguments)
     kv_len = key.shape[2]
     # In a graph, weights are computed with the mask as a tensor.
-    needs_tensor = is_traced() and (with_weights or not is_compiled(query))
+    needs_tensor = _needs_tensor(query) and (with_weights or not is_compiled(query))
     if attention_mask is None:
         layer, mask_input = _without_mask(layer, bool(is_causal), needs_tensor)
     else:
@@ -275,11 +277,11 @@ def _run(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:
             return _run_handle(layer, mask_input.handle)
         if mask_input.tensor is None:
             return _run_engine(layer, mask_input, layer.bias)
-    elif mask_input.tensor is None and not is_traced():
+    elif mask_input.tensor is None and not _needs_tensor(layer.query):
         bias = _engine_bias(layer)
         if bias.is_finite:
             return _run_engine(layer, mask_input, bias.bias)
-    if layer.softcap is not None or layer.sinks is not None:
+    if layer.softcap is not None or layer.sinks is not None or _is_transformed():
         return run_dense(layer, mask_input)
     return run_sdpa(layer, mask_input)
 
@@ -296,6 +298,16 @@ def _check_unsupported(kwargs: dict[str, Any]) -> None:
 def _float_scale(query: torch.Tensor, scale: Any) -> tuple[torch.Tensor, float | None]:
     """The scale as a number; a tensor (a learned scale) is multiplied into the queries instead."""
     return (query * scale, 1.0) if isinstance(scale, torch.Tensor) else (query, scale)
+
+
+def _needs_tensor(query: torch.Tensor) -> bool:
+    """Whether torch.compile or torch.jit.trace is tracing, or values of tensors cannot be read."""
+    return is_traced() or not has_values(query)
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func transforms the call outside of a graph; SDPA has no rule for its vmap."""
+    return not is_traced() and is_in_transform()
 
 
 # ── masks ─────────────────────────────────────────────────────────────────────────────────────
@@ -338,7 +350,7 @@ def _read_mask(mask: torch.Tensor, layer: LayerInputs, needs_tensor: bool) -> Ma
             "Pass attention_mask.bool()."
         )
     if needs_tensor:
-        return MaskInput(tensor=mask)
+        return MaskInput(tensor=mask.cells() if isinstance(mask, MaskTensor) else mask)
     if is_compiled(layer.query):
         handle = getattr(mask, HANDLE, None)
         return MaskInput(tensor=mask) if handle is None else MaskInput(handle=handle)

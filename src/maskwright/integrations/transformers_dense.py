@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch.nn import functional
 
+from maskwright._torch_state import is_fake, is_in_transform
 from maskwright.engine.softmax import masked_softmax
 
 if TYPE_CHECKING:
@@ -45,6 +46,19 @@ class MaskInput(NamedTuple):
     tensor: torch.Tensor | None = None
     handle: torch.Tensor | None = None  # of a mask that is bound while a graph runs
     q_start: int | None = None  # of a mask that is not bound
+
+
+def has_values(x: torch.Tensor) -> bool:
+    """Whether the values of a tensor can be read: not on the meta device, and not those of a FakeTensor.
+
+    Within transforms of torch.func (grad, vmap) they cannot be read either.
+
+    >>> has_values(torch.ones(2)), has_values(torch.ones(2, device="meta"))
+    (True, False)
+    """
+    if x.is_meta or is_in_transform():
+        return False
+    return type(x) is torch.Tensor or not is_fake(x)
 
 
 def run_sdpa(layer: LayerInputs, mask_input: MaskInput) -> torch.Tensor:

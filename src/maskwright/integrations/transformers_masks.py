@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright._torch_state import is_exporting
+from maskwright._torch_state import is_exporting, is_fake_mode, is_in_transform
 from maskwright.errors import Unsupported
+from maskwright.integrations.transformers_dense import has_values
 from maskwright.integrations.transformers_functions import View, read_function
 from maskwright.integrations.transformers_graph import bind_in_graph, with_handle
 from maskwright.integrations.transformers_packing import ORIGIN, mask_origin
@@ -79,7 +80,7 @@ def _make_mask(
     """A `MaskTensor`, or a bool tensor for traced code and for steps that may be compiled."""
     from transformers import masking_utils
 
-    if _needs_tensor(q_length, q_offset, device):
+    if _needs_tensor(q_length, q_offset, device, attention_mask):
         _check_plain_tensor(hints.get("config"))
         dense: torch.Tensor = masking_utils.sdpa_mask(
             batch_size=batch_size,
@@ -163,9 +164,17 @@ def _may_be_compiled(q_offset: Any, hints: Mapping[str, Any]) -> bool:
     return isinstance(q_offset, torch.Tensor) or hints.get("allow_is_causal_skip") is False
 
 
-def _needs_tensor(q_length: int, q_offset: Any, device: Any) -> bool:
-    """Whether the mask is used in traced code, which needs a plain tensor."""
+def _needs_tensor(
+    q_length: int, q_offset: Any, device: Any, attention_mask: torch.Tensor | None
+) -> bool:
+    """Whether the mask is used in traced code, or values cannot be read; both need a tensor."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    if is_in_transform() or is_fake_mode():
+        return True
+    if torch.device(device).type == "meta":
+        return True
+    if attention_mask is not None and not has_values(attention_mask):
         return True
     # On other devices than the CPU, generate() compiles decode steps with a static cache; their
     # offset is a tensor.

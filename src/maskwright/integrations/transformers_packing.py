@@ -22,6 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from maskwright.core.atoms import documents
 from maskwright.core.simplify import simplify
 from maskwright.errors import Unsupported
+from maskwright.integrations.transformers_dense import has_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -263,7 +264,7 @@ def _check_cu_seq_lens(packing: Packing, batch: int, q_len: int) -> None:
 def _refuse_restarts_of_axes(positions: torch.Tensor) -> None:
     """Raises Unsupported if 3-D position ids restart: within an image they repeat, but never fall."""
     first = positions[0].detach()
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or not has_values(first):
         return
     if bool((first[:, 1:] < first[:, :-1]).any()):
         raise Unsupported(
