@@ -5,27 +5,30 @@ An expression has no size. `Bias.on()` binds it to one.
 
 from __future__ import annotations
 
-import importlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from maskwright.bias.terms import dense_terms, merge_terms
 from maskwright.bias.values import Values, is_torch, parse_factor
-from maskwright.core.frame import MAX_BYTES, BroadcastDims, Frame, make_frame, merge_dims
-from maskwright.errors import ArgumentError, FrameError, SizeError, TruthError
+from maskwright.core.expr import brief as brief
+from maskwright.core.expression import (
+    AtomExpression,
+    BoundExpression,
+    CompositeExpression,
+    Expression,
+)
+from maskwright.core.frame import MAX_BYTES, Frame, make_frame, merge_dims
+from maskwright.errors import ArgumentError, FrameError, SizeError
 
 if TYPE_CHECKING:
     from maskwright.bias.terms import Term
 
-MAX_DEPTH: Final = 100
-MAX_TERMS: Final = 1_000  # of one sum
 
-
-class Bias(ABC):
+class Bias(Expression):
     """Numbers that are added to the attention scores: one for each (batch, head, query, key).
 
     A bias changes scores inside a mask; it never changes which keys are visible, so its values are
@@ -43,28 +46,29 @@ class Bias(ABC):
     the order of their terms.
     """
 
-    __array_ufunc__: ClassVar[None] = None  # numpy arrays defer + - * to the bias, which raises
-    _precedence = 3  # of its text: + and - 1, * 2, calls 3
+    _kind = "bias"
+    _truth = "Compare with None: `bias is not None`."
+    _wrap = "mw.bias.tensor(...)"
 
     # ── operators ─────────────────────────────────────────────────────────────────────────────
 
     def __add__(self, other: Bias) -> Bias:
         if not isinstance(other, Bias):
-            raise _not_a_bias(other, "+")
+            raise self._refuse(other, "+")
         return Sum((*self._terms(), *other._terms()))
 
     def __radd__(self, other: object) -> Bias:
         if type(other) is int and other == 0:  # sum([a, b]) starts with 0
             return self
-        raise _not_a_bias(other, "+")
+        raise self._refuse(other, "+")
 
     def __sub__(self, other: Bias) -> Bias:
         if not isinstance(other, Bias):
-            raise _not_a_bias(other, "-")
+            raise self._refuse(other, "-")
         return self + -other
 
     def __rsub__(self, other: object) -> NoReturn:
-        raise _not_a_bias(other, "-")
+        raise self._refuse(other, "-")
 
     def __neg__(self) -> Bias:
         return Multiple(-1.0, self)
@@ -79,15 +83,6 @@ class Bias(ABC):
         if number == 0:
             raise ArgumentError("The divisor of a bias is 0. Divide by another number.")
         return Multiple(1 / number, self)
-
-    def __bool__(self) -> NoReturn:
-        raise TruthError("A bias has no boolean value. Compare with None: `bias is not None`.")
-
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
-        raise ArgumentError(
-            "A bias has no size, so it cannot be converted to an array. "
-            "Bind it first: bias.on(q_len).dense()."
-        )
 
     # ── binding ───────────────────────────────────────────────────────────────────────────────
 
@@ -188,9 +183,6 @@ class Bias(ABC):
         """
         return merge_dims(self._dims)
 
-    def __repr__(self) -> str:
-        return self._text()
-
     # ── implemented by each kind of bias ──────────────────────────────────────────────────────
 
     @abstractmethod
@@ -198,93 +190,58 @@ class Bias(ABC):
         """The terms, before they are merged."""
 
     @abstractmethod
-    def _text(self, data: bool = True) -> str:
-        """Source code that constructs this bias; `...` in place of arrays if `data` is False."""
-
-    @abstractmethod
     def _values(self) -> tuple[Values, ...]:
         """The values that the bias holds, in a fixed order."""
-
-    @property
-    @abstractmethod
-    def _dims(self) -> tuple[BroadcastDims, ...]:
-        """Batch and head counts of the values."""
-
-    def _fit(self, frame: Frame) -> None:
-        """Raises FrameError if the values do not fit the frame."""
-        for (owner, *own), name in (
-            (dim, name) for dim in self._dims for name in ("batch", "heads")
-        ):
-            count, size = own[name == "heads"], getattr(frame, name)
-            if count not in (1, size):
-                raise FrameError(
-                    f"bias.{owner}: the values have {count} along {name}, the frame has {size}. "
-                    f"Pass {name}={count}, or values for {size}."
-                )
-
-    @property
-    def _depth(self) -> int:
-        """Nesting depth of the expression."""
-        return 1
 
     def _terms(self) -> tuple[Bias, ...]:
         """The terms of a sum; else the bias itself as the only one."""
         return (self,)
 
 
-class BiasAtom(Bias):
+class BiasAtom(AtomExpression, Bias):
     """Base class of biases that are not composed of others.
 
-    A subclass is a frozen dataclass. Its text and JSON are derived from its fields, which have the
-    names of the arguments of the function that constructs it; fields with their default value are
-    omitted. `BIASES` in `bias.atoms` maps the name to the function.
+    A subclass is a frozen dataclass, as `AtomExpression` says. `BIASES` in `bias.atoms` maps the
+    name to the function.
     """
 
-    name: ClassVar[str]
-    positional: ClassVar[tuple[str, ...]] = ()  # arguments that text shows without their name
-
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        """Name and arguments of the call that constructs this bias."""
-        arguments = {}
-        for field in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
-            value = getattr(self, field.name)
-            if isinstance(value, Values) or value != field.default:
-                arguments[field.name] = value
-        return self.name, arguments
+    _data = (Values,)
 
     def _values(self) -> tuple[Values, ...]:
         held = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return tuple(value for value in held if isinstance(value, Values))
 
-    def _text(self, data: bool = True) -> str:
-        name, arguments = self._call()
-        if not data and self._values():
-            return f"{name}(...)"
-        shown = [
-            repr(value) if key in self.positional else f"{key}={value!r}"
-            for key, value in arguments.items()
-        ]
-        return f"{name}({', '.join(shown)})"
+    def _fit(self, frame: Frame) -> None:
+        for owner, *planes in self._dims:
+            sizes = (frame.batch, frame.heads)
+            for name, count, size in zip(("batch", "heads"), planes, sizes, strict=True):
+                if count not in (1, size):
+                    raise FrameError(
+                        f"bias.{owner}: the values have {count} along {name}, the frame has {size}. "
+                        f"Pass {name}={count}, or values for {size}."
+                    )
+
+
+class CompositeBias(CompositeExpression, Bias):
+    """Base class of biases that are composed of others."""
+
+    _members: tuple[Bias, ...]
+
+    def _values(self) -> tuple[Values, ...]:
+        return tuple(values for part in self._members for values in part._values())
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Sum(Bias):
+class Sum(CompositeBias):
     """The sum of several biases."""
 
     terms: tuple[Bias, ...]
+    operator = "sum"
     _precedence = 1
 
     def __post_init__(self) -> None:
-        _check_depth(self._depth)
-        if len(self.terms) > MAX_TERMS:
-            raise ArgumentError(
-                f"A sum of biases has {len(self.terms)} terms, more than {MAX_TERMS}. Add fewer."
-            )
+        super().__post_init__()
         merge_dims(self._dims)  # raises if the terms cannot be added
-
-    @property
-    def _depth(self) -> int:
-        return 1 + max([0, *(term._depth for term in self.terms)])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sum):
@@ -294,19 +251,11 @@ class Sum(Bias):
     def __hash__(self) -> int:
         return hash(("sum", frozenset(Counter(self.terms).items())))
 
-    @property
-    def _dims(self) -> tuple[BroadcastDims, ...]:
-        return tuple(dim for term in self.terms for dim in term._dims)
-
-    def _fit(self, frame: Frame) -> None:
-        for term in self.terms:
-            term._fit(frame)
+    def _parts(self) -> tuple[Bias, ...]:
+        return self.terms
 
     def _lower(self, frame: Frame) -> list[Term]:
         return [part for term in self.terms for part in term._lower(frame)]
-
-    def _values(self) -> tuple[Values, ...]:
-        return tuple(values for term in self.terms for values in term._values())
 
     def _terms(self) -> tuple[Bias, ...]:
         return self.terms
@@ -315,48 +264,37 @@ class Sum(Bias):
         text = self.terms[0]._text(data)
         for term in self.terms[1:]:
             if isinstance(term, Multiple) and term.factor == -1.0:
-                text += f" - {_in_brackets(term.term, 2, data)}"
+                text += f" - {term.term._in_brackets(2, data)}"
             else:
                 text += f" + {term._text(data)}"
         return text
 
 
 @dataclass(frozen=True, repr=False)
-class Multiple(Bias):
+class Multiple(CompositeBias):
     """A bias, multiplied by a number."""
 
     factor: float
     term: Bias
+    operator = "multiple"
     _precedence = 2
 
-    def __post_init__(self) -> None:
-        _check_depth(self._depth)
+    def _parts(self) -> tuple[Bias, ...]:
+        return (self.term,)
 
-    @property
-    def _depth(self) -> int:
-        return 1 + self.term._depth
-
-    @property
-    def _dims(self) -> tuple[BroadcastDims, ...]:
-        return self.term._dims
-
-    def _fit(self, frame: Frame) -> None:
-        self.term._fit(frame)
+    def _operands(self, parts: list[Any]) -> Any:
+        return [self.factor, *parts]
 
     def _lower(self, frame: Frame) -> list[Term]:
         return [term._replace(values=term.values * self.factor) for term in self.term._lower(frame)]
 
-    def _values(self) -> tuple[Values, ...]:
-        return self.term._values()
-
     def _text(self, data: bool = True) -> str:
-        if self.factor == -1.0:
-            return f"-{_in_brackets(self.term, 3, data)}"
-        return f"{self.factor!r} * {_in_brackets(self.term, 3, data)}"
+        sign = "-" if self.factor == -1.0 else f"{self.factor!r} * "
+        return sign + self.term._in_brackets(3, data)
 
 
 @dataclass(frozen=True, eq=True, repr=False)
-class BoundBias:
+class BoundBias(BoundExpression):
     """A bias bound to a size. Returned by `Bias.on()`; immutable.
 
     >>> import maskwright as mw
@@ -400,39 +338,4 @@ class BoundBias:
         return array if dtype is None else array.astype(dtype)
 
     def __repr__(self) -> str:
-        frame = self.frame
-        return (
-            f"({self.bias!r}).on({frame.q_len}, kv_len={frame.kv_len}, batch={frame.batch}, "
-            f"heads={frame.heads}, q_start={frame.q_start})"
-        )
-
-    def _repr_svg_(self) -> str | None:
-        # Imported by name: bias does not depend on draw.
-        draw = importlib.import_module("maskwright.draw.picture")
-        try:
-            picture: str = draw.notebook_svg(self)
-        except SizeError:
-            return None
-        return picture
-
-
-def brief(bias: Bias) -> str:
-    """The text of a bias without its data."""
-    return bias._text(data=False)
-
-
-def _in_brackets(bias: Bias, precedence: int, data: bool) -> str:
-    text = bias._text(data)
-    return text if bias._precedence >= precedence else f"({text})"
-
-
-def _check_depth(depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise ArgumentError(f"The bias is nested deeper than {MAX_DEPTH} operators. Flatten it.")
-
-
-def _not_a_bias(other: object, operator: str) -> ArgumentError:
-    return ArgumentError(
-        f"{operator} combines two biases, got {type(other).__name__}. "
-        "Wrap an array or a number in mw.bias.tensor(...)."
-    )
+        return f"({self.bias!r}).{self.frame.call}"

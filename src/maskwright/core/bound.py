@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from itertools import chain
 from threading import RLock
@@ -13,6 +12,7 @@ import numpy as np
 from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
 from maskwright.core.expr import Cell, Mask, tensor_hint
+from maskwright.core.expression import BoundExpression
 from maskwright.core.frame import MAX_BYTES, MAX_SIZE, Frame
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
 from maskwright.core.spans import Spans
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ValueT = TypeVar("ValueT")
 
 
-class BoundMask:
+class BoundMask(BoundExpression):
     """A mask bound to a size. Returned by `Mask.on()`; immutable.
 
     >>> import maskwright as mw
@@ -494,10 +494,7 @@ class BoundMask:
 
     def __repr__(self) -> str:
         home, part = self._home, self._part
-        whole = (
-            f"({self.mask!r}).on({home.q_len}, kv_len={home.kv_len}, batch={home.batch}, "
-            f"heads={home.heads}, q_start={home.q_start})"
-        )
+        whole = f"({self.mask!r}).{home.call}"
         if (part.rows, part.key_stop) == (home.q_len, home.kv_len):
             return whole
         return f"{whole}.rows({part.row}, {part.row_stop}, kv_len={part.key_stop})"
@@ -507,21 +504,8 @@ class BoundMask:
 
         return render(self)
 
-    def _repr_svg_(self) -> str | None:
-        return self._drawn("notebook_svg")
-
     def _repr_html_(self) -> str | None:
         return self._drawn("notebook_html")
-
-    def _drawn(self, how: str) -> str | None:
-        """The picture shown by a notebook; None, which means the text, if it is too large."""
-        # Imported by name: core does not depend on draw.
-        draw = importlib.import_module("maskwright.draw.picture")
-        try:
-            picture: str = getattr(draw, how)(self)
-        except SizeError:
-            return None
-        return picture
 
 
 Mask._bound_class = BoundMask

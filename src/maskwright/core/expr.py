@@ -5,8 +5,8 @@ An expression has no size. `Mask.on()` binds it to one.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from abc import abstractmethod
+from dataclasses import dataclass
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -25,11 +25,17 @@ import numpy as np
 from maskwright.core import regions
 from maskwright.core import spans as span_ops
 from maskwright.core.cache import Cache, mask_property
+from maskwright.core.expression import (
+    MAX_TERMS,
+    AtomExpression,
+    CompositeExpression,
+    Expression,
+)
 from maskwright.core.frame import BroadcastDims, Frame, make_frame, merge_dims
 from maskwright.core.interval_ops import CSR, complement_row, intersect_rows, unite_rows
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
-from maskwright.core.validate import FrozenArray, literal, parse_int
-from maskwright.errors import ArgumentError, FrameError, TruthError
+from maskwright.core.validate import FrozenArray, parse_int
+from maskwright.errors import ArgumentError, FrameError
 from maskwright.messages import Reason
 
 if TYPE_CHECKING:
@@ -40,8 +46,6 @@ if TYPE_CHECKING:
     from maskwright.core.regions import SignedRegions
     from maskwright.core.spans import Spans
 
-MAX_DEPTH: Final = 100
-MAX_TERMS: Final = 1_000  # of one & or |
 MAX_NODES: Final = 10_000
 MAX_CHEAP: Final = 8  # intervals per row up to which a term of an & is evaluated first
 MAX_VIEW_ROWS: Final = 1024  # rows evaluated at a time where a term has more intervals than that
@@ -141,7 +145,7 @@ def tensor_hint(attribute: str) -> str:
     return f" {NO_TENSOR}" if attribute in TENSOR_ATTRIBUTES else ""
 
 
-class Mask(ABC):
+class Mask(Expression):
     """The set of (batch, head, query, key) cells in which the query attends to the key.
 
     Masks are made by atoms such as `causal()` and `padding(...)` and combined by `&` (and),
@@ -168,16 +172,16 @@ class Mask(ABC):
     (False, True)
     """
 
-    __array_ufunc__: ClassVar[None] = None  # numpy arrays defer & | - to the mask, which raises
+    _kind = "mask"
+    _truth = "Write & for `and`, | for `or`, ~ for `not`."
+    _wrap = "dense(...)"
     _handle: int  # in the mask registry; a plain attribute, which torch.compile can read
     _cache: Cache | None = None
     _bounds: Cache | None = None  # bound masks by size
-    _depth = 1  # nesting depth of the expression
     _nodes = 1  # number of atoms and operators
     # Upper bound on the intervals per row at any size. Read by torch.compile, hence an attribute.
     _max_intervals = ANY_NUMBER
     _dims_known = True  # False if the batch and head counts depend on the frame
-    _precedence = 3  # of its text: & and | 1, ~ 2, calls and .T 3
     _rank = 99  # position among the terms of a simplified & or |
     _bound_class: ClassVar[type[BoundMask]]  # set by core.bound, which imports this module
 
@@ -199,17 +203,17 @@ class Mask(ABC):
 
     def __and__(self, other: Mask) -> Mask:
         if not isinstance(other, Mask):
-            raise _not_a_mask(other, "&")
+            raise self._refuse(other, "&")
         return And(self._terms_of(And) + other._terms_of(And))
 
     def __or__(self, other: Mask) -> Mask:
         if not isinstance(other, Mask):
-            raise _not_a_mask(other, "|")
+            raise self._refuse(other, "|")
         return Or(self._terms_of(Or) + other._terms_of(Or))
 
     def __sub__(self, other: Mask) -> Mask:
         if not isinstance(other, Mask):
-            raise _not_a_mask(other, "-")
+            raise self._refuse(other, "-")
         return self & Not(other)
 
     def __invert__(self) -> Mask:
@@ -218,19 +222,13 @@ class Mask(ABC):
     # These are called only if the left operand is not a mask.
 
     def __rand__(self, other: object) -> NoReturn:
-        raise _not_a_mask(other, "&")
+        raise self._refuse(other, "&")
 
     def __ror__(self, other: object) -> NoReturn:
-        raise _not_a_mask(other, "|")
+        raise self._refuse(other, "|")
 
     def __rsub__(self, other: object) -> NoReturn:
-        raise _not_a_mask(other, "-")
-
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
-        raise ArgumentError(
-            "A mask has no size, so it cannot be converted to an array. "
-            "Bind it first: mask.on(q_len).dense()."
-        )
+        raise self._refuse(other, "-")
 
     # Called by torch in place of a function of its own that received a mask; set by the package
     __torch_function__: ClassVar[Any]
@@ -251,9 +249,6 @@ class Mask(ABC):
         if not name.startswith("_") and hasattr(Mask._bound_class, name):
             hint = f" Bind it to a size first: mask.on(q_len).{name}."
         raise AttributeError(f"A mask has no attribute {name}.{hint}{tensor_hint(name)}")
-
-    def __bool__(self) -> NoReturn:
-        raise TruthError("A mask has no boolean value. Write & for `and`, | for `or`, ~ for `not`.")
 
     # ── binding ───────────────────────────────────────────────────────────────────────────────
 
@@ -387,14 +382,6 @@ class Mask(ABC):
         """Upper bound on the intervals per row among `keys` keys, at most `keys // 2 + 1` per node."""
 
     @abstractmethod
-    def _text(self, data: bool = True) -> str:
-        """Source code that constructs this mask; `...` in place of arrays if `data` is False."""
-
-    @abstractmethod
-    def _parts(self) -> tuple[Mask, ...]:
-        """The masks that this one is composed of."""
-
-    @abstractmethod
     def _explain(self, query: CellQuery) -> Reason:
         """Why the cell is visible or masked."""
 
@@ -505,52 +492,25 @@ class Mask(ABC):
         """Maximum distance between a row's first and last key; None if it is unlimited."""
         return None
 
-    @property
-    def _dims(self) -> tuple[BroadcastDims, ...]:
-        """Batch and head counts of the mask's data."""
-        return ()
-
-    def _fit(self, frame: Frame) -> None:  # noqa: B027 - most atoms fit every frame
-        """Raises FrameError if the mask's data does not fit the frame."""
-
     def _planes(self, frame: Frame) -> tuple[int, int]:  # noqa: ARG002 - for predicates
         """Number of batch rows and heads that differ, 1 where nothing varies."""
         return merge_dims(self._dims)
-
-    def __repr__(self) -> str:
-        return self._text()
 
 
 outside_graphs(Mask.__new__)
 
 
-class Atom(Mask):
+class Atom(AtomExpression, Mask):
     """Base class of masks that are not composed of others.
 
-    A subclass is a frozen dataclass. Its text and JSON are derived from its fields, which have the
-    names of the arguments of the function that constructs it, or name them in their metadata;
-    fields with their default value are omitted. `ATOMS` in `core.atoms` maps the name to the
-    function.
+    A subclass is a frozen dataclass, as `AtomExpression` says. `ATOMS` in `core.atoms` maps the
+    name to the function.
     """
 
-    name: ClassVar[str]
-    positional: ClassVar[tuple[str, ...]] = ()  # arguments that text shows without their name
-    serializable: ClassVar[bool] = True  # False if text and JSON cannot represent it
-
-    def _parts(self) -> tuple[Mask, ...]:
-        return ()
+    _data = _DATA
 
     def _width(self, keys: int) -> int:  # noqa: ARG002 - one interval for any number of keys
         return 1
-
-    def _call(self) -> tuple[str, dict[str, Any]]:
-        """Name and arguments of the call that constructs this atom."""
-        arguments = {}
-        for field in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
-            value = getattr(self, field.name)
-            if value != field.default:
-                arguments[field.metadata.get("argument", field.name)] = value
-        return self.name, arguments
 
     def _reason(self, cell: Cell, visible: bool) -> Reason:
         """Why the cell is visible or masked."""
@@ -561,16 +521,6 @@ class Atom(Mask):
 
     def _explain(self, query: CellQuery) -> Reason:
         return self._reason(query.cell, query.visible(self))
-
-    def _text(self, data: bool = True) -> str:
-        name, arguments = self._call()
-        if not data and any(isinstance(value, _DATA) for value in arguments.values()):
-            return f"{name}(...)"
-        shown = [
-            literal(value) if key in self.positional else f"{key}={literal(value)}"
-            for key, value in arguments.items()
-        ]
-        return f"{name}({', '.join(shown)})"
 
 
 def set_max_intervals(atom: Atom, count: int) -> None:
@@ -600,36 +550,24 @@ class KeyOnly(Atom):
         return 1
 
 
-class Composite(Mask):
+class Composite(CompositeExpression, Mask):
     """Base class of masks that are composed of others."""
 
-    operator: ClassVar[str]  # its name in JSON
-    _max_parts: ClassVar[int] = MAX_NODES
-    _members: tuple[Mask, ...]  # what _parts() returns
+    _max_parts = MAX_NODES
+    _members: tuple[Mask, ...]
 
     def _bound_intervals(self) -> int:
         """The bound `_max_intervals` from those of the parts."""
         return ANY_NUMBER
 
     def __post_init__(self) -> None:
-        depth, nodes, known = 0, 1, True
-        parts = self._parts()
-        for part in parts:
-            depth = part._depth if part._depth > depth else depth
+        super().__post_init__()
+        nodes, known = 1, True
+        for part in self._members:
             nodes += part._nodes
             known = known and part._dims_known
-        self.__dict__.update(_depth=depth + 1, _nodes=nodes, _dims_known=known, _members=parts)
-        self.__dict__["_max_intervals"] = min(self._bound_intervals(), ANY_NUMBER)
-        if depth >= MAX_DEPTH:
-            raise ArgumentError(
-                f"The expression is nested deeper than {MAX_DEPTH} operators. "
-                "Flatten it, or pass an array to dense(...)."
-            )
-        if len(parts) > self._max_parts:
-            raise ArgumentError(
-                f"{self.operator} has {len(parts)} terms, more than {self._max_parts}. "
-                "Combine fewer, such as one keys([...]) for many."
-            )
+        intervals = min(self._bound_intervals(), ANY_NUMBER)
+        self.__dict__.update(_nodes=nodes, _dims_known=known, _max_intervals=intervals)
         if nodes > MAX_NODES:
             raise ArgumentError(
                 f"The expression has {nodes} nodes, more than {MAX_NODES}. "
@@ -639,17 +577,6 @@ class Composite(Mask):
     @abstractmethod
     def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
         """The same operator on other masks."""
-
-    @property
-    def _dims(self) -> tuple[BroadcastDims, ...]:
-        dims: list[BroadcastDims] = []
-        for part in self._members:
-            dims += part._dims
-        return tuple(dims)
-
-    def _fit(self, frame: Frame) -> None:
-        for part in self._members:
-            part._fit(frame)
 
     def _planes(self, frame: Frame) -> tuple[int, int]:
         batch, heads = merge_dims(self._dims)
@@ -870,8 +797,11 @@ class Not(Composite):
     def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
         return Not(*parts)
 
+    def _operands(self, parts: list[Any]) -> Any:
+        return parts[0]
+
     def _text(self, data: bool = True) -> str:
-        return f"~{_in_brackets(self.term, 2, data)}"
+        return f"~{self.term._in_brackets(2, data)}"
 
     def _explain(self, query: CellQuery) -> Reason:
         return self.term._explain(query)
@@ -936,6 +866,9 @@ class Transpose(Composite):
     def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
         return Transpose(*parts)
 
+    def _operands(self, parts: list[Any]) -> Any:
+        return parts[0]
+
     def _transposed(self) -> Mask:
         return self.term
 
@@ -949,7 +882,7 @@ class Transpose(Composite):
         return self.term._sizes(exact=False).keys if closed is None else closed._query_tokens
 
     def _text(self, data: bool = True) -> str:
-        return f"{_in_brackets(self.term, 3, data)}.T"
+        return f"{self.term._in_brackets(3, data)}.T"
 
     def _explain(self, query: CellQuery) -> Reason:
         return Reason("transpose", {"reason": self.term._explain(query.transposed())})
@@ -1118,14 +1051,14 @@ def transpose(mask: Mask) -> Mask:
     return Transpose(mask) if found is None else found
 
 
-def brief(mask: Mask) -> str:
-    """The mask as text, with `...` in place of arrays.
+def brief(expression: Expression) -> str:
+    """A mask or bias as text, with `...` in place of arrays.
 
     >>> import maskwright as mw
     >>> brief(mw.causal() & mw.padding(lengths=[3, 4]))
     'causal() & padding(...)'
     """
-    return mask._text(data=False)
+    return expression._text(data=False)
 
 
 def data_size(mask: Mask) -> int:
@@ -1163,12 +1096,6 @@ def _bracketed(mask: Mask) -> str:
     return f"({brief(mask)})" if mask._precedence == 1 else brief(mask)
 
 
-def _not_a_mask(other: object, operator: str) -> ArgumentError:
-    bound = hasattr(other, "mask") and hasattr(other, "frame")
-    fix = "Combine masks before binding them" if bound else "Wrap an array in dense(...)"
-    return ArgumentError(f"{operator}: expected a mask, got {type(other).__name__}. {fix}.")
-
-
 def _members(masks: Sequence[Mask], name: str) -> tuple[Mask, ...]:
     if isinstance(masks, Mask) or not hasattr(masks, "__iter__"):
         raise ArgumentError(
@@ -1184,8 +1111,3 @@ def _members(masks: Sequence[Mask], name: str) -> tuple[Mask, ...]:
                 "Wrap an array in dense(...)."
             )
     return members
-
-
-def _in_brackets(mask: Mask, precedence: int, data: bool) -> str:
-    text = mask._text(data)
-    return f"({text})" if mask._precedence < precedence else text

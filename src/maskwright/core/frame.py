@@ -94,6 +94,14 @@ class Frame:
             k_start=self.q_start,
         )
 
+    @property
+    def call(self) -> str:
+        """The call of `on` that makes this frame, as `repr` of a bound mask shows it."""
+        return (
+            f"on({self.q_len}, kv_len={self.kv_len}, batch={self.batch}, heads={self.heads}, "
+            f"q_start={self.q_start})"
+        )
+
     def check_keys(self, count: int, atom: str, data: str, fix: str) -> None:
         """Raises FrameError unless the keys are exactly the `count` tokens of the data."""
         if self.k_stop != count or self.k_start < 0:

@@ -1,7 +1,7 @@
-"""Text to mask, in a subset of Python's grammar.
+"""Text to expression, in a subset of Python's grammar: masks here, biases in `bias.text`.
 
-Nothing is evaluated. `ast` parses the text, each node is checked, and everything that is not a mask
-expression is refused by name. Limits are checked before anything large is created.
+Nothing is evaluated. `ast` parses the text, each node is checked, and everything that is not part
+of the grammar is refused by name. Limits are checked before anything large is created.
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ import re
 import warnings
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from maskwright.core.atoms import ATOMS
-from maskwright.core.expr import MAX_DEPTH, by_batch, by_head
+from maskwright.core.expression import MAX_DEPTH
+from maskwright.core.grammar import MASKS
 from maskwright.core.mask_registry import outside_graphs
 from maskwright.core.validate import MAX_INT
 from maskwright.errors import MaskError, TextError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from maskwright.core.expr import Mask
+    from maskwright.core.grammar import Grammar
 
-ValueT = TypeVar("ValueT")
+ExpressionT = TypeVar("ExpressionT")
 MAX_CHARACTERS: Final = 200_000
 MAX_OPERATORS: Final = 1_000
 MAX_VALUES: Final = 100_000  # in one list
 MAX_DATA: Final = 2**25  # bytes of all arrays of one expression
 MAX_SHOWN: Final = 50  # nodes of a syntax tree that a message shows
 _UNEXPANDED: Final = ("keys", "queries")  # atoms that store a range of step 1 as two numbers
-_BY: Final = {"by_head": by_head, "by_batch": by_batch}
 
 
 class DataBudget:
@@ -98,29 +96,24 @@ def parse(text: str) -> Mask:
 chunks, dense, documents, everything, graph, image, keys, nothing, padding, prefix, queries, \
 stride, tree, window, by_head, by_batch.
     """
-    if not isinstance(text, str):
-        raise TextError(
-            f"parse: expected a string, got {type(text).__name__}. Pass text such as 'causal()'."
-        )
-    return read_source(text, _Parser().mask, "causal() & window(back=3)")
+    return parse_text(text, MASKS)
 
 
 outside_graphs(parse)
 
 
-def read_source(text: str, build: Callable[[ast.expr], ValueT], example: str) -> ValueT:
-    """What `build` makes of the syntax tree of a text, within the limits of size and depth.
-
-    Args:
-        text: The text.
-        build: Makes the result; the error of a part has its position, by `located`.
-        example: A valid text, for messages.
-    """
+def parse_text(text: str, grammar: Grammar[ExpressionT]) -> ExpressionT:
+    """The expression that a text describes in a grammar, within the limits of size and depth."""
+    if not isinstance(text, str):
+        raise TextError(
+            f"{grammar.module}parse: expected a string, got {type(text).__name__}. "
+            f"Pass text such as {grammar.example!r}."
+        )
     _check_limits(text)
     line = re.sub(r"[\r\n\f\v]", " ", text)  # so that a position in it is a column
     lead = len(line) - len(line.lstrip())
     try:
-        return build(_tree(line.strip(), example))
+        return _Parser(grammar).expression(_tree(line.strip(), grammar.example))
     except (RecursionError, MemoryError):
         raise TextError("The text is nested too deeply. Flatten it.") from None
     except MaskError as error:
@@ -131,15 +124,11 @@ def read_source(text: str, build: Callable[[ast.expr], ValueT], example: str) ->
         raise
 
 
-def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Mask:
-    """Calls the atom of that name, with a clear message for wrong arguments."""
-    return checked_call(ATOMS[name], name, arguments, named)
-
-
-def checked_call(
-    atom: Callable[..., ValueT], name: str, arguments: list[Any], named: dict[str, Any]
-) -> ValueT:
-    """Calls a function, with a clear message for arguments that it does not have."""
+def call_atom(
+    grammar: Grammar[ExpressionT], name: str, arguments: list[Any], named: dict[str, Any]
+) -> ExpressionT:
+    """Calls the atom of that name, with a clear message for arguments that it does not have."""
+    atom = grammar.atoms[name]
     signature = _signature(atom)
     for key in named:
         if key not in signature.parameters:
@@ -149,7 +138,8 @@ def checked_call(
     try:
         signature.bind(*arguments, **named)
     except TypeError as error:
-        raise TextError(f"{name}: {str(error)[:100]}. See help(maskwright.{name}).") from None
+        fix = f"See help(maskwright.{grammar.module}{name})."
+        raise TextError(f"{name}: {str(error)[:100]}. {fix}") from None
     return atom(*arguments, **named)
 
 
@@ -203,74 +193,77 @@ def _syntax_error(text: str, error: SyntaxError | ValueError, example: str) -> T
     return found
 
 
-class _Parser:
-    """Builds the mask of a syntax tree."""
+class _Parser(Generic[ExpressionT]):
+    """Builds the expression of a syntax tree."""
 
-    def __init__(self) -> None:
+    def __init__(self, grammar: Grammar[ExpressionT]) -> None:
+        self.grammar = grammar
         self.budget = DataBudget()
 
-    def mask(self, node: ast.expr) -> Mask:
-        """The mask of a node; an error gets the node's position."""
+    def expression(self, node: ast.expr) -> ExpressionT:
+        """The expression of a node; an error gets the node's position."""
         try:
-            return self._mask(node)
+            return self._expression(node)
         except MaskError as error:
-            raise located(error, node) from error.__cause__
+            raise _located(error, node) from error.__cause__
 
-    def _mask(self, node: ast.expr) -> Mask:
+    def _expression(self, node: ast.expr) -> ExpressionT:
+        grammar = self.grammar
         if isinstance(node, ast.BinOp):
             return self._binary(node)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
-            return ~self.mask(node.operand)
-        if isinstance(node, ast.Attribute) and node.attr == "T":
-            return self.mask(node.value).T
+        if isinstance(node, ast.UnaryOp) and type(node.op) in grammar.unary:
+            return grammar.unary[type(node.op)](self.expression(node.operand))
+        if isinstance(node, ast.Attribute) and node.attr in grammar.attributes:
+            expression: ExpressionT = getattr(self.expression(node.value), node.attr)
+            return expression
         if isinstance(node, ast.Call):
             return self._call(node)
-        if isinstance(node, ast.BoolOp) or (
-            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-        ):
+        logical = isinstance(node, ast.BoolOp) or isinstance(getattr(node, "op", None), ast.Not)
+        if logical and ast.BitAnd in grammar.binary:
             raise TextError("`and`, `or` and `not` do not combine masks. Write &, | and ~.")
         if isinstance(node, ast.Name):
-            known = node.id in ATOMS or node.id in _BY
-            raise TextError(
-                f"{node.id} is not called. Write {node.id}(...)." if known else _unknown(node.id)
-            )
-        raise _refusal(node)
+            if node.id in grammar.atoms or node.id in grammar.lists:
+                raise TextError(f"{node.id} is not called. Write {node.id}(...).")
+            raise self._unknown(node.id)
+        raise self._refusal(node)
 
-    def _binary(self, node: ast.BinOp) -> Mask:
+    def _binary(self, node: ast.BinOp) -> ExpressionT:
         # A chain a & b & c is nested to the left: a loop instead of recursion, since it may be long.
         right: list[tuple[ast.operator, ast.expr]] = []
         left: ast.expr = node
         while isinstance(left, ast.BinOp):
             right.append((left.op, left.right))
             left = left.left
-        mask = self.mask(left)
-        for operator, term in reversed(right):
-            if isinstance(operator, ast.BitAnd):
-                mask = mask & self.mask(term)
-            elif isinstance(operator, ast.BitOr):
-                mask = mask | self.mask(term)
-            elif isinstance(operator, ast.Sub):
-                mask = mask - self.mask(term)
-            else:
+        if isinstance(right[-1][0], ast.Mult) and _is_number(left):  # 2 * a is a * 2
+            left, right[-1] = right[-1][1], (right[-1][0], left)
+        expression = self.expression(left)
+        for operator, operand in reversed(right):
+            combine = self.grammar.binary.get(type(operator))
+            if combine is None:
                 raise TextError(
-                    f"{type(operator).__name__} is not an operator of masks. Write &, |, ~ or -."
+                    f"{type(operator).__name__} is not an operator of {self.grammar.plural}. "
+                    f"Write {self.grammar.symbols}."
                 )
-        return mask
+            scales = type(operator) in self.grammar.scaling
+            value = self._number(operand) if scales else self.expression(operand)
+            expression = combine(expression, value)
+        return expression
 
-    def _call(self, node: ast.Call) -> Mask:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ATOMS:
+    def _call(self, node: ast.Call) -> ExpressionT:
+        atoms, lists = self.grammar.atoms, self.grammar.lists
+        if isinstance(node.func, ast.Attribute) and node.func.attr in atoms:
             name = node.func.attr
             raise TextError(f"{name}(...) follows a dot. Write it without one, as {name}(...).")
         if not isinstance(node.func, ast.Name):
-            raise _refusal(node.func)
+            raise self._refusal(node.func)
         name = node.func.id
-        if name in _BY:
+        if name in lists:
             if len(node.args) != 1 or node.keywords or not isinstance(node.args[0], ast.List):
                 raise TextError(f"{name} takes one list of masks. Write {name}([a, b]).")
-            return _BY[name]([self.mask(member) for member in node.args[0].elts])
-        if name not in ATOMS:
-            raise located(TextError(_unknown(name)), node.func)
-        names = list(_signature(ATOMS[name]).parameters)
+            return lists[name]([self.expression(member) for member in node.args[0].elts])
+        if name not in atoms:
+            raise _located(self._unknown(name), node.func)
+        names = list(_signature(atoms[name]).parameters)
         arguments = [
             self._argument(argument, f"{name}.{names[index] if index < len(names) else index}")
             for index, argument in enumerate(node.args)
@@ -282,83 +275,89 @@ class _Parser:
             if keyword.arg in named:
                 raise TextError(f"{name}: {keyword.arg:.50} is passed twice. Pass it once.")
             named[keyword.arg] = self._argument(keyword.value, f"{name}.{keyword.arg}")
-        return call(name, arguments, named)
+        return call_atom(self.grammar, name, arguments, named)
 
     def _argument(self, node: ast.expr, argument: str) -> Any:
         """A value, a range, or a list of ranges."""
         try:
-            if _is_range(node):
+            if self._is_range(node):
                 return self._range(node, argument)
-            if isinstance(node, ast.List) and node.elts and all(map(_is_range, node.elts)):
+            if isinstance(node, ast.List) and node.elts and all(map(self._is_range, node.elts)):
                 return [self._range(part, argument) for part in node.elts]
-            return _value(node)
+            return self._value(node)
         except MaskError as error:
-            raise located(error, node) from None
+            raise _located(error, node) from None
+
+    def _is_range(self, node: ast.expr) -> bool:
+        called = isinstance(node, ast.Call) and getattr(node.func, "id", None) == "range"
+        return called and self.grammar.ranges
 
     def _range(self, node: ast.expr, argument: str) -> range:
         assert isinstance(node, ast.Call)
-        ends = [_value(argument) for argument in node.args]
+        ends = [self._value(argument) for argument in node.args]
         integers = all(isinstance(end, int) and not isinstance(end, bool) for end in ends)
         if node.keywords or not 1 <= len(ends) <= 3 or not integers or ends[2:] == [0]:
             raise TextError("range takes one to three integers. Write range(4) or range(0, 64, 8).")
         return self.budget.spend_range(range(*ends), argument)
 
+    def _value(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant) and (
+            node.value is None or isinstance(node.value, (bool, str, *self.grammar.numbers))
+        ):
+            if isinstance(node.value, int) and node.value > MAX_INT:
+                raise TextError("A number is beyond 2**62. Pass a smaller one.")
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            number = self._value(node.operand)
+            if type(number) in self.grammar.numbers:
+                return -number
+        if isinstance(node, (ast.List, ast.Tuple)):
+            if len(node.elts) > MAX_VALUES:
+                raise TextError(
+                    f"A list has {len(node.elts)} values, more than {MAX_VALUES}. "
+                    f"Build the {self.grammar.kind} in Python."
+                )
+            return [self._value(item) for item in node.elts]
+        raise self._refusal(node)
 
-def located(error: MaskError, node: ast.expr) -> MaskError:
+    def _number(self, node: ast.expr) -> Any:
+        if not _is_number(node):
+            raise _located(self._refusal(node), node)
+        return self._argument(node, "")
+
+    def _unknown(self, name: str) -> TextError:
+        if name == "where":
+            return TextError("where(...) contains a Python function. Build that mask in Python.")
+        names = [*sorted(self.grammar.atoms), *self.grammar.lists]
+        close = difflib.get_close_matches(name[:50], names, n=1)
+        shown = name if len(name) <= 50 else name[:50] + "…"
+        fix = f"Did you mean {close[0]}?" if close else f"Pass one of {', '.join(names)}."
+        return TextError(f"There is no atom {shown}. {fix}")
+
+    def _refusal(self, node: ast.AST) -> TextError:
+        if isinstance(node, ast.Attribute):
+            shown = f"The attribute .{node.attr:.50}"
+        elif isinstance(node, ast.Constant):
+            huge = isinstance(node.value, int) and node.value > MAX_INT  # repr() limits digits
+            shown = "A number beyond 2**62" if huge else f"The value {node.value!r:.50}"
+        elif isinstance(node, ast.Name):
+            shown = f"The name {node.id:.50}"
+        elif sum(1 for _ in islice(ast.walk(node), MAX_SHOWN + 1)) <= MAX_SHOWN:
+            shown = f"The part {ast.unparse(node):.50}"
+        else:
+            shown = f"A {type(node).__name__} expression"
+        return TextError(f"{shown} is not allowed here. Use {self.grammar.allowed}.")
+
+
+def _located(error: MaskError, node: ast.expr) -> MaskError:
     """The error with the position of the innermost part that caused it."""
     if error.at is None:
         error.at = (node.col_offset, node.end_col_offset or node.col_offset)
     return error
 
 
-def _is_range(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and getattr(node.func, "id", None) == "range"
-
-
-def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Constant) and (
-        node.value is None or isinstance(node.value, (bool, int, str))
-    ):
-        if isinstance(node.value, int) and node.value > MAX_INT:
-            raise TextError("A number is beyond 2**62. Pass a smaller one.")
-        return node.value
+def _is_number(node: ast.expr) -> bool:
+    """Whether a node is a number, with at most one sign."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        number = _value(node.operand)
-        if isinstance(number, int) and not isinstance(number, bool):
-            return -number
-    if isinstance(node, (ast.List, ast.Tuple)):
-        if len(node.elts) > MAX_VALUES:
-            raise TextError(
-                f"A list has {len(node.elts)} values, more than {MAX_VALUES}. "
-                "Build the mask in Python."
-            )
-        return [_value(item) for item in node.elts]
-    raise _refusal(node)
-
-
-def _unknown(name: str) -> str:
-    names = [*sorted(ATOMS), *_BY]
-    if name == "where":
-        return "where(...) contains a Python function. Build that mask in Python."
-    close = difflib.get_close_matches(name[:50], names, n=1)
-    shown = name if len(name) <= 50 else name[:50] + "…"
-    if close:
-        return f"There is no atom {shown}. Did you mean {close[0]}?"
-    return f"There is no atom {shown}. Pass one of {', '.join(names)}."
-
-
-def _refusal(node: ast.AST) -> TextError:
-    if isinstance(node, ast.Attribute):
-        shown = f"The attribute .{node.attr:.50}"
-    elif isinstance(node, ast.Constant):
-        huge = isinstance(node.value, int) and node.value > MAX_INT  # repr() has a limit of digits
-        shown = "A number beyond 2**62" if huge else f"The value {node.value!r:.50}"
-    elif isinstance(node, ast.Name):
-        shown = f"The name {node.id:.50}"
-    elif sum(1 for _ in islice(ast.walk(node), MAX_SHOWN + 1)) <= MAX_SHOWN:
-        shown = f"The part {ast.unparse(node):.50}"
-    else:
-        shown = f"A {type(node).__name__} expression"
-    return TextError(
-        f"{shown} is not allowed here. Use atoms, &, |, ~, -, .T, integers, lists and range()."
-    )
+        node = node.operand
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)

@@ -1,4 +1,4 @@
-"""Masks as JSON, by a versioned schema.
+"""Expressions as JSON, by a versioned schema: masks here, biases in `bias.text`.
 
     {"maskwright": 1, "mask": {"and": [{"atom": "causal"}, {"atom": "prefix", "lengths": [3]}]}}
 
@@ -12,46 +12,29 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import numpy as np
 
-from maskwright.core.atoms import ATOMS
-from maskwright.core.expr import (
-    MAX_DEPTH,
-    MAX_NODES,
-    And,
-    Atom,
-    Composite,
-    Mask,
-    Or,
-    by_batch,
-    by_head,
-)
-from maskwright.core.parser import DataBudget, call
+from maskwright.core.expr import MAX_NODES
+from maskwright.core.expression import MAX_DEPTH, CompositeExpression
+from maskwright.core.grammar import MASKS
+from maskwright.core.parser import DataBudget, call_atom
 from maskwright.core.validate import MAX_INT, FrozenArray, plain
 from maskwright.errors import TextError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from maskwright.core.expr import Mask
+    from maskwright.core.expression import AtomExpression, Expression
+    from maskwright.core.grammar import Grammar
 
+ExpressionT = TypeVar("ExpressionT")
 VERSION: Final = 1
 MAX_CHARACTERS: Final = 4_000_000
 MIN_RUNS: Final = 64  # values from which an array may be written as runs
 MAX_DIMS: Final = 4
 # Arguments that store one byte per value
 _BOOLEAN: Final = {"dense.array", "blocks.map", "padding.keep", "keys.where", "queries.where"}
-
-_UNARY: Final[dict[str, Callable[[Mask], Mask]]] = {
-    "not": lambda mask: ~mask,
-    "transpose": lambda mask: mask.T,
-}
-_VARIADIC: Final[dict[str, Callable[[list[Mask]], Mask]]] = {
-    "and": lambda parts: _chain(And, parts),
-    "or": lambda parts: _chain(Or, parts),
-    "by_head": by_head,
-    "by_batch": by_batch,
-}
 
 
 def to_json(mask: Mask) -> str:
@@ -70,17 +53,7 @@ def to_json(mask: Mask) -> str:
     >>> mw.to_json(mw.causal() & ~mw.keys([1]))
     '{"maskwright": 1, "mask": {"and": [{"atom": "causal"}, {"not": {"atom": "keys", "where": [1]}}]}}'
     """
-    if not isinstance(mask, Mask):
-        raise TextError(
-            f"to_json: expected a mask, got {type(mask).__name__}. Pass an unbound mask."
-        )
-    text = json.dumps({"maskwright": VERSION, "mask": _Writer().write(mask)})
-    if len(text) > MAX_CHARACTERS:
-        raise TextError(
-            f"to_json: the JSON would have {len(text)} characters, from_json reads at most "
-            f"{MAX_CHARACTERS}. Store the data in an array file, and build the mask from it."
-        )
-    return text
+    return write_json(mask, MASKS)
 
 
 def from_json(text: str) -> Mask:
@@ -100,49 +73,68 @@ def from_json(text: str) -> Mask:
     >>> mw.from_json('{"maskwright": 1, "mask": {"atom": "window", "back": 3}}')
     window(back=3)
     """
-    if not isinstance(text, str):
+    return read_json(text, MASKS)
+
+
+def write_json(expression: Expression, grammar: Grammar[Any]) -> str:
+    """The expression as JSON; `to_json` for any grammar."""
+    function = f"{grammar.module}to_json"
+    if not isinstance(expression, grammar.base):
         raise TextError(
-            f"from_json: expected a string, got {type(text).__name__}. Pass what to_json returned."
+            f"{function}: expected a {grammar.kind}, got {type(expression).__name__}. "
+            f"Pass an unbound {grammar.kind}."
         )
+    text = json.dumps({"maskwright": VERSION, grammar.kind: _Writer().write(expression)})
     if len(text) > MAX_CHARACTERS:
         raise TextError(
-            f"from_json: the JSON has {len(text)} characters, more than {MAX_CHARACTERS}. "
-            "Build the mask in Python."
+            f"{function}: the JSON would have {len(text)} characters, from_json reads at most "
+            f"{MAX_CHARACTERS}. Store the data in an array file, and build the {grammar.kind} from it."
+        )
+    return text
+
+
+def read_json(text: str, grammar: Grammar[ExpressionT]) -> ExpressionT:
+    """The expression of a JSON text; `from_json` for any grammar."""
+    reader = _Reader(grammar)
+    if not isinstance(text, str):
+        raise reader.invalid(f"expected a string, got {type(text).__name__}")
+    if len(text) > MAX_CHARACTERS:
+        raise reader.invalid(
+            f"the JSON has {len(text)} characters, more than {MAX_CHARACTERS}",
+            f"Build the {grammar.kind} in Python.",
         )
     try:
         document = json.loads(text)
     except RecursionError:
-        raise TextError("from_json: the JSON is nested too deeply. Flatten it.") from None
+        raise reader.invalid("the JSON is nested too deeply", "Flatten it.") from None
     except ValueError as error:
-        raise TextError(f"from_json: invalid JSON: {error}. Pass what to_json returned.") from None
-    if not isinstance(document, dict) or set(document) != {"maskwright", "mask"}:
-        raise TextError(
-            'from_json: expected an object with the keys "maskwright" and "mask". '
-            "Pass what to_json returned."
+        raise reader.invalid(f"invalid JSON: {error}") from None
+    if not isinstance(document, dict) or set(document) != {"maskwright", grammar.kind}:
+        raise reader.invalid(f'expected an object with the keys "maskwright" and "{grammar.kind}"')
+    version = document["maskwright"]
+    if type(version) is not int or version != VERSION:
+        raise reader.invalid(
+            f"the JSON has version {version!r:.50}, expected {VERSION}",
+            "Use the maskwright that wrote it.",
         )
-    if type(document["maskwright"]) is not int or document["maskwright"] != VERSION:
-        raise TextError(
-            f"from_json: the JSON has version {document['maskwright']!r:.50}, expected {VERSION}. "
-            "Use the maskwright that wrote it."
-        )
-    return _Reader().read(document["mask"], 1)
+    return reader.read(document[grammar.kind])
 
 
 class _Writer:
-    """Writes a mask as a JSON document, within the limits of reading it."""
+    """Writes an expression as a JSON document, within the limits of reading it."""
 
     def __init__(self) -> None:
         self.budget = DataBudget()
 
-    def write(self, mask: Mask) -> dict[str, Any]:
-        """The object of a mask."""
-        if isinstance(mask, Composite):
-            parts = [self.write(part) for part in mask._parts()]
-            return {mask.operator: parts[0] if mask.operator in _UNARY else parts}
-        atom = cast("Atom", mask)
+    def write(self, expression: Expression) -> dict[str, Any]:
+        """The object of an expression."""
+        if isinstance(expression, CompositeExpression):
+            parts = [self.write(part) for part in expression._parts()]
+            return {expression.operator: expression._operands(parts)}
+        atom = cast("AtomExpression", expression)
         if not atom.serializable:
             raise TextError(
-                f"to_json: {mask!r:.80} contains a Python function, which JSON cannot represent. "
+                f"to_json: {atom!r:.80} contains a Python function, which JSON cannot represent. "
                 "Pass dense(...) instead."
             )
         name, arguments = atom._call()
@@ -171,55 +163,57 @@ class _Writer:
         return plain(value)
 
 
-def _chain(kind: type[And | Or], parts: list[Mask]) -> Mask:
-    terms = [term for part in parts for term in part._terms_of(kind)]
-    return kind(tuple(terms)) if len(terms) > 1 else parts[0]
+class _Reader(Generic[ExpressionT]):
+    """Builds the expression of a JSON document, and limits the data that it describes."""
 
-
-class _Reader:
-    """Builds the mask of a JSON document, and limits the data that it describes."""
-
-    def __init__(self) -> None:
+    def __init__(self, grammar: Grammar[ExpressionT]) -> None:
+        self.grammar = grammar
         self.budget = DataBudget()
+        self.depth = 0
 
-    def read(self, node: Any, depth: int) -> Mask:
-        """The mask of an object."""
-        if depth > MAX_DEPTH:
-            raise TextError(f"from_json: nested deeper than {MAX_DEPTH} operators. Flatten it.")
+    def invalid(self, reason: str, fix: str = "Pass what to_json returned.") -> TextError:
+        """The error for a document that `to_json` does not write."""
+        return TextError(f"{self.grammar.module}from_json: {reason}. {fix}")
+
+    def read(self, node: Any) -> ExpressionT:
+        """The expression of an object."""
         if not isinstance(node, dict):
-            raise TextError(
-                f"from_json: expected an object for a mask, got {type(node).__name__}. "
-                "Pass what to_json returned."
-            )
+            kind = self.grammar.kind
+            raise self.invalid(f"expected an object for a {kind}, got {type(node).__name__}")
         if "atom" in node:
             return self._atom(dict(node))
-        if len(node) == 1:
-            ((operator, value),) = node.items()
-            if operator in _UNARY:
-                return _UNARY[operator](self.read(value, depth + 1))
-            if operator in _VARIADIC and isinstance(value, list) and value:
-                if len(value) > MAX_NODES:
-                    raise TextError(
-                        f'from_json: "{operator}" has more than {MAX_NODES} masks. Make it smaller.'
-                    )
-                return _VARIADIC[operator]([self.read(part, depth + 1) for part in value])
-        raise TextError(
-            f"from_json: {sorted(node)!r:.80} is not an operator with its masks. "
-            "Pass what to_json returned."
-        )
-
-    def _atom(self, node: dict[str, Any]) -> Mask:
-        name = node.pop("atom")
-        if not isinstance(name, str) or name not in ATOMS:
-            raise TextError(
-                f"from_json: there is no atom {name!r:.50}. Pass what to_json returned."
+        self.depth += 1
+        if self.depth >= MAX_DEPTH:
+            raise self.invalid(f"nested deeper than {MAX_DEPTH} operators", "Flatten it.")
+        name = next(iter(node), "")
+        if len(node) != 1 or name not in self.grammar.operators:
+            raise self.invalid(
+                f"{sorted(node)!r:.80} is not an operator with its {self.grammar.plural}"
             )
-        return call(
-            name, [], {key: self._value(value, f"{name}.{key}") for key, value in node.items()}
-        )
+        expression = self.grammar.operators[name](self, node[name])
+        self.depth -= 1
+        return expression
+
+    def read_list(self, values: Any) -> list[ExpressionT]:
+        """The expressions of a list of objects, which is the value of an operator."""
+        if not isinstance(values, list) or not values:
+            raise self.invalid(f"an operator has no list of {self.grammar.plural}")
+        if len(values) > MAX_NODES:
+            many = f"an operator has more than {MAX_NODES} {self.grammar.plural}"
+            raise self.invalid(many, "Make it smaller.")
+        return [self.read(value) for value in values]
+
+    def _atom(self, node: dict[str, Any]) -> ExpressionT:
+        name = node.pop("atom")
+        if not isinstance(name, str) or name not in self.grammar.atoms:
+            raise self.invalid(f"there is no atom {name!r:.50}")
+        arguments = {key: self._value(value, f"{name}.{key}") for key, value in node.items()}
+        return call_atom(self.grammar, name, [], arguments)
 
     def _value(self, value: Any, argument: str) -> Any:
         """An argument, with ranges and runs expanded."""
+        if not self.grammar.ranges:
+            return value
         if isinstance(value, list) and value and all(_is_range(part) for part in value):
             return [self._range(part, argument) for part in value]
         if not isinstance(value, dict):
@@ -236,9 +230,9 @@ class _Reader:
                 total = sum(count for _, count in runs)
                 if total == math.prod(shape) and min(shape, default=0) > 0:
                     return self._repeat(runs, shape, total, argument)
-        raise TextError(
-            'from_json: an argument is neither {"range": [start, stop, step]} nor {"runs": '
-            '[[value, count], …], "shape": […]}. Pass what to_json returned.'
+        raise self.invalid(
+            'an argument is neither {"range": [start, stop, step]} nor {"runs": '
+            '[[value, count], …], "shape": […]}'
         )
 
     def _repeat(self, runs: list[list[int]], shape: list[int], total: int, argument: str) -> Any:
@@ -253,7 +247,7 @@ class _Reader:
     def _range(self, value: dict[str, list[int]], argument: str) -> range:
         start, stop, step = value["range"]
         if step < 1:
-            raise TextError(f"from_json: a range has step {step}. Expected 1 or more.")
+            raise self.invalid(f"a range has step {step}", "Expected 1 or more.")
         return self.budget.spend_range(range(start, stop, step), argument)
 
 

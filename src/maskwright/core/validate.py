@@ -64,13 +64,16 @@ def literal(value: object) -> str:
 
 
 def plain(value: object) -> object:
-    """The value as JSON can hold it: arrays and tuples as lists, booleans in arrays as 0 and 1."""
+    """The value as JSON can hold it: arrays and tuples as lists, booleans in arrays as 0 and 1.
+
+    The values of biases have a `tolist` of their own.
+    """
     if isinstance(value, FrozenArray):
         data = value.data
         return (data.astype(np.int64) if data.dtype == np.bool_ else data).tolist()
     if isinstance(value, tuple):
         return [plain(item) for item in value]
-    return value
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def read_array(value: object, what: str) -> npt.NDArray[Any]:
