@@ -255,7 +255,6 @@ class Alibi(BiasAtom):
     variant: str = "bloom"
     max_bias: float = 8.0
     name: ClassVar[str] = "alibi"
-    positional: ClassVar[tuple[str, ...]] = ("slopes",)
 
     @property
     def slope_values(self) -> Any:
@@ -287,7 +286,6 @@ class T5(BiasAtom):
     bidirectional: bool = True
     max_distance: int = 128
     name: ClassVar[str] = "t5"
-    positional: ClassVar[tuple[str, ...]] = ("table",)
 
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
@@ -305,7 +303,6 @@ class Relative(BiasAtom):
 
     table: Values
     name: ClassVar[str] = "relative"
-    positional: ClassVar[tuple[str, ...]] = ("table",)
 
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
@@ -325,7 +322,6 @@ class Grid(BiasAtom):
     height: int
     width: int
     name: ClassVar[str] = "grid"
-    positional: ClassVar[tuple[str, ...]] = ("table",)
 
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
@@ -357,32 +353,24 @@ class PerKey(BiasAtom):
 
     values: Values
     name: ClassVar[str] = "per_key"
-    positional: ClassVar[tuple[str, ...]] = ("values",)
 
     @property
     def _dims(self) -> tuple[BroadcastDims, ...]:
-        batch, heads, _ = self._three
-        return (BroadcastDims(self.name, batch, heads),)
+        return (BroadcastDims(self.name, *self._planes),)
 
     @property
-    def _three(self) -> tuple[int, int, int]:
-        """(batch, heads, keys)."""
-        shape = self.values.shape
-        return (
-            shape[0] if len(shape) > 1 else 1,
-            shape[1] if len(shape) > 2 else 1,
-            shape[-1],
-        )
+    def _planes(self) -> tuple[int, ...]:
+        """(batch, heads)."""
+        return (*self.values.shape[:-1], 1, 1)[:2]
 
     def _fit(self, frame: Frame) -> None:
         BiasAtom._fit(self, frame)
-        count = self._three[2]
+        count = self.values.shape[-1]
         fix = f"Pass kv_len={count}, or one value per key."
         frame.check_keys(count, "bias.per_key", f"values has {count} keys", fix)
 
     def _lower(self, frame: Frame) -> list[Term]:
-        batch, heads, keys = self._three
-        values = self.values.data.reshape(batch, heads, 1, keys)
+        values = self.values.data.reshape(*self._planes, 1, self.values.shape[-1])
         return [TensorTerm(values[..., frame.k_start : frame.k_stop])]
 
 
@@ -392,7 +380,6 @@ class TensorBias(BiasAtom):
 
     values: Values
     name: ClassVar[str] = "tensor"
-    positional: ClassVar[tuple[str, ...]] = ("values",)
 
     @property
     def _four(self) -> tuple[int, ...]:

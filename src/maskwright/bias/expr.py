@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from maskwright.core.expression import (
     CompositeExpression,
     Expression,
 )
-from maskwright.core.frame import MAX_BYTES, Frame, make_frame, merge_dims
-from maskwright.errors import ArgumentError, FrameError, SizeError
+from maskwright.core.frame import Frame, check_size, make_frame, merge_dims
+from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
     from maskwright.bias.terms import Term
@@ -53,22 +53,18 @@ class Bias(Expression):
     # ── operators ─────────────────────────────────────────────────────────────────────────────
 
     def __add__(self, other: Bias) -> Bias:
-        if not isinstance(other, Bias):
-            raise self._refuse(other, "+")
-        return Sum((*self._terms(), *other._terms()))
+        return Sum((*self._terms(), *self._operand(other, "+")._terms()))
 
-    def __radd__(self, other: object) -> Bias:
+    def __radd__(self, other: object) -> Any:
         if type(other) is int and other == 0:  # sum([a, b]) starts with 0
             return self
-        raise self._refuse(other, "+")
+        return self._operand(other, "+")
 
     def __sub__(self, other: Bias) -> Bias:
-        if not isinstance(other, Bias):
-            raise self._refuse(other, "-")
-        return self + -other
+        return self + Multiple(-1.0, self._operand(other, "-"))
 
-    def __rsub__(self, other: object) -> NoReturn:
-        raise self._refuse(other, "-")
+    def __rsub__(self, other: object) -> Any:
+        return self._operand(other, "-")
 
     def __neg__(self) -> Bias:
         return Multiple(-1.0, self)
@@ -156,11 +152,7 @@ class Bias(Expression):
         """
         batch, heads = self.planes
         size = 8 * batch * heads * frame.q_len * frame.kv_len
-        if size > MAX_BYTES:
-            raise SizeError(
-                f"dense() would need {size / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:.1f} GB. "
-                "Use lower(frame), or fewer queries at a time."
-            )
+        check_size("dense()", size, "lower(frame), or fewer queries at a time")
         return dense_terms(self.lower(frame), frame)
 
     @property
@@ -198,6 +190,9 @@ class Bias(Expression):
         return (self,)
 
 
+Bias._base = Bias
+
+
 class BiasAtom(AtomExpression, Bias):
     """Base class of biases that are not composed of others.
 
@@ -205,6 +200,7 @@ class BiasAtom(AtomExpression, Bias):
     name to the function.
     """
 
+    positional = ("slopes", "table", "values")
     _data = (Values,)
 
     def _values(self) -> tuple[Values, ...]:

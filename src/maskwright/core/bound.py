@@ -13,12 +13,12 @@ from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
 from maskwright.core.expr import Cell, Mask, tensor_hint
 from maskwright.core.expression import BoundExpression
-from maskwright.core.frame import MAX_BYTES, MAX_SIZE, Frame
+from maskwright.core.frame import MAX_SIZE, Frame, check_size
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_range
 from maskwright.core.validate import parse_int
-from maskwright.errors import ArgumentError, FrameError, SizeError, TruthError
+from maskwright.errors import ArgumentError, FrameError, TruthError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -205,7 +205,7 @@ class BoundMask(BoundExpression):
         >>> mw.window(back=0, ahead=1).on(2).dense().tolist()
         [[[[True, True], [False, True]]]]
         """
-        _check_size("dense()", math.prod(self.shape), ".spans, .tiles() or .rows(start, stop)")
+        check_size("dense()", math.prod(self.shape), ".spans, .tiles() or .rows(start, stop)")
         out = np.empty(self.shape, np.bool_)
         row = 0
         for spans in self._blocks():
@@ -224,7 +224,7 @@ class BoundMask(BoundExpression):
         tall = parse_int(q_block, "tiles: q_block", minimum=1)
         broad = tall if kv_block is None else parse_int(kv_block, "tiles: kv_block", minimum=1)
         rows = math.prod(self._planes) * math.ceil(self._part.rows / tall)
-        _check_size("tiles()", 32 * rows, "larger blocks or .rows(start, stop)")
+        check_size("tiles()", 32 * rows, "larger blocks or .rows(start, stop)")
         return cut(self._blocks(tall), tall, broad)
 
     def coverage(
@@ -254,7 +254,7 @@ class BoundMask(BoundExpression):
         across = read_range(rows, "rows", self._part.rows)
         along = read_range(keys, "keys", self._part.key_stop)
         size = 8 * math.ceil(len(across) / tall) * math.ceil(len(along) / broad)
-        _check_size("coverage", size, "larger blocks, or a range of rows and keys")
+        check_size("coverage", size, "larger blocks, or a range of rows and keys")
         parts = self._reader.plane(b, h, across, along)
         return covered_cells(parts, len(across), along, tall, broad)
 
@@ -288,7 +288,7 @@ class BoundMask(BoundExpression):
         >>> (mw.causal() & ~mw.keys([0])).on(3).empty_rows().tolist()
         [[[True, False, False]]]
         """
-        _check_size("empty_rows()", math.prod(self.shape[:3]), ".rows(start, stop)")
+        check_size("empty_rows()", math.prod(self.shape[:3]), ".rows(start, stop)")
         parts = []
         for pieces in self._pieces():
             empty = next(pieces).empty_rows()
@@ -305,7 +305,7 @@ class BoundMask(BoundExpression):
         [[[False, False, True, True]]]
         """
         keys = self._part.key_stop
-        _check_size("unseen_keys()", 32 * math.prod(self._planes) * (keys + 1), "fewer keys")
+        check_size("unseen_keys()", 32 * math.prod(self._planes) * (keys + 1), "fewer keys")
         change = np.zeros((*self._planes, keys + 1), np.int64)
         for spans in chain.from_iterable(self._pieces()):
             b, h, rows = spans.shape
@@ -512,18 +512,10 @@ Mask._bound_class = BoundMask
 outside_graphs(BoundMask.__init__)
 
 
-def _check_size(what: str, size: int, fix: str) -> None:
-    """Raises SizeError if a result of `size` bytes is larger than `MAX_BYTES`."""
-    if size > MAX_BYTES:
-        raise SizeError(
-            f"{what} would need {size / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:.1f} GB. Use {fix}."
-        )
-
-
 def _limited(parts: Iterable[Spans], what: str, fix: str) -> Iterator[Spans]:
     """Yields the parts, and raises SizeError when they are larger than `MAX_BYTES` together."""
     size = 0
     for spans in parts:
         yield spans
         size += 16 * spans.intervals()
-        _check_size(what, size, fix)
+        check_size(what, size, fix)

@@ -25,12 +25,7 @@ import numpy as np
 from maskwright.core import regions
 from maskwright.core import spans as span_ops
 from maskwright.core.cache import Cache, mask_property
-from maskwright.core.expression import (
-    MAX_TERMS,
-    AtomExpression,
-    CompositeExpression,
-    Expression,
-)
+from maskwright.core.expression import AtomExpression, CompositeExpression, Expression
 from maskwright.core.frame import BroadcastDims, Frame, make_frame, merge_dims
 from maskwright.core.interval_ops import CSR, complement_row, intersect_rows, unite_rows
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
@@ -202,33 +197,27 @@ class Mask(Expression):
     # ── operators ─────────────────────────────────────────────────────────────────────────────
 
     def __and__(self, other: Mask) -> Mask:
-        if not isinstance(other, Mask):
-            raise self._refuse(other, "&")
-        return And(self._terms_of(And) + other._terms_of(And))
+        return And(self._terms_of(And) + self._operand(other, "&")._terms_of(And))
 
     def __or__(self, other: Mask) -> Mask:
-        if not isinstance(other, Mask):
-            raise self._refuse(other, "|")
-        return Or(self._terms_of(Or) + other._terms_of(Or))
+        return Or(self._terms_of(Or) + self._operand(other, "|")._terms_of(Or))
 
     def __sub__(self, other: Mask) -> Mask:
-        if not isinstance(other, Mask):
-            raise self._refuse(other, "-")
-        return self & Not(other)
+        return self & Not(self._operand(other, "-"))
 
     def __invert__(self) -> Mask:
         return Not(self)
 
     # These are called only if the left operand is not a mask.
 
-    def __rand__(self, other: object) -> NoReturn:
-        raise self._refuse(other, "&")
+    def __rand__(self, other: object) -> Any:
+        return self._operand(other, "&")
 
-    def __ror__(self, other: object) -> NoReturn:
-        raise self._refuse(other, "|")
+    def __ror__(self, other: object) -> Any:
+        return self._operand(other, "|")
 
-    def __rsub__(self, other: object) -> NoReturn:
-        raise self._refuse(other, "-")
+    def __rsub__(self, other: object) -> Any:
+        return self._operand(other, "-")
 
     # Called by torch in place of a function of its own that received a mask; set by the package
     __torch_function__: ClassVar[Any]
@@ -497,6 +486,7 @@ class Mask(Expression):
         return merge_dims(self._dims)
 
 
+Mask._base = Mask
 outside_graphs(Mask.__new__)
 
 
@@ -553,7 +543,6 @@ class KeyOnly(Atom):
 class Composite(CompositeExpression, Mask):
     """Base class of masks that are composed of others."""
 
-    _max_parts = MAX_NODES
     _members: tuple[Mask, ...]
 
     def _bound_intervals(self) -> int:
@@ -602,7 +591,6 @@ class Chain(Composite):
     terms: tuple[Mask, ...]
     symbol: ClassVar[str]
     _precedence = 1
-    _max_parts = MAX_TERMS
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Chain) or self.symbol != other.symbol:
@@ -767,8 +755,23 @@ class Or(Chain):
         return regions.complement(regions.intersection(terms))
 
 
+class Unary(Composite):
+    """Base class of `~` and `.T`, which have one term."""
+
+    term: Mask
+
+    def _parts(self) -> tuple[Mask, ...]:
+        return (self.term,)
+
+    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
+        return type(self)(*parts)
+
+    def _operands(self, parts: list[Any]) -> Any:
+        return parts[0]
+
+
 @dataclass(frozen=True, repr=False)
-class Not(Composite):
+class Not(Unary):
     """The cells that the term masks out."""
 
     term: Mask
@@ -791,15 +794,6 @@ class Not(Composite):
     def _bound_intervals(self) -> int:
         return 1 + self.term._max_intervals
 
-    def _parts(self) -> tuple[Mask, ...]:
-        return (self.term,)
-
-    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
-        return Not(*parts)
-
-    def _operands(self, parts: list[Any]) -> Any:
-        return parts[0]
-
     def _text(self, data: bool = True) -> str:
         return f"~{self.term._in_brackets(2, data)}"
 
@@ -815,7 +809,7 @@ class Not(Composite):
 
 
 @dataclass(frozen=True, repr=False)
-class Transpose(Composite):
+class Transpose(Unary):
     """The cells (q, k) for which (k, q) is visible in the term."""
 
     term: Mask
@@ -860,15 +854,6 @@ class Transpose(Composite):
     def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
         return None if self._closed is None else self._closed._sequence(frame, operator)
 
-    def _parts(self) -> tuple[Mask, ...]:
-        return (self.term,)
-
-    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
-        return Transpose(*parts)
-
-    def _operands(self, parts: list[Any]) -> Any:
-        return parts[0]
-
     def _transposed(self) -> Mask:
         return self.term
 
@@ -900,6 +885,7 @@ class PerAxis(Composite):
 
     axis: Literal["batch", "head"]
     masks: tuple[Mask, ...]
+    _max_parts = MAX_NODES
 
     @property
     def operator(self) -> str:  # type: ignore[override]

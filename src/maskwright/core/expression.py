@@ -21,6 +21,7 @@ class Expression(ABC):
     """Base class of masks and biases, which have no size."""
 
     __array_ufunc__: ClassVar[None] = None  # numpy arrays defer their operators, which raise
+    _base: ClassVar[type[Any]]  # Mask or Bias
     _kind: ClassVar[str]  # for messages
     _truth: ClassVar[str]  # what to write in place of a boolean value
     _wrap: ClassVar[str]  # how to make an expression of an array
@@ -60,13 +61,14 @@ class Expression(ABC):
         text = self._text(data)
         return f"({text})" if self._precedence < precedence else text
 
-    @classmethod
-    def _refuse(cls, other: object, operator: str) -> ArgumentError:
-        """The error for another operand than an expression of the same kind."""
-        bound = hasattr(other, cls._kind) and hasattr(other, "frame")
-        fix = "Combine before binding to a size" if bound else f"Wrap an array in {cls._wrap}"
-        return ArgumentError(
-            f"{operator}: expected a {cls._kind}, got {type(other).__name__}. {fix}."
+    def _operand(self, other: Any, operator: str) -> Any:
+        """The other operand of an operator, which must be of the same kind."""
+        if isinstance(other, self._base):
+            return other
+        bound = hasattr(other, self._kind) and hasattr(other, "frame")
+        fix = "Combine before binding to a size" if bound else f"Wrap an array in {self._wrap}"
+        raise ArgumentError(
+            f"{operator}: expected a {self._kind}, got {type(other).__name__}. {fix}."
         )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from maskwright.core.validate import parse_int
-from maskwright.errors import FrameError
+from maskwright.errors import FrameError, SizeError
 
 MAX_SIZE: Final = 2**31 - 1
 MAX_BYTES: Final = 2**33  # of one result
@@ -132,6 +132,14 @@ class Frame:
     def tokens(self) -> int:
         """Number of positions up to the last query or key, whichever is later."""
         return max(self.q_stop if self.q_len else 0, self.k_stop if self.kv_len else 0, 0)
+
+
+def check_size(what: str, size: int, fix: str) -> None:
+    """Raises SizeError if a result of `size` bytes is larger than `MAX_BYTES`."""
+    if size > MAX_BYTES:
+        raise SizeError(
+            f"{what} would need {size / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:.1f} GB. Use {fix}."
+        )
 
 
 def make_frame(

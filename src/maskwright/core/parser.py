@@ -245,7 +245,7 @@ class _Parser(Generic[ExpressionT]):
                     f"Write {self.grammar.symbols}."
                 )
             scales = type(operator) in self.grammar.scaling
-            value = self._number(operand) if scales else self.expression(operand)
+            value = self._argument(operand, "") if scales else self.expression(operand)
             expression = combine(expression, value)
         return expression
 
@@ -319,11 +319,6 @@ class _Parser(Generic[ExpressionT]):
                 )
             return [self._value(item) for item in node.elts]
         raise self._refusal(node)
-
-    def _number(self, node: ast.expr) -> Any:
-        if not _is_number(node):
-            raise _located(self._refusal(node), node)
-        return self._argument(node, "")
 
     def _unknown(self, name: str) -> TextError:
         if name == "where":

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskwright.core.frame import MAX_BYTES
+from maskwright.core.frame import check_size
 from maskwright.core.interval_ops import covered, sweep
 from maskwright.core.spans import Spans
 from maskwright.core.validate import parse_int
-from maskwright.errors import ArgumentError, FrameError, SizeError
+from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,11 +59,8 @@ class Tiles:
         >>> mw.window(back=1).on(4).tiles(2, 2).kinds().tolist()
         [[[[1, 0], [1, 1]]]]
         """
-        if math.prod(self.shape) > MAX_BYTES:
-            raise SizeError(
-                f"kinds() would need {math.prod(self.shape) / 1e9:.1f} GB. "
-                "Use .touched and .full, which are spans of blocks."
-            )
+        fix = ".touched and .full, which are spans of blocks"
+        check_size("kinds()", math.prod(self.shape), fix)
         touched, full = np.zeros((2, *self.shape), np.bool_)
         self.touched.write_dense(touched)
         self.full.write_dense(full)
@@ -99,11 +96,7 @@ def cut(parts: Iterable[Spans], q_block: int, kv_block: int) -> Tiles:
     for spans in parts:
         some, whole = _cut(spans, q_block, kv_block)
         size += 16 * (some.intervals() + whole.intervals())
-        if size > MAX_BYTES:
-            raise SizeError(
-                f"tiles() would need more than {MAX_BYTES / 1e9:.1f} GB. "
-                "Use larger blocks or .rows(start, stop)."
-            )
+        check_size("tiles()", size, "larger blocks or .rows(start, stop)")
         if row % q_block:  # a further part of the last block
             touched[-1], full[-1] = touched[-1] | some, full[-1] & whole
         else:
