@@ -21,7 +21,7 @@ from maskwright.core.expression import (
     CompositeExpression,
     Expression,
 )
-from maskwright.core.frame import Frame, check_size, make_frame, merge_dims
+from maskwright.core.frame import Frame, check_size, make_frame, merge_dims, on_call
 from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
@@ -334,4 +334,4 @@ class BoundBias(BoundExpression):
         return array if dtype is None else array.astype(dtype)
 
     def __repr__(self) -> str:
-        return f"({self.bias!r}).{self.frame.call}"
+        return f"({self.bias!r}).{on_call(self.frame)}"

@@ -13,7 +13,7 @@ from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
 from maskwright.core.expr import Cell, Mask, tensor_hint
 from maskwright.core.expression import BoundExpression
-from maskwright.core.frame import MAX_SIZE, Frame, check_size
+from maskwright.core.frame import MAX_SIZE, Frame, check_size, on_call
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_range
@@ -494,7 +494,7 @@ class BoundMask(BoundExpression):
 
     def __repr__(self) -> str:
         home, part = self._home, self._part
-        whole = f"({self.mask!r}).{home.call}"
+        whole = f"({self.mask!r}).{on_call(home)}"
         if (part.rows, part.key_stop) == (home.q_len, home.kv_len):
             return whole
         return f"{whole}.rows({part.row}, {part.row_stop}, kv_len={part.key_stop})"

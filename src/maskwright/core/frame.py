@@ -94,14 +94,6 @@ class Frame:
             k_start=self.q_start,
         )
 
-    @property
-    def call(self) -> str:
-        """The call of `on` that makes this frame, as `repr` of a bound mask shows it."""
-        return (
-            f"on({self.q_len}, kv_len={self.kv_len}, batch={self.batch}, heads={self.heads}, "
-            f"q_start={self.q_start})"
-        )
-
     def check_keys(self, count: int, atom: str, data: str, fix: str) -> None:
         """Raises FrameError unless the keys are exactly the `count` tokens of the data."""
         if self.k_stop != count or self.k_start < 0:
@@ -132,6 +124,14 @@ class Frame:
     def tokens(self) -> int:
         """Number of positions up to the last query or key, whichever is later."""
         return max(self.q_stop if self.q_len else 0, self.k_stop if self.kv_len else 0, 0)
+
+
+def on_call(frame: Frame) -> str:
+    """The call of `on` that makes a frame, as `repr` of a bound mask shows it."""
+    return (
+        f"on({frame.q_len}, kv_len={frame.kv_len}, batch={frame.batch}, heads={frame.heads}, "
+        f"q_start={frame.q_start})"
+    )
 
 
 def check_size(what: str, size: int, fix: str) -> None:
