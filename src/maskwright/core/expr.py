@@ -499,8 +499,8 @@ class Atom(AtomExpression, Mask):
 
     _data = _DATA
 
-    def _width(self, keys: int) -> int:  # noqa: ARG002 - one interval for any number of keys
-        return 1
+    def _width(self, keys: int) -> int:
+        return min(keys // 2 + 1, max(self._max_intervals, 1))
 
     def _reason(self, cell: Cell, visible: bool) -> Reason:
         """Why the cell is visible or masked."""

@@ -143,6 +143,17 @@ def read_bools(value: object, what: str, *, instead: str) -> BoolArray:
     raise ArgumentError(f"{what} has dtype {array.dtype}. {instead}")
 
 
+def token_rows(array: Any, what: str, *, min_rows: int = 0) -> Any:
+    """One sequence or a batch of sequences as (batch, tokens)."""
+    if array.ndim == 1:
+        return array[None]
+    if array.ndim != 2 or len(array) < min_rows:
+        raise ArgumentError(
+            f"{what} has shape {array.shape}. Expected (tokens,) or (batch, tokens)."
+        )
+    return array
+
+
 def parse_int(value: object, what: str, *, minimum: int | None = None) -> int:
     """Returns an integer of any integer type, checked against a minimum; booleans are refused.
 

@@ -34,8 +34,30 @@ if TYPE_CHECKING:
 MAX_PLANES: Final = 2**24  # batch × heads × rows for which a predicate is evaluated at once
 
 
+class _Stored(Atom):
+    """Base class of `dense` and `blocks`, whose first argument is an array of four axes."""
+
+    @property
+    def _stored(self) -> FrozenArray:
+        array: FrozenArray = getattr(self, self.positional[0])
+        return array
+
+    @property
+    def _dims(self) -> tuple[BroadcastDims, ...]:
+        batch, heads = self._stored.data.shape[:2]
+        return (BroadcastDims(f"{self.name}: {self.positional[0]}", batch, heads),)
+
+    @mask_property
+    def _max_runs(self) -> int:
+        data = self._stored.data
+        return max_runs(data.reshape(-1, data.shape[3])) if data.size else 0
+
+    def _width(self, keys: int) -> int:
+        return min(keys // 2 + 1, self._max_runs)
+
+
 @dataclass(frozen=True, repr=False)
-class Dense(Atom):
+class Dense(_Stored):
     """The cells that are True in an array, which is broadcast to the frame."""
 
     name = "dense"
@@ -69,18 +91,6 @@ class Dense(Atom):
                 f"{frame.q_len} × {frame.kv_len}. Pass {fix}."
             )
 
-    @property
-    def _dims(self) -> tuple[BroadcastDims, ...]:
-        return (BroadcastDims("dense", *self.array.data.shape[:2]),)
-
-    @mask_property
-    def _max_runs(self) -> int:
-        data = self.array.data
-        return max_runs(data.reshape(-1, data.shape[3])) if data.size else 0
-
-    def _width(self, keys: int) -> int:
-        return min(keys // 2 + 1, self._max_runs)
-
     def _transposed(self) -> Mask:
         return Dense(FrozenArray(self.array.data.swapaxes(2, 3)))
 
@@ -93,7 +103,7 @@ class Dense(Atom):
 
 
 @dataclass(frozen=True, repr=False)
-class Blocks(Atom):
+class Blocks(_Stored):
     """The blocks that are True in a map."""
 
     name = "blocks"
@@ -130,18 +140,6 @@ class Blocks(Atom):
                 f"blocks: the map has {tall} × {broad} blocks of {self.q_size} × {self.kv_size} "
                 f"but the frame needs {need[0]} × {need[1]}. Pass a map that covers the frame."
             )
-
-    @property
-    def _dims(self) -> tuple[BroadcastDims, ...]:
-        return (BroadcastDims("blocks: map", *self.map.data.shape[:2]),)
-
-    @mask_property
-    def _max_runs(self) -> int:
-        data = self.map.data
-        return max_runs(data.reshape(-1, data.shape[3])) if data.size else 0
-
-    def _width(self, keys: int) -> int:
-        return min(keys // 2 + 1, self._max_runs)
 
     def _transposed(self) -> Mask:
         return Blocks(FrozenArray(self.map.data.swapaxes(2, 3)), self.kv_size, self.q_size)
@@ -223,9 +221,6 @@ class Where(Atom):
         return call(
             self.fn, positions, text, self._cached(key, lambda: frameworks(self.fn, sample, text))
         )
-
-    def _width(self, keys: int) -> int:
-        return keys // 2 + 1
 
     def _text(self, data: bool = True) -> str:  # noqa: ARG002
         return f"where({getattr(self.fn, '__name__', repr(self.fn))})"

@@ -27,7 +27,14 @@ from maskwright.core.expr import (
 from maskwright.core.frame import BroadcastDims, Frame
 from maskwright.core.interval_ops import CSR, sweep
 from maskwright.core.spans import Spans
-from maskwright.core.validate import MAX_INT, FrozenArray, read_array, read_bools, read_ints
+from maskwright.core.validate import (
+    MAX_INT,
+    FrozenArray,
+    read_array,
+    read_bools,
+    read_ints,
+    token_rows,
+)
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -254,9 +261,6 @@ class Keys(_Indexed):
                 f"Pass kv_len={count}, or pass positions instead of booleans.",
             )
 
-    def _width(self, keys: int) -> int:
-        return min(keys // 2 + 1, self.where.max_intervals)
-
     def _transposed(self) -> Mask:
         return Queries(self.where)
 
@@ -389,13 +393,7 @@ def _read_index_set(where: Any, atom: str) -> IndexSet:
     array = read_array(where, name)
     if array.dtype == np.bool_ or array.ndim > 1:
         flags = read_bools(array, name, instead="Pass positions in one dimension, or booleans.")
-        if flags.ndim == 1:
-            flags = flags[None]
-        if flags.ndim != 2 or not flags.shape[0]:
-            raise ArgumentError(
-                f"{name} has shape {array.shape}. Expected (tokens,) or (batch, tokens)."
-            )
-        return IndexSet.of_flags(flags)
+        return IndexSet.of_flags(token_rows(flags, name, min_rows=1))
     return _read_positions(np.sort(read_ints(where, name).reshape(-1)), name)
 
 

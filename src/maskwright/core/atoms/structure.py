@@ -11,7 +11,14 @@ from maskwright.core.atoms.position import Nothing, Window
 from maskwright.core.cache import mask_property
 from maskwright.core.expr import And, Atom, Cell, Mask, Operator, Sizes
 from maskwright.core.frame import BroadcastDims
-from maskwright.core.validate import FrozenArray, parse_bool, parse_int, read_choice, read_ints
+from maskwright.core.validate import (
+    FrozenArray,
+    parse_bool,
+    parse_int,
+    read_choice,
+    read_ints,
+    token_rows,
+)
 from maskwright.errors import ArgumentError, FrameError
 from maskwright.messages import Reason
 
@@ -235,13 +242,7 @@ def tree(parents: Any) -> Mask:
     >>> mw.tree([-1, 0, 0, 2]).on(4).dense().astype(int).tolist()
     [[[[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]]]
     """
-    array = read_ints(parents, "tree: parents")
-    if array.ndim == 1:
-        array = array[None]
-    if array.ndim != 2 or not array.shape[0]:
-        raise ArgumentError(
-            f"tree: parents has shape {array.shape}. Expected (tokens,) or (batch, tokens)."
-        )
+    array = token_rows(read_ints(parents, "tree: parents"), "tree: parents", min_rows=1)
     tokens = array.shape[1]
     if array.size and (int(array.min()) < -1 or int(array.max()) >= tokens):
         wrong = int(array.min()) if int(array.min()) < -1 else int(array.max())

@@ -38,6 +38,7 @@ from maskwright.core.validate import (
     read_array,
     read_bools,
     read_ints,
+    token_rows,
 )
 from maskwright.errors import ArgumentError, FrameError
 from maskwright.messages import Reason
@@ -93,9 +94,6 @@ class Padding(KeyOnly):
 
     def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:  # noqa: ARG002
         return self if operator == "&" else None
-
-    def _width(self, keys: int) -> int:
-        return 1 if self.keep is None else min(keys // 2 + 1, self._kept.max_intervals)
 
     @mask_property
     def _kept(self) -> IndexSet:
@@ -287,9 +285,6 @@ class Documents(Atom):
     def _dims(self) -> tuple[BroadcastDims, ...]:
         return (BroadcastDims("documents", self._batch, 1),)
 
-    def _width(self, keys: int) -> int:
-        return min(keys // 2 + 1, max(self._runs.most, 1))
-
     def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:  # noqa: ARG002
         return self if operator != "~" else None
 
@@ -396,7 +391,7 @@ def padding(*, lengths: Any = None, keep: Any = None, ids: Any = None, pad_id: A
             instead="Pass True or 1 for tokens to keep: keep=(mask != 0) for a mask of 0.0 and 1.0, "
             "keep=(mask == 0) for an additive mask.",
         )
-        kept = _token_rows(flags, "padding: keep")
+        kept = token_rows(flags, "padding: keep")
     if not kept.shape[0]:
         return Padding(FrozenArray(np.zeros(0, np.int64)))
     return Padding(keep=FrozenArray(kept))
@@ -430,7 +425,7 @@ def documents(*, lengths: Any = None, ids: Any = None) -> Mask:
         )
     if lengths is not None:
         return Documents(_read_ragged(lengths))
-    numbers = _token_rows(read_ints(ids, "documents: ids"), "documents: ids")
+    numbers = token_rows(read_ints(ids, "documents: ids"), "documents: ids")
     if numbers.size and int(numbers.min()) < -1:
         raise ArgumentError(
             f"documents: ids contains {int(numbers.min())}. Expected 0 or more, or -1 for padding."
@@ -468,17 +463,6 @@ def _read_row(row: Any, what: str) -> tuple[int, ...]:
     return result
 
 
-def _token_rows(array: Any, what: str) -> Any:
-    """One sequence or a batch of sequences as (batch, tokens)."""
-    if array.ndim == 1:
-        return array[None]
-    if array.ndim != 2:
-        raise ArgumentError(
-            f"{what} has shape {array.shape}. Expected (tokens,) or (batch, tokens)."
-        )
-    return array
-
-
 def _read_tokens(ids: Any, pad_id: Any) -> Any:
     """(batch, tokens): True for tokens other than `pad_id`. Tokens may be strings."""
     if isinstance(pad_id, str):
@@ -488,8 +472,8 @@ def _read_tokens(ids: Any, pad_id: Any) -> Any:
                 f"padding: pad_id={pad_id!r} is a string but ids has dtype {words.dtype}. "
                 "Pass both as strings, or both as integers."
             )
-        return _token_rows(words, "padding: ids") != pad_id
-    return _token_rows(read_ints(ids, "padding: ids"), "padding: ids") != parse_int(
+        return token_rows(words, "padding: ids") != pad_id
+    return token_rows(read_ints(ids, "padding: ids"), "padding: ids") != parse_int(
         pad_id, "padding: pad_id"
     )
 
