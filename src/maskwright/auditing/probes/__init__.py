@@ -182,7 +182,15 @@ class ProbeResult:
         optional: bool = False,
         **params: Any,
     ) -> None:
-        """Adds the result of a comparison; `code` is the message of why it has none."""
+        """Adds the result of a comparison; `code` is the message of why it has none.
+
+        Without a code, one that was not tested has noise that exceeds a planted leak.
+        """
+        if status is Status.NOT_TESTED and code is None:
+            code = "audit.noise" if self.sensitivity else "audit.noise.no_effect"
+            if self.sensitivity is None:
+                code = "audit.noise.unknown"
+            params = {"limit": self.limit or 0.0, "sensitivity": self.sensitivity}
         why = None if code is None else _reason(code, params)
         self.cases.append(Case(what, status, why, optional))
         if status in (Status.PASSED, Status.FAILED):
@@ -204,14 +212,6 @@ class ProbeResult:
         message = _reason(code, {**at, "size": size, **params})
         failure = Failure(self.probe, symptom, message, size, where, rerun, reproduce)
         self.failures.append(failure)
-
-    def add_noise(self, what: Reason, *, optional: bool = False) -> None:
-        """Adds a comparison that was not tested: its noise exceeds a planted leak."""
-        code = "audit.noise" if self.sensitivity is not None else "audit.noise.unknown"
-        if self.sensitivity == 0:
-            code = "audit.noise.no_effect"
-        params = {"limit": self.limit or 0.0, "sensitivity": self.sensitivity}
-        self.add_case(what, Status.NOT_TESTED, code, optional=optional, **params)
 
     def note(self, code: str, **params: Any) -> None:
         """Adds a note, by the code of its message."""

@@ -79,8 +79,6 @@ def leak(context: ProbeContext) -> ProbeResult:
     status = _judge_changes(meter, result, changes)
     if not count:
         result.add_case(what, Status.NOT_TESTED, "audit.budget")
-    elif status is Status.NOT_TESTED:
-        result.add_noise(what)
     else:
         result.add_case(what, status)
     return result
@@ -245,10 +243,8 @@ def reach(context: ProbeContext) -> ProbeResult:
             symptom, message = Symptom.IGNORES_INPUT, "audit.reach.ignored"
         code = _influence_code(where, "0: output {i} does not depend on input {j}")
         result.fail(symptom, message, where, reproduce=code, count=more)
-    if leaking is Status.NOT_TESTED:
-        result.add_noise(what)
-    else:
-        result.add_case(what, Status.FAILED if result.failures else Status.PASSED)
+    failed = result.failures and leaking is not Status.NOT_TESTED
+    result.add_case(what, Status.FAILED if failed else leaking)
     return result
 
 

@@ -82,10 +82,7 @@ def _change_content(context: ProbeContext, result: ProbeResult) -> None:
             result.fail(Symptom.PADDING_CONTENT, "audit.padding.content", at, found.size, rerun)
             return
         unclear |= found.status is Status.NOT_TESTED
-    if unclear:
-        result.add_noise(what)
-    else:
-        result.add_case(what)
+    result.add_case(what, Status.NOT_TESTED if unclear else Status.PASSED)
 
 
 def _remove(context: ProbeContext, result: ProbeResult) -> None:
@@ -185,10 +182,7 @@ def _move(context: ProbeContext, result: ProbeResult) -> None:
     except Exception as error:
         result.add_case(move.case, Status.NOT_RUN, "audit.raises", error=error)
         return
-    if status is Status.NOT_TESTED:
-        result.add_noise(what)
-    else:
-        result.add_case(what, status)
+    result.add_case(what, status)
 
 
 @dataclass

@@ -115,10 +115,7 @@ def _across_batch(meter: Meter, result: ProbeResult, judged: torch.Tensor, name:
             code = "audit.batch.across"
             result.fail(symptom, code, at, found.size, Rerun(change), changed=changed)
             return True
-        if found.status is Status.NOT_TESTED:
-            result.add_noise(what)
-        else:
-            result.add_case(what)
+        result.add_case(what, found.status)
     return False
 
 
@@ -167,16 +164,13 @@ def compare_run(
         return False
     result.worst = max(result.worst, float(moved.max()) if moved.numel() else 0.0)
     found = meter.judge(moved, difference, reshaped=True)
-    if found.status is Status.NOT_TESTED:
-        result.add_noise(case)
-    elif found.status is Status.PASSED:
-        result.add_case(case)
-    else:
+    if found.status is Status.FAILED:
         n, i = found.batch, found.position
         where = Location(rows[n], i if columns is None else columns[i])
         rerun = rerun if positions == slice(None) else Rerun(inputs=inputs)
         result.fail(symptom, "audit.case_differs", where, found.size, rerun, case=case)
         return True
+    result.add_case(case, found.status)
     return False
 
 
@@ -277,10 +271,7 @@ def _change_ids(context: ProbeContext, result: ProbeResult, cut: int, unused: li
         where_, rerun = Location(found.batch, found.position), Rerun(inputs=inputs)
         result.fail(Symptom.PREFIX, "audit.case_differs", where_, found.size, rerun, case=case)
         return True
-    if found.status is Status.NOT_TESTED:
-        result.add_noise(case)
-    else:
-        result.add_case(case)
+    result.add_case(case, found.status)
     return False
 
 
@@ -420,10 +411,7 @@ def _compare_steps(
         symptom = Symptom.CACHE_MISMATCH
         result.fail(symptom, "audit.steps.failure", where, size, rerun, case=case)
         return True
-    if found.status is Status.NOT_TESTED:
-        result.add_noise(case)
-    else:
-        result.add_case(case)
+    result.add_case(case, found.status)
     return False
 
 

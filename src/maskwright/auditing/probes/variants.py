@@ -78,10 +78,8 @@ def _compare(context: ProbeContext, result: ProbeResult, case: Reason, variant: 
     moved = meter.compare(out, context.judged)
     result.worst = max(result.worst, float(moved.max()) if moved.numel() else 0.0)
     found = meter.judge(moved, measure, reshaped=True)
-    if found.status is Status.NOT_TESTED:
-        result.add_noise(case, optional=not own)
-    elif found.status is Status.PASSED:
-        result.add_case(case)
+    if found.status is not Status.FAILED:
+        result.add_case(case, found.status, optional=not own)
     elif _is_random(meter, variant, out):
         result.add_case(case, Status.NOT_TESTED, "audit.paths.random", optional=True)
     elif variant in (in_training, checkpointed) and _same_masks(meter.tested, variant):
