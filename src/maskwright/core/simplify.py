@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.core.atoms.position import Everything, Nothing
 from maskwright.core.expr import And, Atom, Composite, Mask, Not, Or, PerAxis, Transpose, walk
@@ -61,21 +61,21 @@ def _simplified(mask: Mask) -> Mask | None:
 # ── laws of one operator ──────────────────────────────────────────────────────────────────────
 
 
-def double_negation(mask: Mask) -> Mask | None:
+def double_negation(mask: Not) -> Mask | None:
     """~~a = a."""
-    return mask.term.term if isinstance(mask, Not) and isinstance(mask.term, Not) else None
+    return mask.term.term if isinstance(mask.term, Not) else None
 
 
-def complement_of_all(mask: Mask) -> Mask | None:
+def complement_of_all(mask: Not) -> Mask | None:
     """~everything = nothing, ~nothing = everything."""
-    if isinstance(mask, Not) and isinstance(mask.term, Everything):
+    if isinstance(mask.term, Everything):
         return Nothing()
-    return Everything() if isinstance(mask, Not) and isinstance(mask.term, Nothing) else None
+    return Everything() if isinstance(mask.term, Nothing) else None
 
 
-def de_morgan(mask: Mask) -> Mask | None:
+def de_morgan(mask: Not) -> Mask | None:
     """~(~a | ~b) = a & b and its dual, if that has fewer negations."""
-    if not isinstance(mask, Not) or not isinstance(mask.term, (And, Or)):
+    if not isinstance(mask.term, (And, Or)):
         return None
     terms = mask.term.terms
     if 2 * sum(isinstance(term, Not) for term in terms) < len(terms):
@@ -84,14 +84,14 @@ def de_morgan(mask: Mask) -> Mask | None:
     return Or(negated) if isinstance(mask.term, And) else And(negated)
 
 
-def push_transpose_inside(mask: Mask) -> Mask | None:
+def push_transpose_inside(mask: Transpose) -> Mask | None:
     """.T of a composition is the composition of .T; most atoms have a closed form for their own."""
-    return mask.term._transposed() if isinstance(mask, Transpose) else None
+    return mask.term._transposed()
 
 
-def equal_members(mask: Mask) -> Mask | None:
+def equal_members(mask: PerAxis) -> Mask | None:
     """If all heads or batch rows have the same mask, the result is that mask."""
-    return mask.masks[0] if isinstance(mask, PerAxis) and len(set(mask.masks)) == 1 else None
+    return mask.masks[0] if len(set(mask.masks)) == 1 else None
 
 
 def simpler_atom(mask: Mask) -> Mask | None:
@@ -102,56 +102,40 @@ def simpler_atom(mask: Mask) -> Mask | None:
 # ── laws of & and | ───────────────────────────────────────────────────────────────────────────
 
 
-def flatten(mask: Mask) -> Mask | None:
+def flatten(mask: And | Or) -> Mask | None:
     """(a & b) & c = a & b & c; a single term is itself; no term is the neutral element."""
-    if not _is_chain(mask):
-        return None
     if len(mask.terms) == 1:
         return mask.terms[0]
     if not mask.terms:
         return Everything() if isinstance(mask, And) else Nothing()
     if not any(isinstance(term, type(mask)) for term in mask.terms):
         return None
-    return type(mask)(
-        tuple(
-            t
-            for term in mask.terms
-            for t in (term.terms if isinstance(term, type(mask)) else (term,))
-        )
-    )
+    return type(mask)(tuple(t for term in mask.terms for t in term._terms_of(type(mask))))
 
 
-def idempotence(mask: Mask) -> Mask | None:
+def idempotence(mask: And | Or) -> Mask | None:
     """Idempotence: `a & a = a`, `a | a = a`."""
-    if not _is_chain(mask):
-        return None
     once = tuple(dict.fromkeys(mask.terms))
     return type(mask)(once) if len(once) < len(mask.terms) else None
 
 
-def neutral(mask: Mask) -> Mask | None:
+def neutral(mask: And | Or) -> Mask | None:
     """Neutral elements: `a & everything = a`, `a | nothing = a`."""
-    if not _is_chain(mask):
-        return None
     idle = Everything if isinstance(mask, And) else Nothing
     rest = tuple(term for term in mask.terms if not isinstance(term, idle))
     return type(mask)(rest) if len(rest) < len(mask.terms) else None
 
 
-def absorbing(mask: Mask) -> Mask | None:
+def absorbing(mask: And | Or) -> Mask | None:
     """`a & nothing = a & ~a = nothing`, `a | everything = a | ~a = everything`."""
-    if not _is_chain(mask):
-        return None
     absorber = Nothing() if isinstance(mask, And) else Everything()
     terms = set(mask.terms)
     opposed = any(isinstance(term, Not) and term.term in terms for term in terms)
     return absorber if opposed or absorber in terms else None
 
 
-def absorption(mask: Mask) -> Mask | None:
+def absorption(mask: And | Or) -> Mask | None:
     """Absorption: `a & (a | b) = a`, `a | (a & b) = a`."""
-    if not _is_chain(mask):
-        return None
     dual = Or if isinstance(mask, And) else And
     kept = tuple(
         term
@@ -164,10 +148,8 @@ def absorption(mask: Mask) -> Mask | None:
     return type(mask)(kept) if len(kept) < len(mask.terms) else None
 
 
-def merge(mask: Mask) -> Mask | None:
+def merge(mask: And | Or) -> Mask | None:
     """Two atoms of one class become one: window & window, padding & padding, and so on."""
-    if not _is_chain(mask):
-        return None
     kept: list[Mask] = []
     for term in mask.terms:
         for index, other in enumerate(kept):
@@ -180,20 +162,23 @@ def merge(mask: Mask) -> Mask | None:
     return type(mask)(tuple(kept)) if len(kept) < len(mask.terms) else None
 
 
-def order(mask: Mask) -> Mask | None:
+def order(mask: And | Or) -> Mask | None:
     """Commutativity: `a & b = b & a`, so terms are sorted."""
-    if not _is_chain(mask):
-        return None
     ordered = tuple(sorted(mask.terms, key=_rank))
     if any(_rank(a) == _rank(b) for a, b in pairwise(ordered)):
         ordered = tuple(sorted(mask.terms, key=lambda term: (_rank(term), _fingerprint(term))))
     return type(mask)(ordered) if ordered != mask.terms else None
 
 
-_LAWS: tuple[Callable[[Mask], Mask | None], ...] = (
-    double_negation, complement_of_all, de_morgan, push_transpose_inside, equal_members, simpler_atom,
-    flatten, idempotence, neutral, absorbing, absorption, merge, order,
-)  # fmt: skip
+_CHAIN_LAWS: Final = (flatten, idempotence, neutral, absorbing, absorption, merge, order)
+# The laws of each operator; those of atoms are of any other class.
+_LAWS: Final[dict[type[Mask], tuple[Callable[[Any], Mask | None], ...]]] = {
+    Not: (double_negation, complement_of_all, de_morgan),
+    Transpose: (push_transpose_inside,),
+    PerAxis: (equal_members,),
+    And: _CHAIN_LAWS,
+    Or: _CHAIN_LAWS,
+}
 
 
 # ── machinery ─────────────────────────────────────────────────────────────────────────────────
@@ -202,7 +187,7 @@ _LAWS: tuple[Callable[[Mask], Mask | None], ...] = (
 def _settle(mask: Mask) -> Mask:
     while True:
         mask = _rebuild(mask)
-        for law in _LAWS:
+        for law in _LAWS.get(type(mask), (simpler_atom,)):
             shorter = law(mask)
             if shorter is not None:
                 mask = shorter
@@ -216,10 +201,6 @@ def _rebuild(mask: Mask) -> Mask:
     if not isinstance(mask, Composite):
         return mask
     return mask._with_parts(tuple(simplify(part) for part in mask._parts()))
-
-
-def _is_chain(mask: Mask) -> TypeGuard[And | Or]:
-    return isinstance(mask, (And, Or))
 
 
 def _merged(chain: And | Or, one: Mask, other: Mask) -> Mask | None:
