@@ -284,17 +284,13 @@ class AuditRun:
         heads = [call.q_shape[1] for call in self.calls if len(call.q_shape) == 4]
         results: list[ProbeResult] = []
         for n, name in enumerate(names):
-            if self.proposed and name in EXPECTING:
-                results.append(ProbeResult(name))
-                what = Reason("audit.probe")
-                results[-1].add_case(what, Status.NOT_TESTED, "audit.no_expectation")
-                continue
-            if progress is not None:
+            needs_mask = self.proposed and name in EXPECTING
+            if progress is not None and not needs_mask:
                 progress(self._progress(name, n, len(names)))
-            if self.plan.exhausted:
+            if needs_mask or self.plan.exhausted:
+                code = "audit.no_expectation" if needs_mask else "audit.budget"
                 results.append(ProbeResult(name))
-                what = Reason("audit.probe")
-                results[-1].add_case(what, Status.NOT_TESTED, "audit.budget")
+                results[-1].add_case(Reason("audit.probe"), Status.NOT_TESTED, code)
                 continue
             before = self.tested.passes
             probe = _probe(name)

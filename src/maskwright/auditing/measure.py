@@ -496,8 +496,7 @@ class Meter:
         except Exception:  # a model may run in float64, but not in this way
             return None
         finally:
-            self.tested.passes += twin.tested.passes
-            twin.tested.passes = 0
+            self.tested.count_passes_of(twin.tested)
 
     def _is_narrow(self, measure: Callable[[Meter], torch.Tensor]) -> bool:
         """Whether a measurement in float64 computes in float32, though the model itself does not.

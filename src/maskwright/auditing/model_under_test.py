@@ -82,6 +82,11 @@ class ModelUnderTest:
         """A copy with other fields, and no passes yet."""
         return replace(self, **{"passes": 0, **changes})
 
+    def count_passes_of(self, other: ModelUnderTest) -> None:
+        """Adds the passes of a copy, once."""
+        self.passes += other.passes
+        other.passes = 0
+
     # ── running ───────────────────────────────────────────────────────────────────────────────
 
     def run(self, inputs: Inputs | None = None, change: Change | None = None) -> torch.Tensor:
@@ -475,8 +480,7 @@ def in_float32(tested: ModelUnderTest) -> ModelUnderTest | None:
             continue
         finally:
             if other is not None:
-                tested.passes += other.passes
-                other.passes = 0
+                tested.count_passes_of(other)
     return None
 
 

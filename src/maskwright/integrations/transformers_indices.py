@@ -32,23 +32,14 @@ if TYPE_CHECKING:
 
 Formula = Any  # nested tuples ("le", part, part), names of indices "b", "h", "q", "k", and integers
 
+# The operators of an `Index`. Each is an operation of a formula, with the name that Python has for it.
+OPERATORS: Final = (
+    *("abs", "add", "and", "eq", "floordiv", "ge", "gt", "invert"),
+    *("le", "lt", "mod", "mul", "ne", "or", "sub"),
+)
 # The operations of a formula, by name, on numpy arrays.
 OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
-    "abs": operator.abs,
-    "add": operator.add,
-    "and": operator.and_,
-    "eq": operator.eq,
-    "floordiv": operator.floordiv,
-    "ge": operator.ge,
-    "gt": operator.gt,
-    "invert": operator.invert,
-    "le": operator.le,
-    "lt": operator.lt,
-    "mod": operator.mod,
-    "mul": operator.mul,
-    "ne": operator.ne,
-    "or": operator.or_,
-    "sub": operator.sub,
+    **{name: getattr(operator, f"__{name}__") for name in OPERATORS},
     "true": lambda: np.True_,
     "false": lambda: np.False_,
 }
@@ -68,51 +59,6 @@ class Index:
         self.name = name
         self.parts = parts
 
-    def __abs__(self) -> Index:
-        return Index("abs", self)
-
-    def __add__(self, other: Any) -> Index:
-        return Index("add", self, other)
-
-    def __and__(self, other: Any) -> Index:
-        return Index("and", self, other)
-
-    def __eq__(self, other: object) -> Index:  # type: ignore[override]
-        return Index("eq", self, other)
-
-    def __floordiv__(self, other: Any) -> Index:
-        return Index("floordiv", self, other)
-
-    def __ge__(self, other: Any) -> Index:
-        return Index("ge", self, other)
-
-    def __gt__(self, other: Any) -> Index:
-        return Index("gt", self, other)
-
-    def __invert__(self) -> Index:
-        return Index("invert", self)
-
-    def __le__(self, other: Any) -> Index:
-        return Index("le", self, other)
-
-    def __lt__(self, other: Any) -> Index:
-        return Index("lt", self, other)
-
-    def __mod__(self, other: Any) -> Index:
-        return Index("mod", self, other)
-
-    def __mul__(self, other: Any) -> Index:
-        return Index("mul", self, other)
-
-    def __ne__(self, other: object) -> Index:  # type: ignore[override]
-        return Index("ne", self, other)
-
-    def __or__(self, other: Any) -> Index:
-        return Index("or", self, other)
-
-    def __sub__(self, other: Any) -> Index:
-        return Index("sub", self, other)
-
     __hash__ = None  # type: ignore[assignment]  # comparisons are symbols
 
     def __bool__(self) -> bool:
@@ -129,6 +75,17 @@ class Index:
     def to(self, *_: Any, **__: Any) -> Index:
         """Itself: a symbol has no device."""
         return self
+
+
+def _operation(name: str) -> Callable[..., Index]:
+    def operate(*operands: Any) -> Index:
+        return Index(name, *operands)
+
+    return operate
+
+
+for _name in OPERATORS:
+    setattr(Index, f"__{_name}__", _operation(_name))
 
 
 class ReadElements(TorchFunctionMode):

@@ -170,8 +170,7 @@ def _narrow_down(meter: Meter, result: ProbeResult, change: Change, found: Verdi
     single = _only(change, b, at)
     size = float(measured.movement(single)[b, i]) or size
     if twin is not None:
-        meter.tested.passes += twin.tested.passes
-        twin.tested.passes = 0
+        meter.tested.count_passes_of(twin.tested)
     where = Location(b, i, at[0], change.name)
     code = _influence_code(where, "> 0: output {i} depends on input {j}")
     failure = Failure(
@@ -255,8 +254,7 @@ def _lost_in_rounding(meter: Meter, columns: list[int], lost: BoolArray, name: K
         return meter.epsilon > 1e-4  # half precision: not known
     some = [n for n in range(len(columns)) if lost[:, :, n].any()][:NUM_CONFIRMED]
     size = influence_by_change(twin, [columns[n] for n in some], "noise", name)
-    meter.tested.passes += twin.tested.passes
-    twin.tested.passes = 0
+    meter.tested.count_passes_of(twin.tested)
     moved = size > 1e-4 * meter.epsilon * meter.size
     return bool((moved | ~lost[:, :, some]).all())
 

@@ -153,8 +153,7 @@ def _run_half(context: ProbeContext, result: ProbeResult, other: ModelUnderTest)
             result.add_case(case, Status.NOT_RUN, "audit.raises", optional=optional, error=error)
         return
     finally:
-        tested.passes += other.passes
-        other.passes = 0
+        tested.count_passes_of(other)
     if half.baseline.shape != context.meter.baseline.shape:
         shape = tuple(half.baseline.shape)
         result.add_case(case, Status.NOT_RUN, "audit.shape_differs", shape=shape)
