@@ -211,12 +211,22 @@ def test_other_text_is_refused(text: str) -> None:
         mw.bias.parse(text)
 
 
-def test_error_has_the_position_of_the_part_at_fault() -> None:
-    text = "alibi(8) + albi(4)"
-    with pytest.raises(mw.TextError) as error:
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("alibi(8) + albi(4)", "albi"),
+        ("alibi(8) + 1", "1"),
+        ("1 / alibi(8)", "1"),
+        ("2 * alibi(8) * True", "True"),
+        ("alibi(8) / 0 - alibi(8)", "alibi(8) / 0"),
+        ("-tensor(2) * 1e999", "1e999"),
+    ],
+)
+def test_error_has_the_position_of_the_part_at_fault(text: str, fault: str) -> None:
+    with pytest.raises(mw.MaskError) as error:
         mw.bias.parse(text)
     assert error.value.at is not None
-    assert text[slice(*error.value.at)] == "albi"
+    assert text[slice(*error.value.at)] == fault
 
 
 def test_long_lists_of_numbers_are_parsed() -> None:

@@ -29,6 +29,7 @@ ExpressionT = TypeVar("ExpressionT")
 MAX_CHARACTERS: Final = 200_000
 MAX_OPERATORS: Final = 1_000
 MAX_VALUES: Final = 100_000  # in one list
+MAX_FLOAT: Final = 1e300
 MAX_DATA: Final = 2**25  # bytes of all arrays of one expression
 MAX_SHOWN: Final = 50  # nodes of a syntax tree that a message shows
 _UNEXPANDED: Final = ("keys", "queries")  # atoms that store a range of step 1 as two numbers
@@ -229,25 +230,35 @@ class _Parser(Generic[ExpressionT]):
 
     def _binary(self, node: ast.BinOp) -> ExpressionT:
         # A chain a & b & c is nested to the left: a loop instead of recursion, since it may be long.
-        right: list[tuple[ast.operator, ast.expr]] = []
+        chain: list[ast.BinOp] = []
         left: ast.expr = node
         while isinstance(left, ast.BinOp):
-            right.append((left.op, left.right))
+            chain.append(left)
             left = left.left
-        if isinstance(right[-1][0], ast.Mult) and _is_number(left):  # 2 * a is a * 2
-            left, right[-1] = right[-1][1], (right[-1][0], left)
+        operands = [part.right for part in chain]
+        if self.grammar.scaling and isinstance(chain[-1].op, ast.Mult) and _is_number(left):
+            left, operands[-1] = operands[-1], left  # 2 * a is a * 2
         expression = self.expression(left)
-        for operator, operand in reversed(right):
-            combine = self.grammar.binary.get(type(operator))
+        for part, operand in zip(reversed(chain), reversed(operands), strict=True):
+            expression = self._combine(part, expression, operand)
+        return expression
+
+    def _combine(self, node: ast.BinOp, expression: ExpressionT, operand: ast.expr) -> ExpressionT:
+        """The expression, combined with the other operand of a node."""
+        combine = self.grammar.binary.get(type(node.op))
+        try:
             if combine is None:
                 raise TextError(
-                    f"{type(operator).__name__} is not an operator of {self.grammar.plural}. "
+                    f"{type(node.op).__name__} is not an operator of {self.grammar.plural}. "
                     f"Write {self.grammar.symbols}."
                 )
-            scales = type(operator) in self.grammar.scaling
-            value = self._argument(operand, "") if scales else self.expression(operand)
-            expression = combine(expression, value)
-        return expression
+            if type(node.op) not in self.grammar.scaling:
+                return combine(expression, self.expression(operand))
+            if not _is_number(operand):
+                raise _located(self._refusal(operand), operand)
+            return combine(expression, self._argument(operand, ""))
+        except MaskError as error:
+            raise _located(error, node) from error.__cause__
 
     def _call(self, node: ast.Call) -> ExpressionT:
         atoms, lists = self.grammar.atoms, self.grammar.lists
@@ -304,8 +315,9 @@ class _Parser(Generic[ExpressionT]):
         if isinstance(node, ast.Constant) and (
             node.value is None or isinstance(node.value, (bool, str, *self.grammar.numbers))
         ):
-            if isinstance(node.value, int) and node.value > MAX_INT:
-                raise TextError("A number is beyond 2**62. Pass a smaller one.")
+            for kind, limit, shown in ((int, MAX_INT, "2**62"), (float, MAX_FLOAT, "1e300")):
+                if isinstance(node.value, kind) and node.value > limit:
+                    raise TextError(f"A number is beyond {shown}. Pass a smaller one.")
             return node.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             number = self._value(node.operand)

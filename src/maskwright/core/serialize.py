@@ -171,9 +171,11 @@ class _Reader(Generic[ExpressionT]):
         self.budget = DataBudget()
         self.depth = 0
 
-    def invalid(self, reason: str, fix: str = "Pass what to_json returned.") -> TextError:
+    def invalid(self, reason: str, fix: str = "") -> TextError:
         """The error for a document that `to_json` does not write."""
-        return TextError(f"{self.grammar.module}from_json: {reason}. {fix}")
+        module = self.grammar.module
+        fix = fix or f"Pass what {module}to_json returned."
+        return TextError(f"{module}from_json: {reason}. {fix}")
 
     def read(self, node: Any) -> ExpressionT:
         """The expression of an object."""
