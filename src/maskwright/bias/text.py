@@ -16,11 +16,16 @@ import operator
 from typing import Any, Final
 
 from maskwright.bias.atoms import BIASES
-from maskwright.bias.expr import Bias, Multiple
+from maskwright.bias.expr import Bias, Multiple, Sum
 from maskwright.bias.values import parse_factor
 from maskwright.core.grammar import Grammar
 from maskwright.core.parser import parse_text
 from maskwright.core.serialize import read_json, write_json
+
+
+def _sum(parts: list[Bias]) -> Bias:
+    terms = tuple(term for part in parts for term in part._terms())
+    return Sum(terms) if len(terms) > 1 else parts[0]
 
 
 def _multiple(reader: Any, operands: Any) -> Bias:
@@ -40,7 +45,7 @@ GRAMMAR: Final[Grammar[Bias]] = Grammar(
     allowed="functions of maskwright.bias, +, -, *, /, numbers and lists",
     atoms=BIASES,
     operators={
-        "sum": lambda reader, value: sum(reader.read_list(value)),
+        "sum": lambda reader, value: _sum(reader.read_list(value)),
         "multiple": _multiple,
     },
     unary={ast.USub: operator.neg},

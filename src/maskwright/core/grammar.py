@@ -8,11 +8,10 @@ from __future__ import annotations
 import ast
 import operator
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from maskwright.core.atoms import ATOMS
-from maskwright.core.expr import Mask, by_batch, by_head
+from maskwright.core.expr import And, Mask, Or, by_batch, by_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,6 +44,12 @@ class Grammar(Generic[ExpressionT]):
     ranges: bool = False  # whether an argument may be range(…), and in JSON runs of equal values
 
 
+def _chain(kind: type[And | Or], parts: list[Mask]) -> Mask:
+    """The terms of one operator, combined at once: one by one takes quadratic time."""
+    terms = tuple(term for part in parts for term in part._terms_of(kind))
+    return kind(terms) if len(terms) > 1 else parts[0]
+
+
 MASKS: Final[Grammar[Mask]] = Grammar(
     base=Mask,
     kind="mask",
@@ -59,8 +64,8 @@ MASKS: Final[Grammar[Mask]] = Grammar(
     operators={
         "not": lambda reader, value: ~reader.read(value),
         "transpose": lambda reader, value: reader.read(value).T,
-        "and": lambda reader, value: reduce(operator.and_, reader.read_list(value)),
-        "or": lambda reader, value: reduce(operator.or_, reader.read_list(value)),
+        "and": lambda reader, value: _chain(And, reader.read_list(value)),
+        "or": lambda reader, value: _chain(Or, reader.read_list(value)),
         "by_head": lambda reader, value: by_head(reader.read_list(value)),
         "by_batch": lambda reader, value: by_batch(reader.read_list(value)),
     },
