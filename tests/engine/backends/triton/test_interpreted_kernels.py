@@ -31,13 +31,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"
 
 
 def assert_as_exact_as_pytorch(made: TritonCall, found: Any, truth: Any) -> None:
-    """Errors of at most twice those of PyTorch, of gradients three times; see `peer_errors`.
+    """Errors of at most twice those of PyTorch, of gradients five times; see `peer_errors`.
 
     An error of PyTorch that is smaller than one rounding of the largest entry counts as one.
     """
     eps = torch.finfo(made.call.tensors[0].dtype).eps
     for name, mine, right, peer in zip(NAMES, found, truth, peer_errors(made), strict=False):
-        limit = (2 if name == "out" else 3) * max(peer, eps) * float(right.abs().max())
+        limit = (2 if name == "out" else 5) * max(peer, eps) * float(right.abs().max())
         assert error(mine, right) <= limit, (name, error(mine, right), limit)
 
 
