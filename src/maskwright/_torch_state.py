@@ -96,6 +96,16 @@ def _is_mode_active(name: str) -> bool:
     return key is not None and torch._C._get_dispatch_mode(key) is not None
 
 
+def has_storage(*tensors: Tensor) -> bool:
+    """Whether tensors have memory, or need none: it may have been freed, as by FSDP."""
+    for x in tensors:
+        if is_functorch_wrapped(x) or x._is_zerotensor():  # they have none of their own
+            continue
+        if not x.untyped_storage().nbytes() and x.numel():
+            return False
+    return True
+
+
 def is_opaque(x: Tensor) -> bool:
     """Whether a tensor of a subclass has no memory that a kernel can read."""
     if torch.compiler.is_compiling() or _num_dispatch_modes() or x.is_meta:

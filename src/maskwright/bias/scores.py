@@ -41,7 +41,7 @@ KINDS: Final = (
 )  # by the integer that stands for them in a graph
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Scores:
     """Soft cap, bias and sinks of a call, checked against its sizes.
 

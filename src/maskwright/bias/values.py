@@ -203,12 +203,12 @@ def check_memory(x: Any, name: str) -> None:
 
 def check_storage(*tensors: Any) -> None:
     """Raise for a torch tensor whose storage was freed, as by FSDP or `resize_(0)`."""
-    from maskwright._torch_state import is_functorch_wrapped
+    from maskwright._torch_state import has_storage
 
+    if has_storage(*tensors):
+        return
     for x in tensors:
-        if is_functorch_wrapped(x) or x._is_zerotensor():  # they have none of their own
-            continue
-        if not x.untyped_storage().nbytes() and x.numel():
+        if not has_storage(x):
             raise Unsupported(
                 f"attention: a tensor of shape {tuple(x.shape)} has an empty storage: its memory was "
                 "freed. Pass tensors with allocated storage, and keep it until the backward pass.",

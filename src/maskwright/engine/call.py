@@ -21,7 +21,6 @@ from maskwright.engine.validate import (
     check_inputs,
     check_options,
     default_scale,
-    device_type,
     dtype_name,
 )
 
@@ -98,9 +97,11 @@ class GraphMask(NamedTuple):
     frame: Frame
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen, which takes three times as long to construct
 class Call:
     """Everything that one call of attention depends on. `read_call` constructs it.
+
+    It does not change: `changed` returns a copy.
 
     Attributes:
         q: Queries (batch, heads, q_len, head_dim).
@@ -228,19 +229,29 @@ def read_call(
                 frame = replace(frame, batch=shape.batch, heads=shape.heads)
             like = None if isinstance(q, TensorSpec) else q
             scores = read_scores(options.bias, options.softcap, options.sinks, frame, like)
-    dtype = dtype_name(q.dtype)
+    dtype, device, requires_grad, seed = dtype_name(q.dtype), "cpu", False, 0
+    if mode is Mode.NUMPY:
+        seed = int(np.random.randint(2**62)) if options.dropout_p else 0
+    elif isinstance(q, TensorSpec):
+        device, requires_grad = q.device, q.requires_grad
+    else:
+        device = q.device.type
+        if sys.modules["torch"].is_grad_enabled():  # an import takes longer
+            requires_grad = q.requires_grad or k.requires_grad or v.requires_grad
+            if not requires_grad and scores is not NO_SCORES:
+                requires_grad = any(x.requires_grad for x in scores.tensors)
     return Call(
         *(q, k, v, bound, shape),
         default_scale(shape.head_dim) if options.scale is None else float(options.scale),
         scores,
         Dtypes(dtype, dtype, dtype),
-        device_type(q),
+        device,
         mode,
-        impl=options.impl,
-        return_lse=options.return_lse,
-        requires_grad=_requires_grad(q, k, v, scores),
-        dropout_p=float(options.dropout_p),
-        seed=_numpy_seed(options.dropout_p) if mode is Mode.NUMPY else 0,
+        options.impl,
+        options.return_lse,
+        requires_grad,
+        float(options.dropout_p),
+        seed,
     )
 
 
@@ -259,20 +270,3 @@ def _graph_mask(
     else:
         first = kv_len - q_len if q_start is None else q_start
     return GraphMask(mask, bound, handle, q_start, Frame(q_len, kv_len, batch, heads, first))
-
-
-def _requires_grad(q: Any, k: Any, v: Any, scores: Scores) -> bool:
-    """Whether a backward pass may follow."""
-    if isinstance(q, np.ndarray):
-        return False
-    if isinstance(q, TensorSpec):
-        return q.requires_grad
-    if not sys.modules["torch"].is_grad_enabled():  # an import takes longer
-        return False
-    if q.requires_grad or k.requires_grad or v.requires_grad:
-        return True
-    return scores is not NO_SCORES and any(x.requires_grad for x in scores.tensors)
-
-
-def _numpy_seed(dropout_p: float) -> int:
-    return int(np.random.randint(2**62)) if dropout_p else 0

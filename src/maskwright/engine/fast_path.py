@@ -157,7 +157,7 @@ def _general_backward(
         lse = torch.frombuffer(data, dtype=torch.float32).view(q.shape[:3])
     options = AttentionOptions(scale, enable_gqa=True)
     try:
-        general = read_call((q, k, v), mask, options, mode=Mode.EAGER).without_tensors()
+        general = read_call((q, k, v), mask, options, mode=Mode.EAGER)
     except (ArgumentError, FrameError) as error:
         raise AttentionError(
             f"attention: a saved tensor was changed before the backward pass: {error}"

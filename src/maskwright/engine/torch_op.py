@@ -14,6 +14,7 @@ import torch
 
 from maskwright._torch_state import (
     autocast,
+    has_storage,
     is_batched,
     is_exporting,
     is_fake,
@@ -147,11 +148,12 @@ def forward(
         seed: The seed of dropout, an integer tensor without dimensions; None without dropout.
     """
     tensors = call.tensors
+    if not has_storage(*tensors):
+        check_storage(*tensors)  # raises
     for x in tensors:
         if x._is_zerotensor():
             call = call.with_tensors([_materialized(y) for y in tensors])
             break
-    check_storage(*tensors)
     if torch.is_autocast_enabled(call.device):
         with torch.autocast(call.device, enabled=False):
             return forward(call, backend, seed)
@@ -181,8 +183,7 @@ def backward(
     """
     grad_out, grad_lse = (x if x is None else _materialized(x) for x in grads)
     assert grad_out is not None
-    _check_saved(call, results)
-    check_storage(grad_out, *(() if grad_lse is None else (grad_lse,)))
+    _check_saved(call, results, (grad_out,) if grad_lse is None else (grad_out, grad_lse))
     if seed is not None:
         call = call.changed(seed=int(seed))
     if call.dropout_p == 1:
@@ -191,9 +192,12 @@ def backward(
         return tuple(backend.backward(call, *results, grad_out, grad_lse))
 
 
-def _check_saved(call: Call, results: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _check_saved(
+    call: Call, results: tuple[torch.Tensor, torch.Tensor], grads: tuple[torch.Tensor, ...]
+) -> None:
     """Raise if the memory or the shape of a saved tensor changed since the forward pass."""
-    check_storage(*call.tensors, *results)
+    if not has_storage(*call.tensors, *results, *grads):
+        check_storage(*call.tensors, *results, *grads)  # raises
     sizes = call.shape
     rows = (sizes.batch, sizes.heads, sizes.q_len)
     keys = (sizes.batch, sizes.kv_heads, sizes.kv_len)

@@ -133,13 +133,6 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def device_type(x: Any) -> str:
-    """The type of the device of a tensor, an array or a spec, such as "cpu"."""
-    if isinstance(x, np.ndarray):
-        return "cpu"
-    return x.device if isinstance(x.device, str) else x.device.type
-
-
 def broadcast(q: Any, k: Any, v: Any, enable_gqa: bool) -> tuple[Any, Any, Any]:
     """q, k and v with missing dimensions added and sizes of 1 repeated, as SDPA does.
 
