@@ -84,6 +84,7 @@ def test_number_of_processes_is_that_of_the_command(
         "import os\ndef test_worker():\n    assert 'PYTEST_XDIST_WORKER' not in os.environ\n"
     )
     monkeypatch.setenv(WORKERS, "1")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # of the worker that runs this test
     outcomes, _ = replace(tests, workers=None).outcomes("original")
     assert [outcome.status for outcome in outcomes.values()] == ["passed"]
 
