@@ -17,7 +17,7 @@ import maskwright as mw
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PROBES = (1.0, -2.5)  # scores at which a score_mod must be linear
+PROBES = (1.0, -2.5, 100.0, -100.0)  # scores at which a score_mod must be linear
 LISTS = ("kv", "q")  # the blocks of each row, and, for the backward pass, of each column
 
 
