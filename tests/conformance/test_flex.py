@@ -33,6 +33,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "per head": lambda score, b, h, q, k: score * SLOPES[h],
     "clamped": lambda score, b, h, q, k: score.clamp(min=0),
     "masks low scores": lambda score, b, h, q, k: torch.where(score > 0, score, -torch.inf),
+    "masks high scores": lambda score, b, h, q, k: torch.where(score <= 9, score, -torch.inf),
     "NaN": lambda score, b, h, q, k: score + torch.nan,
 }
 
