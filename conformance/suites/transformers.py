@@ -25,7 +25,13 @@ PACKAGES = (
     *("timeout-decorator==0.5.0", TIMEOUT),
 )
 OFFLINE = (("HF_HUB_OFFLINE", "1"), ("TRANSFORMERS_OFFLINE", "1"))
-REASONS: tuple[Reason, ...] = ()
+REASONS: tuple[Reason, ...] = (
+    Reason(
+        "by design",
+        "falcon selects its attention from its own table|falcon.*uses its mask as numbers",
+        "Falcon does not use the attention interface; it is in the list of unsupported models.",
+    ),
+)
 
 
 def run(sources: Sources, family: str) -> Runs:
