@@ -50,7 +50,8 @@ def count_commit(commit: str) -> Counter[str]:
     """Lines of a commit by package."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout
+        done = subprocess.run(["git", *words], check=False, capture_output=True, text=True)
+        return done.stdout if done.returncode == 0 else sys.exit(done.stderr.strip())
 
     found: Counter[str] = Counter()
     for name in git("ls-tree", "-r", "--name-only", commit, str(SOURCE)).splitlines():
