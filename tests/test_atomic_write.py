@@ -216,6 +216,40 @@ def test_processes_replace_the_same_folder(tmp_path: Path) -> None:
     assert names(tmp_path) == ["last"]
 
 
+def after_stat(path: Path, action: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets another writer act right after somebody has looked at `path` for the first time."""
+    actions, stat_path = [action], Path.stat
+
+    def stat_and_act(self: Path, **options: bool) -> os.stat_result:
+        try:
+            return stat_path(self, **options)
+        finally:
+            if self == path and not options and actions:  # lstat passes an option
+                actions.pop()()
+
+    monkeypatch.setattr(Path, "stat", stat_and_act)
+
+
+def test_a_folder_that_another_writer_renames_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "last"
+    folder.mkdir()
+    after_stat(folder, lambda: os.rename(folder, tmp_path / "last.old"), monkeypatch)  # noqa: PTH104
+    with replace_folder(folder) as fresh:
+        (fresh / "a").write_text("a")
+    assert names(folder) == ["a"]
+
+
+def test_a_folder_is_found_while_another_writer_replaces_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, old = tmp_path / "last", tmp_path / "last.old"
+    old.mkdir()
+    after_stat(folder, lambda: os.rename(old, folder), monkeypatch)  # noqa: PTH104
+    assert complete_folder(folder) == folder
+
+
 def test_nested_replacements_of_a_folder_do_not_mix(tmp_path: Path) -> None:
     folder = tmp_path / "last"
     with replace_folder(folder) as outer:

@@ -79,8 +79,9 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     ('7', True)
     """
     folder = _follow(folder)
-    if folder.exists() and not folder.is_dir():
-        raise _os_error(errno.ENOTDIR, folder)
+    with suppress(FileNotFoundError):
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise _os_error(errno.ENOTDIR, folder)
     create_folder(folder.parent)
     with _temporary(folder.parent, Path.mkdir) as fresh:
         yield fresh
@@ -91,7 +92,9 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 def complete_folder(folder: Path) -> Path | None:
     """Returns `folder`, or `….old` if its replacement was interrupted, or None if neither exists."""
     folder = _follow(folder)
-    return next((path for path in (folder, _previous(folder)) if path.is_dir()), None)
+    # A writer may finish between two looks: then `folder` exists again.
+    candidates = (folder, _previous(folder), folder)
+    return next((path for path in candidates if path.is_dir()), None)
 
 
 def create_folder(folder: Path) -> None:
