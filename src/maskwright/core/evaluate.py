@@ -29,7 +29,6 @@ MAX_ROWS: Final = 2**14  # rows per block: their arrays fit into the CPU cache
 MIN_ROWS: Final = 128  # smaller blocks are not worth splitting
 MIN_KEYS: Final = 2**12  # keys per piece of a row
 MAX_INTERVALS: Final = 2**19  # intervals per block
-MIN_COUNTED: Final = 2**12  # cells of a plane from which closed-form counts are tried
 MAX_ROW_PLANES: Final = 16  # planes of one row up to which plain Python is faster than numpy
 MAX_COUNTED: Final = 2**10  # planes that are counted one by one
 INTERVALS_PER_REGION: Final = 2**13  # that are evaluated in the time of one formula, measured
@@ -322,7 +321,8 @@ class RowReader(NamedTuple):
         part, frame = self.part, self.frame
         planes = [(b, h) for b in range(self.planes[0]) for h in range(self.planes[1])]
         rows, keys = part.rows, part.key_stop
-        if frame.k_start or rows * keys < MIN_COUNTED or not 0 < len(planes) <= MAX_COUNTED:
+        intervals = rows * max(1, self.mask._width(keys))  # of a plane, about
+        if frame.k_start or not 0 < len(planes) <= MAX_COUNTED or intervals < INTERVALS_PER_REGION:
             return None
         found: list[tuple[int, regions.Region]] = []
         for index, (b, h) in enumerate(planes):
@@ -332,7 +332,7 @@ class RowReader(NamedTuple):
             found += signed
             if index == 0:  # the other planes have about as many
                 cost = sum(INTERVALS_PER_REGION + 64 * region.size for _, region in signed)
-                if cost > rows * max(1, self.mask._width(keys)):
+                if cost > intervals:
                     return None
         start = frame.q_start + part.row
         return sum(sign * regions.count(region, rows, keys, start) for sign, region in found)
