@@ -12,7 +12,7 @@ import numpy as np
 from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
 from maskwright.core.expr import Cell, Mask, tensor_hint
-from maskwright.core.expression import BoundExpression
+from maskwright.core.expression import BoundExpression, drawn
 from maskwright.core.frame import MAX_SIZE, Frame, check_size, on_call
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
 from maskwright.core.spans import Spans
@@ -382,11 +382,9 @@ class BoundMask(BoundExpression):
         view = View(self._home, top + first, top + last, 0, keys)
         part = BoundMask(self.mask, self._home, view, self._planes)
         if self.has_cached("spans"):
-            part.cached("spans", lambda: part._one_row() or self._sliced(first, last, keys))
+            spans = part._one_row() or self.spans.rows(first, last).clip(keys).freeze()
+            part.cached("spans", lambda: spans)
         return part
-
-    def _sliced(self, first: int, last: int, keys: int) -> Spans:
-        return self.spans.rows(first, last).clip(keys).freeze()
 
     def step(self, position: int, kv_len: int | None = None) -> BoundMask:
         """The row of the query at `position`, for one decode step.
@@ -505,7 +503,7 @@ class BoundMask(BoundExpression):
         return render(self)
 
     def _repr_html_(self) -> str | None:
-        return self._drawn("notebook_html")
+        return drawn(self, "notebook_html")
 
 
 Mask._bound_class = BoundMask
