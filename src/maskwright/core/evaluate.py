@@ -318,24 +318,21 @@ class RowReader(NamedTuple):
 
     def _closed_count(self) -> int | None:
         """The number of cells by formula; None if that is not possible, or slower."""
-        part, frame = self.part, self.frame
-        planes = [(b, h) for b in range(self.planes[0]) for h in range(self.planes[1])]
-        rows, keys = part.rows, part.key_stop
+        rows, keys = self.part.rows, self.part.key_stop
+        start = self.frame.q_start + self.part.row
         intervals = rows * max(1, self.mask._width(keys))  # of a plane, about
-        if frame.k_start or not 0 < len(planes) <= MAX_COUNTED or intervals < INTERVALS_PER_REGION:
+        few = self.planes[0] * self.planes[1] <= MAX_COUNTED
+        if self.frame.k_start or not few or intervals < INTERVALS_PER_REGION:
             return None
-        found: list[tuple[int, regions.Region]] = []
-        for index, (b, h) in enumerate(planes):
+        total = 0
+        for b, h in np.ndindex(self.planes):
             signed = self.mask._regions(b, h)
             if signed is None:
                 return None
-            found += signed
-            if index == 0:  # the other planes have about as many
-                cost = sum(INTERVALS_PER_REGION + 64 * region.size for _, region in signed)
-                if cost > intervals:
-                    return None
-        start = frame.q_start + part.row
-        return sum(sign * regions.count(region, rows, keys, start) for sign, region in found)
+            if sum(INTERVALS_PER_REGION + 64 * region.size for _, region in signed) > intervals:
+                return None
+            total += sum(sign * regions.count(region, rows, keys, start) for sign, region in signed)
+        return total
 
     def max_intervals(self) -> int:
         """Upper bound on the number of intervals, known without evaluating the mask."""
