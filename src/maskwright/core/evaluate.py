@@ -224,17 +224,6 @@ class RowReader(NamedTuple):
                     )
             yield first if len(parts) == 1 else self._expand(union(parts))
 
-    def one_row(self) -> Spans | None:
-        """The spans of a part with one row, without numpy; None if the mask does not support it."""
-        found = row_intervals(self.mask, self.part, self.planes)
-        if found is None:
-            return None
-        offsets, starts, stops = found
-        ends = np.array(offsets + starts + stops)
-        count, size = len(offsets), len(starts)
-        flat = CSR(ends[:count], ends[count : count + size], ends[count + size :])
-        return Spans((*self.planes, 1), self.part.key_stop, flat=flat)
-
     def pieces(
         self, block: int = 1, step: int | None = None, keys: int | None = None
     ) -> Iterator[Iterator[Spans]]:
