@@ -167,7 +167,7 @@ def test_least_recently_used_sizes_are_forgotten() -> None:
     for length in range(2, 60):
         mask.bound_to(length, length, 1, 1)
         assert mask.bound_to(1, 1, 1, 1) is first  # used all the time
-    assert len(mask._bounds) == expr.MAX_BOUND  # type: ignore[arg-type]
+    assert len(mask._bounds.values) == expr.MAX_BOUND
     kept = mask.bound_to(59, 59, 1, 1)
     assert mask.bound_to(59, 59, 1, 1) is kept
 
@@ -200,7 +200,7 @@ def test_threads_bind_one_mask_to_many_sizes() -> None:
             mask._cached(("length", length), lambda length=length: length)
             if n % 50 == 0:
                 assert copy.copy(mask) == mask  # while others write
-        return len(mask._bounds)  # type: ignore[arg-type]
+        return len(mask._bounds.values)
 
     with ThreadPoolExecutor(8) as pool:
         assert max(pool.map(use, range(8))) <= expr.MAX_BOUND

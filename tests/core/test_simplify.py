@@ -89,6 +89,12 @@ def test_many_terms_merge_into_one() -> None:
     assert mw.simplify(many) == mw.keys(range(0, 1800, 2))
 
 
+def test_positions_beyond_every_frame_are_not_merged() -> None:
+    mask = mw.keys([1, 2**61]) & mw.keys([1, 5])
+    assert mw.simplify(mask) == mask
+    assert mask.on(8).equals(mw.keys([1]))
+
+
 def test_equals_knows_laws_without_reading() -> None:
     frame = (2**30, 2**30)  # far too large to read, row by row
     assert (c & w).on(*frame).equals(w & c & c)

@@ -45,7 +45,6 @@ def read_in_small_parts(patch: pytest.MonkeyPatch, data: st.DataObject) -> None:
         patch.setattr(evaluate, "MAX_CELLS", cells)
         patch.setattr(evaluate, "MIN_KEYS", data.draw(st.integers(1, 8)))
         if data.draw(st.booleans()):  # count by formula
-            patch.setattr(evaluate, "MIN_COUNTED", 0)
             patch.setattr(evaluate, "INTERVALS_PER_REGION", -(2**20))
         patch.setattr(expr, "MAX_TRANSPOSED", data.draw(st.integers(1, 20)))
         patch.setattr(atoms_array, "MAX_CELLS", cells)

@@ -239,16 +239,14 @@ def _join(given: list[Any]) -> IntArray | None:
 
 
 def _read_sequence(sequence: Any, name: str) -> npt.NDArray[Any]:
-    row = _read_words(sequence, name) if _has_words(sequence) else read_ints(sequence, name)
+    listed = isinstance(sequence, (list, tuple))
+    words = listed and any(isinstance(token, str) for token in sequence)
+    row = _read_words(sequence, name) if words else read_ints(sequence, name)
     if row.ndim != 1:
         raise ArgumentError(
             f"{name} has {row.ndim} dimensions. Pass one list of tokens per sequence."
         )
     return row
-
-
-def _has_words(sequence: Any) -> bool:
-    return isinstance(sequence, (list, tuple)) and any(isinstance(token, str) for token in sequence)
 
 
 def _read_words(sequence: Any, name: str) -> npt.NDArray[Any]:

@@ -12,8 +12,9 @@ import numpy as np
 from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
 from maskwright.core.expr import Cell, Mask, tensor_hint
-from maskwright.core.expression import BoundExpression
+from maskwright.core.expression import BoundExpression, drawn
 from maskwright.core.frame import MAX_SIZE, Frame, check_size, on_call
+from maskwright.core.interval_ops import CSR
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_range
@@ -21,7 +22,7 @@ from maskwright.core.validate import parse_int
 from maskwright.errors import ArgumentError, FrameError, TruthError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     import numpy.typing as npt
 
@@ -184,15 +185,24 @@ class BoundMask(BoundExpression):
         found = self._one_row()
         if found is not None:
             return found
-        parts = list(
-            _limited(self._reader.blocks(), "spans", ".count(), .tiles() or .rows(start, stop)")
-        )
+        parts: list[Spans] = []
+        size = 0
+        for spans in self._reader.blocks():
+            parts.append(spans)
+            size += 16 * spans.intervals()
+            check_size("spans", size, ".count(), .tiles() or .rows(start, stop)")
         return (parts[0] if len(parts) == 1 else Spans.stack(parts, axis=2)).freeze()
 
     def _one_row(self) -> Spans | None:
-        """The spans of a decode step, if they take constant time."""
-        spans = self._reader.one_row() if self._part.rows == 1 else None
-        return None if spans is None else spans.freeze()
+        """The spans of a decode step, without numpy; None if the mask does not support it."""
+        found = self._row_intervals()
+        if found is None:
+            return None
+        offsets, starts, stops = found
+        ends = np.array(offsets + starts + stops)
+        count, size = len(offsets), len(starts)
+        flat = CSR(ends[:count], ends[count : count + size], ends[count + size :])
+        return Spans((*self._planes, 1), self._part.key_stop, flat=flat).freeze()
 
     def _row_intervals(self) -> tuple[list[int], list[int], list[int]] | None:
         """The spans of a decode step as lists: offsets, starts and stops. None as `_one_row`."""
@@ -382,11 +392,9 @@ class BoundMask(BoundExpression):
         view = View(self._home, top + first, top + last, 0, keys)
         part = BoundMask(self.mask, self._home, view, self._planes)
         if self.has_cached("spans"):
-            part.cached("spans", lambda: part._one_row() or self._sliced(first, last, keys))
+            spans = part._one_row() or self.spans.rows(first, last).clip(keys).freeze()
+            part.cached("spans", lambda: spans)
         return part
-
-    def _sliced(self, first: int, last: int, keys: int) -> Spans:
-        return self.spans.rows(first, last).clip(keys).freeze()
 
     def step(self, position: int, kv_len: int | None = None) -> BoundMask:
         """The row of the query at `position`, for one decode step.
@@ -505,17 +513,8 @@ class BoundMask(BoundExpression):
         return render(self)
 
     def _repr_html_(self) -> str | None:
-        return self._drawn("notebook_html")
+        return drawn(self, "notebook_html")
 
 
 Mask._bound_class = BoundMask
 outside_graphs(BoundMask.__init__)
-
-
-def _limited(parts: Iterable[Spans], what: str, fix: str) -> Iterator[Spans]:
-    """Yields the parts, and raises SizeError when they are larger than `MAX_BYTES` together."""
-    size = 0
-    for spans in parts:
-        yield spans
-        size += 16 * spans.intervals()
-        check_size(what, size, fix)

@@ -13,15 +13,15 @@ MISSING: Final[Any] = object()  # None is a value
 
 
 class Cache:
-    """Values computed on first use. Thread-safe, and shared by neither copies nor pickles.
+    """Values computed on first use. Thread-safe; the owner's copies and pickles leave it out.
 
     With `max_entries`, the least recently used value is dropped when there are more.
 
     >>> squares = Cache(max_entries=2)
     >>> [squares.get(n, lambda: n * n) for n in (1, 2, 3)]
     [1, 4, 9]
-    >>> 1 in squares, 3 in squares, len(squares)
-    (False, True, 2)
+    >>> squares.values
+    {2: 4, 3: 9}
     """
 
     __slots__ = ("_lock", "_max_entries", "last", "values")
@@ -52,15 +52,6 @@ class Cache:
                 self.last = (key, value)
         return cast("ValueT", value)
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self.values
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __reduce__(self) -> tuple[type[Cache], tuple[int | None]]:
-        return Cache, (self._max_entries,)
-
 
 class mask_property(Generic[ValueT]):  # noqa: N801 - a decorator, as functools.cached_property is
     """Property of a mask that is computed on first use and kept in the mask's cache.
@@ -69,7 +60,7 @@ class mask_property(Generic[ValueT]):  # noqa: N801 - a decorator, as functools.
     >>> mask = mw.documents(ids=[[0, 1, 0]])
     >>> mask._runs.most
     2
-    >>> "_runs" in mask._cache
+    >>> "_runs" in mask._cache.values
     True
     """
 

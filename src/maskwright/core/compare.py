@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from maskwright.core.expr import Mask
+from maskwright.core.expression import drawn
 from maskwright.core.simplify import simplify
-from maskwright.errors import ArgumentError, FrameError, SizeError
+from maskwright.errors import ArgumentError, FrameError
 
 if TYPE_CHECKING:
     from maskwright.core.bound import BoundMask
@@ -44,12 +44,8 @@ class Comparison:
         """What a notebook displays: the difference as a picture; None, the text, without one."""
         if self.cell is None or self.masks is None:
             return None
-        # Imported by name: core does not depend on draw.
-        draw = importlib.import_module("maskwright.draw.picture")
-        try:
-            return f"<p>{self!r}</p>{draw.notebook_html(self.masks)}"
-        except SizeError:
-            return None
+        picture = drawn(self.masks, "notebook_html")
+        return None if picture is None else f"<p>{self!r}</p>{picture}"
 
 
 def compare(left: BoundMask, right: BoundMask) -> Comparison:

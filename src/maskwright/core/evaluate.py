@@ -29,7 +29,6 @@ MAX_ROWS: Final = 2**14  # rows per block: their arrays fit into the CPU cache
 MIN_ROWS: Final = 128  # smaller blocks are not worth splitting
 MIN_KEYS: Final = 2**12  # keys per piece of a row
 MAX_INTERVALS: Final = 2**19  # intervals per block
-MIN_COUNTED: Final = 2**12  # cells of a plane from which closed-form counts are tried
 MAX_ROW_PLANES: Final = 16  # planes of one row up to which plain Python is faster than numpy
 MAX_COUNTED: Final = 2**10  # planes that are counted one by one
 INTERVALS_PER_REGION: Final = 2**13  # that are evaluated in the time of one formula, measured
@@ -225,17 +224,6 @@ class RowReader(NamedTuple):
                     )
             yield first if len(parts) == 1 else self._expand(union(parts))
 
-    def one_row(self) -> Spans | None:
-        """The spans of a part with one row, without numpy; None if the mask does not support it."""
-        found = row_intervals(self.mask, self.part, self.planes)
-        if found is None:
-            return None
-        offsets, starts, stops = found
-        ends = np.array(offsets + starts + stops)
-        count, size = len(offsets), len(starts)
-        flat = CSR(ends[:count], ends[count : count + size], ends[count + size :])
-        return Spans((*self.planes, 1), self.part.key_stop, flat=flat)
-
     def pieces(
         self, block: int = 1, step: int | None = None, keys: int | None = None
     ) -> Iterator[Iterator[Spans]]:
@@ -319,23 +307,21 @@ class RowReader(NamedTuple):
 
     def _closed_count(self) -> int | None:
         """The number of cells by formula; None if that is not possible, or slower."""
-        part, frame = self.part, self.frame
-        planes = [(b, h) for b in range(self.planes[0]) for h in range(self.planes[1])]
-        rows, keys = part.rows, part.key_stop
-        if frame.k_start or rows * keys < MIN_COUNTED or not 0 < len(planes) <= MAX_COUNTED:
+        rows, keys = self.part.rows, self.part.key_stop
+        start = self.frame.q_start + self.part.row
+        intervals = rows * max(1, self.mask._width(keys))  # of a plane, about
+        few = self.planes[0] * self.planes[1] <= MAX_COUNTED
+        if self.frame.k_start or not few or intervals < INTERVALS_PER_REGION:
             return None
-        found: list[tuple[int, regions.Region]] = []
-        for index, (b, h) in enumerate(planes):
+        total = 0
+        for b, h in np.ndindex(self.planes):
             signed = self.mask._regions(b, h)
             if signed is None:
                 return None
-            found += signed
-            if index == 0:  # the other planes have about as many
-                cost = sum(INTERVALS_PER_REGION + 64 * region.size for _, region in signed)
-                if cost > rows * max(1, self.mask._width(keys)):
-                    return None
-        start = frame.q_start + part.row
-        return sum(sign * regions.count(region, rows, keys, start) for sign, region in found)
+            if sum(INTERVALS_PER_REGION + 64 * region.size for _, region in signed) > intervals:
+                return None
+            total += sum(sign * regions.count(region, rows, keys, start) for sign, region in signed)
+        return total
 
     def max_intervals(self) -> int:
         """Upper bound on the number of intervals, known without evaluating the mask."""

@@ -56,7 +56,7 @@ class Why:
 
 def explain(mask: Mask, frame: Frame, cell: Cell, row: int) -> Why:
     """Explains one cell of a frame, whose query is in row `row`."""
-    query = _CellQuery(frame, cell)
+    query = CellQuery(frame, cell)
     visible = query.visible(mask)
     params = {"query": row, "key": cell.key, "terms": mask._deciding_terms(query)}
     code = "cell.visible" if visible else "cell.masked"
@@ -65,7 +65,7 @@ def explain(mask: Mask, frame: Frame, cell: Cell, row: int) -> Why:
     return Why(visible, Reason(code, params))
 
 
-class _CellQuery:
+class CellQuery:
     """A cell, and whether each term makes it visible: terms nest, and each is evaluated once."""
 
     def __init__(self, frame: Frame, cell: Cell) -> None:
@@ -81,7 +81,7 @@ class _CellQuery:
             self._visible[id(mask)] = bool(spans.row(0, cell.batch, cell.head))
         return self._visible[id(mask)]
 
-    def transposed(self) -> _CellQuery:
+    def transposed(self) -> CellQuery:
         """The cell with query and key exchanged."""
         cell = self.cell
-        return _CellQuery(self.frame.transposed, Cell(cell.batch, cell.head, cell.key, cell.query))
+        return CellQuery(self.frame.transposed, Cell(cell.batch, cell.head, cell.key, cell.query))

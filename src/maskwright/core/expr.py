@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.evaluate import View
+    from maskwright.core.explain import CellQuery
     from maskwright.core.regions import SignedRegions
     from maskwright.core.spans import Spans
 
@@ -90,18 +91,6 @@ class Row(NamedTuple):
         first, last = self.first, self.stop
         start, stop = first if start < first else start, last if stop > last else stop
         return [(start, stop)] if start < stop else []
-
-
-class CellQuery(Protocol):
-    """A cell that is being explained, as `core.explain` passes it to the nodes of an expression."""
-
-    cell: Cell
-
-    def visible(self, mask: Mask) -> bool:
-        """Whether the mask makes the cell visible."""
-
-    def transposed(self) -> CellQuery:
-        """The cell with query and key exchanged."""
 
 
 class FormulaWriter(Protocol):

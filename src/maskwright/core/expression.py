@@ -151,14 +151,15 @@ class BoundExpression:
     """Base class of expressions that are bound to a size."""
 
     def _repr_svg_(self) -> str | None:
-        return self._drawn("notebook_svg")
+        return drawn(self, "notebook_svg")
 
-    def _drawn(self, how: str) -> str | None:
-        """The picture shown by a notebook; None, which means the text, if it is too large."""
-        # Imported by name: core does not depend on draw.
-        draw = importlib.import_module("maskwright.draw.picture")
-        try:
-            picture: str = getattr(draw, how)(self)
-        except SizeError:
-            return None
-        return picture
+
+def drawn(subject: object, how: str) -> str | None:
+    """The picture shown by a notebook; None, which means the text, if it is too large."""
+    # Imported by name: core does not depend on draw.
+    draw = importlib.import_module("maskwright.draw.picture")
+    try:
+        picture: str = getattr(draw, how)(subject)
+    except SizeError:
+        return None
+    return picture

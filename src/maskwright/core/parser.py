@@ -60,8 +60,6 @@ Build the mask in Python.
         """Takes the size of a range from the budget; `argument` is "atom.argument"."""
         # len() of a huge range overflows.
         count = max(0, -((values.start - values.stop) // values.step))
-        if values.step < 0:
-            count = max(0, -((values.stop - values.start) // -values.step))
         if argument.partition(".")[0] in _UNEXPANDED:
             self.spend(16 if values.step == 1 else 16 * count)
         else:

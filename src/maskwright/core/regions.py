@@ -95,11 +95,7 @@ def intersection(masks: Sequence[SignedRegions | None]) -> SignedRegions | None:
 def count(region: Region, q_len: int, kv_len: int, q_start: int = 0) -> int:
     """Number of cells of a region in `q_len` queries from `q_start` and `kv_len` keys from 0."""
     frame = np.array([[q_start, q_start + q_len, 0, kv_len]])
-    rectangles = frame
-    if region.rectangles is not None:
-        rectangles = _clip(region.rectangles, frame)
-    if not len(rectangles):
-        return 0
+    rectangles = frame if region.rectangles is None else _clip(region.rectangles, frame)
     counts = _count_chunks if region.chunk else _count_rectangles
     return int(counts(region, rectangles).sum())
 
@@ -118,10 +114,9 @@ def _intersect(one: Region, other: Region) -> Region | None:
         chunk = small
     rectangles = one.rectangles if other.rectangles is None else other.rectangles
     if one.rectangles is not None and other.rectangles is not None:
-        if len(one.rectangles) * len(other.rectangles) > MAX_RECTANGLES:
+        if one.size * other.size > MAX_RECTANGLES:
             return None
-        pairs = _clip(one.rectangles[:, None], other.rectangles[None])
-        rectangles = pairs
+        rectangles = _clip(one.rectangles[:, None], other.rectangles[None])
     return _normal(Region(low, high, *progression, chunk, rectangles))
 
 
@@ -170,25 +165,20 @@ def _clip(one: IntArray, other: IntArray) -> IntArray:
 
 
 def _count_chunks(region: Region, rectangles: IntArray) -> IntArray:
-    """Cells of each rectangle in which query and key are in one chunk."""
+    """Cells of each rectangle in which query and key are in one chunk.
+
+    A rectangle is counted by inclusion and exclusion of those that begin at 0 and end at one of its
+    corners. Such a one has whole chunks, which are all the same, and a part of the next.
+    """
     size = region.chunk
-    q, q_stop, k, k_stop = rectangles.T
-    first, last = np.maximum(q, k) // size, (np.minimum(q_stop, k_stop) - 1) // size
-    # Chunks that contain an end of the rectangle are counted one by one. The others lie inside
-    # it, and are all the same, since the remaining conditions depend on q - k only.
-    edges = np.sort(np.stack([q, q_stop - 1, k, k_stop - 1], axis=1) // size, axis=1)
-    counted = (edges >= first[:, None]) & (edges <= last[:, None])
-    counted[:, 1:] &= edges[:, 1:] != edges[:, :-1]
-    owner, column = np.nonzero(counted)
-    start = edges[owner, column] * size
-    chunks = np.stack([start, start + size, start, start + size], axis=1)
-    clipped = np.maximum(chunks, rectangles[owner])
-    clipped[:, 1::2] = np.minimum(chunks[:, 1::2], rectangles[owner, 1::2])
+    whole = _count_rectangles(region, np.array([[0, size, 0, size]]))
     total = np.zeros(len(rectangles), np.int64)
-    np.add.at(total, owner, _count_rectangles(region, clipped))
-    inside = np.maximum(last - first + 1 - counted.sum(axis=1), 0)
-    if inside.any():
-        total += inside * _count_rectangles(region, np.array([[0, size, 0, size]]))[0]
+    for sign, corner in ((1, [1, 3]), (-1, [0, 3]), (-1, [1, 2]), (1, [0, 2])):
+        q, k = np.maximum(rectangles[:, corner], 0).T  # no key is in a chunk before 0
+        chunks = np.minimum(q, k) // size
+        start, stop = chunks * size, (chunks + 1) * size
+        part = np.stack([start, np.minimum(q, stop), start, np.minimum(k, stop)], axis=1)
+        total += sign * (chunks * whole + _count_rectangles(region, part))
     return total
 
 

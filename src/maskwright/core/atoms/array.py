@@ -190,9 +190,6 @@ class Where(Atom):
     def _spans_transposed(self, view: View) -> Spans:
         return self._exchanged._spans(view)
 
-    def _width_transposed(self, keys: int) -> int:
-        return self._width(keys)
-
     def _planes(self, frame: Frame) -> tuple[int, int]:
         if not frame.q_len or not frame.kv_len:
             return 1, 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from maskwright.core.validate import BoolArray, IntArray
 
 MAX_LISTED: Final = 64  # positions that text always lists one by one
-MAX_MERGED: Final = 2**20  # positions beyond 2**60 that are merged one by one
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,15 +151,12 @@ class IndexSet:
         return inside[None, None]
 
     def merge(self, other: IndexSet, level: int) -> IndexSet | None:
-        """The positions that are in at least `level` of two sets; None for flags."""
+        """The positions in at least `level` of two sets; None for flags, and beyond 2**60."""
         if self.runs is None or other.runs is None:
             return None
         both = np.concatenate([self.runs.data, other.runs.data])
         if int(both.max(initial=0)) > MAX_INT // 4:  # more than sweep can sort
-            if self.size + other.size > MAX_MERGED:
-                return None
-            merge = np.intersect1d if level == 2 else np.union1d
-            return IndexSet.of_positions(merge(self.positions(), other.positions()))
+            return None
         starts, stops = sweep(both[:, 0], both[:, 1], lambda covering: covering >= level)
         return IndexSet(FrozenArray(np.stack([starts, stops], axis=1)), None)
 
@@ -214,6 +211,15 @@ class _Indexed(Atom):
     def _dims(self) -> tuple[BroadcastDims, ...]:
         return (BroadcastDims(f"{self.name}: where", self.where.batch, 1),)
 
+    def _fit(self, frame: Frame) -> None:
+        count = self.where.tokens
+        if count is not None:
+            self._check_columns(frame, count, f"where has {count} columns")
+
+    @abstractmethod
+    def _check_columns(self, frame: Frame, count: int, data: str) -> None:
+        """Raises FrameError unless flags of `count` positions fit the frame."""
+
     def _call(self) -> tuple[str, dict[str, Any]]:
         return self.name, {"where": self.where.argument()}
 
@@ -251,15 +257,9 @@ class Keys(_Indexed):
     def _row(self, row: Row) -> list[tuple[int, int]] | None:
         return self.where.key_row(row)
 
-    def _fit(self, frame: Frame) -> None:
-        count = self.where.tokens
-        if count is not None:
-            frame.check_keys(
-                count,
-                "keys",
-                f"where has {count} columns",
-                f"Pass kv_len={count}, or pass positions instead of booleans.",
-            )
+    def _check_columns(self, frame: Frame, count: int, data: str) -> None:
+        fix = f"Pass kv_len={count}, or pass positions instead of booleans."
+        frame.check_keys(count, self.name, data, fix)
 
     def _transposed(self) -> Mask:
         return Queries(self.where)
@@ -290,15 +290,9 @@ class Queries(_Indexed):
         selected = self.where.rows(view)
         return view.band(view.first, np.where(selected, view.last + 1, view.first))
 
-    def _fit(self, frame: Frame) -> None:
-        count = self.where.tokens
-        if count is not None:
-            frame.check_queries(
-                count,
-                "queries",
-                f"where has {count} columns",
-                "Pass a column per query position, or pass positions.",
-            )
+    def _check_columns(self, frame: Frame, count: int, data: str) -> None:
+        fix = "Pass a column per query position, or pass positions."
+        frame.check_queries(count, self.name, data, fix)
 
     def _transposed(self) -> Mask:
         return Keys(self.where)
