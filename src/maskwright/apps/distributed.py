@@ -8,6 +8,7 @@ of a single process with dp times the gradient accumulation steps. With context 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -139,11 +140,12 @@ class DDP(SingleProcess):
             yield
             return
         check_context_parallel(model, self.cp)
-        with contextlib.ExitStack() as stack:
-            sharded = _ShardedForward(self.mesh["cp"])
-            stack.callback(model.register_forward_pre_hook(sharded.shard, with_kwargs=True).remove)
-            stack.callback(model.register_forward_hook(sharded.join, always_call=True).remove)
+        forward = functools.partial(_sharded_forward, model, model.forward, self.mesh["cp"])
+        model.forward = forward
+        try:
             yield
+        finally:
+            del model.forward
 
     def micro_batches(self, gradient_accumulation_steps: int) -> range:
         """Indices of the micro-batches of a step that this rank computes."""
@@ -312,34 +314,28 @@ def _join(backend: str) -> None:
     dist.init_process_group(backend, store=prefixed, rank=rank, world_size=ranks)
 
 
-class _ShardedForward:
-    """Hooks that give `GPT.forward` this rank's tokens and gather the logits of all ranks."""
+def _sharded_forward(
+    gpt: Any,
+    forward: Callable[..., Any],
+    mesh: Any,
+    ids: torch.Tensor,
+    padding: Mask | None = None,
+    *,
+    positions: torch.Tensor | None = None,
+    kv_caches: Any = None,
+) -> Any:
+    """`GPT.forward`, of which each rank computes its tokens: the logits of the whole sequence."""
+    from maskwright.parallel.layout import balance
+    from maskwright.parallel.train_loop import CPShard
 
-    def __init__(self, mesh: Any) -> None:
-        self.mesh, self.attention = mesh, contextlib.ExitStack()
-        self.share: Any = None
-
-    def shard(self, gpt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before the forward pass: the tokens and positions of this rank, and its attention."""
-        from maskwright.parallel.layout import balance
-        from maskwright.parallel.train_loop import CPShard
-
-        if kwargs.get("kv_caches") is not None:  # decoding, which every rank does by itself
-            return None
-        ids: torch.Tensor = args[0]
-        padding: Mask | None = args[1] if len(args) > 1 else kwargs.get("padding")
-        positions = kwargs.get("positions")
-        batch, tokens = ids.shape
-        mask = gpt.mask if padding is None else gpt.mask & padding
-        bound = mask.on(tokens, batch=batch, heads=gpt.config.n_head)
-        if positions is None:
-            positions = torch.arange(tokens, device=ids.device).expand(batch, -1)
-        self.share = share = CPShard(balance(bound, self.mesh.size()), self.mesh)
-        self.attention.enter_context(share.attention(bound))
-        return (share.take(ids),), {"positions": share.take(positions)}
-
-    def join(self, gpt: Any, args: tuple[Any, ...], logits: Any) -> Any:  # noqa: ARG002
-        """After the forward pass: the logits of the whole sequence."""
-        self.attention.close()
-        share, self.share = self.share, None
-        return None if share is None or logits is None else share.all_gather(logits)
+    if kv_caches is not None:  # decoding, which every rank does by itself
+        return forward(ids, padding, positions=positions, kv_caches=kv_caches)
+    batch, tokens = ids.shape
+    mask = gpt.mask if padding is None else gpt.mask & padding
+    bound = mask.on(tokens, batch=batch, heads=gpt.config.n_head)
+    if positions is None:
+        positions = torch.arange(tokens, device=ids.device).expand(batch, -1)
+    shard = CPShard(balance(bound, mesh.size()), mesh)
+    with shard.attention(bound):
+        logits = forward(shard.take(ids), positions=shard.take(positions))
+    return shard.all_gather(logits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +23,6 @@ from maskwright.parallel.context_parallel import AGREED, agreed, attend, bind_wh
 from maskwright.parallel.submask import submask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from maskwright.bias.terms import Term
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
@@ -103,8 +101,9 @@ def ulysses_attention(
         sequence_ranks = ranks if sequence is None else dist.get_world_size(sequence)
         bound, _ = bind_whole((q, k, v), mask, layout, sequence_ranks, options)
         first = 0 if sequence is None else dist.get_rank(sequence) * ranks
-        rows = (layout if sequence is None else layout.split(ranks)).rows[first : first + ranks]
-        check_shard((q, k, v), int(rows[rank]), rank)
+        rows = (layout if sequence is None else layout.split(ranks)).rows
+        counts = rows[first : first + ranks].tolist()  # of the ranks of the group
+        check_shard((q, k, v), counts[rank], rank)
         lengths = (layout.tokens, layout.tokens)
         call = read_call((q, k, v), bound, options, mode=Mode.PARTIAL, lengths=lengths)
         scores_require_grad = any(x.requires_grad for x in call.scores.tensors)
@@ -114,23 +113,27 @@ def ulysses_attention(
         values += agreed(call, layout, "heads", calls_backward and gradients)
     scores = call.scores
 
-    def inner(heads: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Attention of some heads over the rows of the group, in the order of the layout."""
-        if heads.start == heads.stop:  # but this rank takes part in the backward pass of all inputs
-            return v + sum(x.sum() for x in (q, k, v, *(x.flatten()[:0] for x in scores.tensors)))
-        part = _mask_of_heads(bound, heads)
-        own = options._replace(
-            bias=TermsOfHeads(scores.terms, heads) if scores.terms else None,
-            sinks=None if scores.sinks is None else scores.sinks[heads],
-        )
-        if sequence is not None:
-            return cast("torch.Tensor", attend((q, k, v), part, sequence, layout, own))
+    kv_cuts = [n * k.shape[1] // ranks for n in range(ranks + 1)]
+    q_cuts = [q.shape[1] // k.shape[1] * cut for cut in kv_cuts]
+    heads = slice(q_cuts[rank], q_cuts[rank + 1])
+    q, k, v = (
+        _rows_to_heads(x, cuts, counts, group)
+        for x, cuts in ((q, q_cuts), (k, kv_cuts), (v, kv_cuts))
+    )
+    own = options._replace(
+        bias=TermsOfHeads(scores.terms, heads) if scores.terms else None,
+        sinks=None if scores.sinks is None else scores.sinks[heads],
+    )
+    # The rows are in the order of the layout.
+    if heads.start == heads.stop:  # but this rank takes part in the backward pass of all inputs
+        out = v + sum(x.sum() for x in (q, k, v, *(x.flatten()[:0] for x in scores.tensors)))
+    elif sequence is not None:
+        out = attend((q, k, v), _mask_of_heads(bound, heads), sequence, layout, own)
+    else:
         order = torch.from_numpy(layout.order)
         q, k, v = (x[:, :, torch.argsort(order)] for x in (q, k, v))
-        out: torch.Tensor = attention(q, k, v, part, **own._asdict())
-        return out[:, :, order]
-
-    return _by_heads(q, k, v, rows.tolist(), group, inner)
+        out = attention(q, k, v, _mask_of_heads(bound, heads), **own._asdict())[:, :, order]
+    return _heads_to_rows(out, q_cuts, counts, group)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,26 +172,6 @@ def _mask_of_heads(bound: BoundMask, heads: slice) -> BoundMask:
     every = np.arange(bound.frame.kv_len)
     key = ("heads", heads.start, heads.stop)
     return bound.cached(key, lambda: submask(bound, every, every, heads))
-
-
-def _by_heads(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    rows: list[int],
-    group: Any,
-    inner: Callable[..., torch.Tensor],
-) -> torch.Tensor:
-    """Exchange rows for heads, compute by `inner`, and exchange heads for rows."""
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    kv_cuts = [n * k.shape[1] // ranks for n in range(ranks + 1)]
-    q_cuts = [q.shape[1] // k.shape[1] * cut for cut in kv_cuts]
-    tensors = [
-        _rows_to_heads(x, cuts, rows, group)
-        for x, cuts in ((q, q_cuts), (k, kv_cuts), (v, kv_cuts))
-    ]
-    out = inner(slice(q_cuts[rank], q_cuts[rank + 1]), *tensors)
-    return _heads_to_rows(out, q_cuts, rows, group)
 
 
 def _rows_to_heads(x: torch.Tensor, cuts: list[int], rows: list[int], group: Any) -> torch.Tensor:
