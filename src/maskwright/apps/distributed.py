@@ -8,7 +8,6 @@ of a single process with dp times the gradient accumulation steps. With context 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -133,19 +132,12 @@ class DDP(SingleProcess):
         """A context for one micro-batch; gradients are averaged after the last one."""
         return contextlib.nullcontext() if last else self._module.no_sync()
 
-    @contextlib.contextmanager
-    def context_parallel(self, model: nn.Module) -> Iterator[None]:
+    def context_parallel(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """A context in which a GPT takes whole sequences, computes a part, returns whole logits."""
         if self.cp == 1:
-            yield
-            return
+            return contextlib.nullcontext()
         check_context_parallel(model, self.cp)
-        forward = functools.partial(_sharded_forward, model, model.forward, self.mesh["cp"])
-        model.forward = forward
-        try:
-            yield
-        finally:
-            del model.forward
+        return _sharded_forward(model, self.mesh["cp"])
 
     def micro_batches(self, gradient_accumulation_steps: int) -> range:
         """Indices of the micro-batches of a step that this rank computes."""
@@ -314,28 +306,35 @@ def _join(backend: str) -> None:
     dist.init_process_group(backend, store=prefixed, rank=rank, world_size=ranks)
 
 
-def _sharded_forward(
-    gpt: Any,
-    forward: Callable[..., Any],
-    mesh: Any,
-    ids: torch.Tensor,
-    padding: Mask | None = None,
-    *,
-    positions: torch.Tensor | None = None,
-    kv_caches: Any = None,
-) -> Any:
-    """`GPT.forward`, of which each rank computes its tokens: the logits of the whole sequence."""
+@contextlib.contextmanager
+def _sharded_forward(gpt: Any, cp_mesh: Any) -> Iterator[None]:
+    """A context in which `GPT.forward` computes this rank's tokens and returns all logits."""
     from maskwright.parallel.layout import balance
     from maskwright.parallel.train_loop import CPShard
 
-    if kv_caches is not None:  # decoding, which every rank does by itself
-        return forward(ids, padding, positions=positions, kv_caches=kv_caches)
-    batch, tokens = ids.shape
-    mask = gpt.mask if padding is None else gpt.mask & padding
-    bound = mask.on(tokens, batch=batch, heads=gpt.config.n_head)
-    if positions is None:
-        positions = torch.arange(tokens, device=ids.device).expand(batch, -1)
-    shard = CPShard(balance(bound, mesh.size()), mesh)
-    with shard.attention(bound):
-        logits = forward(shard.take(ids), positions=shard.take(positions))
-    return shard.all_gather(logits)
+    whole_forward = gpt.forward
+
+    def forward(
+        ids: torch.Tensor,
+        padding: Mask | None = None,
+        *,
+        positions: Any = None,
+        kv_caches: Any = None,
+    ) -> Any:
+        if kv_caches is not None:  # decoding, which every rank does by itself
+            return whole_forward(ids, padding, positions=positions, kv_caches=kv_caches)
+        batch, tokens = ids.shape
+        mask = gpt.mask if padding is None else gpt.mask & padding
+        bound = mask.on(tokens, batch=batch, heads=gpt.config.n_head)
+        if positions is None:
+            positions = torch.arange(tokens, device=ids.device).expand(batch, -1)
+        shard = CPShard(balance(bound, cp_mesh.size()), cp_mesh)
+        with shard.attention(bound):
+            logits = whole_forward(shard.take(ids), positions=shard.take(positions))
+        return shard.all_gather(logits)
+
+    gpt.forward = forward
+    try:
+        yield
+    finally:
+        del gpt.forward
