@@ -58,26 +58,24 @@ class TrainingState:
     version: str = __version__
 
     def __post_init__(self) -> None:
-        """Raises ValueError or TypeError for entries that no run has: a file may hold anything."""
         if self.format != FORMAT:
             raise ValueError(f"format is {self.format!r:.60}, expected {FORMAT!r}")
         if not isinstance(self.config, dict):
             raise ValueError("config is not an object")
         if not isinstance(self.losses, list) or not all(map(_is_finite, self.losses)):
             raise ValueError("losses is not a list of finite numbers")
-        if self.step != len(self.losses):
-            raise ValueError(f"it has {len(self.losses)} losses after {self.step} steps")
         self.evaluations = [(step, loss) for step, loss in self.evaluations]
-        steps, losses = (
-            [step for step, _ in self.evaluations],
-            [loss for _, loss in self.evaluations],
-        )
-        if not all(map(_is_finite, losses)):
-            raise ValueError("a held-out loss is not a finite number")
-        if not all(type(step) is int and 0 < step <= self.step for step in steps):
-            raise ValueError("the step of an evaluation is not one of the run")
-        if steps != sorted(set(steps)):
+        if not all(type(step) is int and _is_finite(loss) for step, loss in self.evaluations):
+            raise ValueError("an evaluation is not a step and a finite loss")
+
+    def check_progress(self) -> None:
+        """Raises ValueError where the entries of a stored state contradict each other."""
+        if type(self.step) is not int or self.step != len(self.losses):
+            raise ValueError(f"it has {len(self.losses)} losses after {self.step} steps")
+        steps = [0, *(step for step, _ in self.evaluations)]
+        if steps != sorted(set(steps)) or steps[-1] > self.step:
             raise ValueError("the steps of its evaluations are not in order")
+        losses = [loss for _, loss in self.evaluations]
         best = min(losses, default=math.inf)
         expected = best, len(losses) - 1 - losses.index(best) if losses else 0
         if (self.best_loss, self.evals_since_best) != expected:
@@ -146,6 +144,7 @@ def load_state(folder: Path, task: str) -> TrainingState:
     """
     with _complete(folder) as path:
         state = TrainingState(**json.loads((path / STATE).read_text(encoding="utf-8")))
+        state.check_progress()
     if state.task != task:
         raise ArgumentError(
             f"{folder} is a checkpoint of {state.task!r:.40}, not of {task}. Pass another folder."
