@@ -170,6 +170,7 @@ DAMAGES = {
     "infinite loss": _state(losses=[math.inf] * 7),
     "loss beyond float": _state(losses=[10**400] * 7),
     "infinite step": _state(step=math.inf),
+    "step of another type": _state(step=7.0),
     "step without losses": _state(step=10**30),
     "infinite step of an evaluation": _state(evaluations=[[math.inf, 1.0]], best_loss=1.0),
     "infinite evaluation": _state(evaluations=[[7, math.inf]]),

@@ -81,14 +81,11 @@ def test_prefill_and_decode_equal_one_pass(exact: Dialogue) -> None:
     first, second = sorted(exact.held_out, key=len)[20:22]
     packed = pack([first, second], 1, 192)
     whole = exact.packed_model(**packed.inputs(torch.device("cpu")))[:, len(first) :]
-    ids = packed.ids[:, len(first) :]
-    documents = torch.zeros_like(ids)
-    prompts = torch.where(torch.arange(ids.shape[1])[None] < len(second.prompt), 0, -1)
+    ids, mask = packed.ids[:, len(first) :], mw.causal() | mw.prefix(len(second.prompt))
     kv_caches, cached = exact.model.new_kv_caches(), 0
     for stop in range(len(second.prompt) + 1, len(second) + 1):
-        positions = torch.arange(cached, stop)[None]
-        given = (ids[:, cached:stop], documents[:, :stop], prompts[:, :stop], positions)
-        torch.testing.assert_close(exact.packed_model(*given, kv_caches), whole[:, cached:stop])
+        logits = exact.model(ids[:, cached:stop], mask, kv_caches=kv_caches)
+        torch.testing.assert_close(logits, whole[:, cached:stop])
         cached = stop
 
 

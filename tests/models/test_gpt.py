@@ -179,3 +179,11 @@ def test_more_tokens_than_block_size_raise() -> None:
     for call in (GPT(TINY), BabyGPT(TINY), lambda ids: GPT(TINY).generate(ids, 1)):
         with pytest.raises(mw.ArgumentError, match="25 tokens, but block_size is 24"):
             call(ids)
+
+
+def test_generation_under_a_mask_is_that_of_a_model_with_both_masks() -> None:
+    prefix_lm, near, prompt = mw.causal() | mw.prefix(3), mw.window(back=2, ahead=2), make_ids(1, 5)
+    both, one = make_model(prefix_lm & near), make_model(near)
+    assert not torch.allclose(both(prompt), one(prompt))
+    found = one.generate(prompt, 8, temperature=0, mask=prefix_lm)
+    assert torch.equal(found, both.generate(prompt, 8, temperature=0))

@@ -30,7 +30,7 @@ from maskwright._atomic_write import (
     replace_folder,
     write_atomic,
 )
-from maskwright.errors import ArgumentError
+from maskwright.errors import ArgumentError, MaskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,18 +62,24 @@ class TrainingState:
             raise ValueError(f"format is {self.format!r:.60}, expected {FORMAT!r}")
         if not isinstance(self.config, dict):
             raise ValueError("config is not an object")
-        if not (_is_count(self.step) and _is_count(self.evals_since_best)):
-            raise ValueError("step or evals_since_best is not a count")
         if not isinstance(self.losses, list) or not all(map(_is_finite, self.losses)):
             raise ValueError("losses is not a list of finite numbers")
-        steps, losses = zip(*self.evaluations, strict=True) if self.evaluations else ((), ())
-        if not all(map(_is_count, steps)) or not all(map(_is_finite, losses)):
+        self.evaluations = [(step, loss) for step, loss in self.evaluations]
+        if not all(type(step) is int and _is_finite(loss) for step, loss in self.evaluations):
             raise ValueError("an evaluation is not a step and a finite loss")
-        self.evaluations = [*zip(steps, losses, strict=True)]
 
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+    def check_progress(self) -> None:
+        """Raises ValueError where the entries of a stored state contradict each other."""
+        if type(self.step) is not int or self.step != len(self.losses):
+            raise ValueError(f"it has {len(self.losses)} losses after {self.step} steps")
+        steps = [0, *(step for step, _ in self.evaluations)]
+        if steps != sorted(set(steps)) or steps[-1] > self.step:
+            raise ValueError("the steps of its evaluations are not in order")
+        losses = [loss for _, loss in self.evaluations]
+        best = min(losses, default=math.inf)
+        expected = best, len(losses) - 1 - losses.index(best) if losses else 0
+        if (self.best_loss, self.evals_since_best) != expected:
+            raise ValueError(f"best_loss and evals_since_best are not {expected}")
 
 
 def _is_finite(value: object) -> bool:
@@ -136,33 +142,14 @@ def load_state(folder: Path, task: str) -> TrainingState:
     Raises:
         ArgumentError: If there is no checkpoint, it is invalid, or it belongs to another task.
     """
-    path = _find(folder) / STATE
-    try:
-        state = TrainingState(**json.loads(path.read_text(encoding="utf-8")))
-        _check_progress(state)
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise _invalid(folder, error) from error
+    with _complete(folder) as path:
+        state = TrainingState(**json.loads((path / STATE).read_text(encoding="utf-8")))
+        state.check_progress()
     if state.task != task:
         raise ArgumentError(
             f"{folder} is a checkpoint of {state.task!r:.40}, not of {task}. Pass another folder."
         )
     return state
-
-
-def _check_progress(state: TrainingState) -> None:
-    """Raises ValueError where the entries of a stored state contradict each other."""
-    if len(state.losses) != state.step:
-        raise ValueError(f"it has {len(state.losses)} losses after {state.step} steps")
-    steps = [0, *(step for step, _ in state.evaluations)]
-    if steps != sorted(set(steps)) or steps[-1] > state.step:
-        raise ValueError("the steps of its evaluations are not in order")
-    losses = [loss for _, loss in state.evaluations]
-    best_loss = min(losses, default=math.inf)
-    if state.best_loss != best_loss:
-        raise ValueError(f"best_loss is {state.best_loss}, and the lowest evaluation {best_loss}")
-    since_best = len(losses) - 1 - losses.index(best_loss) if losses else 0
-    if state.evals_since_best != since_best:
-        raise ValueError(f"evals_since_best is {state.evals_since_best}, expected {since_best}")
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -171,7 +158,8 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
     Raises:
         ArgumentError: If the file is missing or damaged, or a weight is NaN or infinite.
     """
-    return _load_tensors(folder, MODEL)
+    with _complete(folder) as path:
+        return _load_tensors(path / MODEL)
 
 
 def load_model(folder: Path, model: torch.nn.Module | SingleProcess) -> None:
@@ -180,10 +168,8 @@ def load_model(folder: Path, model: torch.nn.Module | SingleProcess) -> None:
     Raises:
         ArgumentError: If the weights are damaged or do not fit.
     """
-    try:
-        model.load_state_dict(load_weights(folder))
-    except RuntimeError as error:
-        raise _invalid(folder, error) from error
+    with _complete(folder) as path:
+        model.load_state_dict(_load_tensors(path / MODEL))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -202,22 +188,20 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
     Raises:
         ArgumentError: If the file is missing or damaged, or does not fit the optimizer.
     """
-    held = _load_tensors(folder, OPTIMIZER)
     parameters = [x for group in optimizer.param_groups for x in group["params"]]
     state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in held.items():
-        index, _, name = key.partition(".")
-        if not index.isdecimal() or int(index) >= len(parameters):
-            raise _invalid(folder, ValueError(f"{OPTIMIZER} has an unknown entry {key!r:.40}"))
-        parameter = parameters[int(index)]
-        if value.dim() and value.shape != parameter.shape:
-            raise _invalid(
-                folder,
-                ValueError(f"{key} has shape {[*value.shape]}, expected {[*parameter.shape]}"),
-            )
-        state.setdefault(int(index), {})[name] = _shard_like(parameter, value)
-    if state and (len(state) != len(parameters) or len({frozenset(x) for x in state.values()}) > 1):
-        raise _invalid(folder, ValueError(f"{OPTIMIZER} does not cover all parameters"))
+    with _complete(folder) as path:
+        for key, value in _load_tensors(path / OPTIMIZER).items():
+            index, _, name = key.partition(".")
+            if not index.isdecimal() or int(index) >= len(parameters):
+                raise ValueError(f"{OPTIMIZER} has an unknown entry {key!r:.40}")
+            parameter = parameters[int(index)]
+            if value.dim() and value.shape != parameter.shape:
+                raise ValueError(f"{key} has shape {[*value.shape]}, not {[*parameter.shape]}")
+            state.setdefault(int(index), {})[name] = _shard_like(parameter, value)
+        names = {frozenset(values) for values in state.values()}
+        if state and (len(state) != len(parameters) or len(names) > 1):
+            raise ValueError(f"{OPTIMIZER} does not cover all parameters")
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
@@ -251,24 +235,31 @@ def folder_lock(folder: Path) -> Iterator[None]:
             lock.release()
 
 
-def _find(folder: Path) -> Path:
-    found = complete_folder(folder)
-    if found is None:
+@contextlib.contextmanager
+def _complete(folder: Path) -> Iterator[Path]:
+    """Yields the folder of a complete checkpoint. What is wrong in it becomes an ArgumentError."""
+    path = complete_folder(folder)
+    if path is None:
         raise ArgumentError(
             f"There is no checkpoint {folder}. Train first, or pass another folder."
         )
-    return found
-
-
-def _load_tensors(folder: Path, name: str) -> dict[str, torch.Tensor]:
     try:
-        held = load_file(_find(folder) / name)
-    except (OSError, SafetensorError) as error:
-        raise _invalid(folder, error) from error
-    for key, value in held.items():
+        yield path
+    except MaskError:
+        raise
+    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+        raise ArgumentError(
+            f"{folder} is not a valid checkpoint: {_reason(error)}. Train again, or pass another "
+            "folder."
+        ) from error
+
+
+def _load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    tensors = load_file(path)
+    for key, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise _invalid(folder, ValueError(f"{key} in {name} has NaN or infinite values"))
-    return held
+            raise ValueError(f"{key} in {path.name} has NaN or infinite values")
+    return tensors
 
 
 def _full(value: torch.Tensor) -> torch.Tensor:
@@ -285,12 +276,6 @@ def _shard_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     assert isinstance(parameter, DTensor)
     # Every rank has read the whole value, so nothing needs to be sent.
     return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
-
-
-def _invalid(folder: Path, error: Exception) -> ArgumentError:
-    return ArgumentError(
-        f"{folder} is not a valid checkpoint: {_reason(error)}. Train again, or pass another folder."
-    )
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,7 @@ of its languages, or any pairs. The report compares the model with a unigram mod
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,18 +29,17 @@ from maskwright.apps.data.text import (
     read_pairs,
 )
 from maskwright.apps.trainer import TrainingConfig, step_generator
-from maskwright.core.atoms import causal, everything
+from maskwright.core.atoms import causal, everything, prefix
 from maskwright.core.atoms import documents as documents_mask
 from maskwright.errors import ArgumentError
 from maskwright.models.gpt import GPT, GPTConfig
-from maskwright.models.sampling import SamplingParams, sample
+from maskwright.models.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from maskwright.apps.data.text import Pair
     from maskwright.core.expr import Mask
-    from maskwright.models.attention import KVCache
 
 BLOCK_SIZE, VOCAB_SIZE = 192, 600
 CONFIG = GPTConfig(0, BLOCK_SIZE, n_embd=128, n_head=4, n_layer=3, dropout=0.2)
@@ -94,14 +93,10 @@ class PackedGPT(nn.Module):
         documents: torch.Tensor,
         prompts: torch.Tensor,
         positions: torch.Tensor,
-        kv_caches: list[KVCache] | None = None,
     ) -> torch.Tensor:
-        """Logits of the next token: (B, T) → (B, T, vocab_size).
-
-        With `kv_caches`, `documents` and `prompts` cover the cached tokens too.
-        """
+        """Logits of the next token: (B, T) → (B, T, vocab_size)."""
         mask = packed_mask(documents, prompts) if self.mask is None else self.mask
-        logits: torch.Tensor = self.gpt(ids, mask, positions=positions, kv_caches=kv_caches)
+        logits: torch.Tensor = self.gpt(ids, mask, positions=positions)
         return logits
 
 
@@ -217,21 +212,13 @@ class Dialogue(Task):
         self.model.eval()
         yield self._decode(self.reply(ids, limit, params))
 
-    @torch.no_grad()
     def reply(self, prompt: list[int], max_new_tokens: int, params: SamplingParams) -> list[int]:
-        """The ids of a reply: prefill of the prompt, then one token at a time."""
-        generator, kv_caches = params.generator(self.device), self.model.new_kv_caches()
-        ids, cached = [*prompt, BEGIN_ID], 0
-        limit = min(BLOCK_SIZE + 1, len(ids) + max_new_tokens)  # the last token is not read
-        while len(ids) < limit and ids[-1] != END_ID:
-            documents = torch.zeros(1, len(ids), dtype=torch.long)
-            prompts = torch.where(torch.arange(len(ids)) < len(prompt), documents, -1)
-            new = torch.tensor([ids[cached:]], device=self.device)
-            positions = torch.arange(cached, len(ids), device=self.device)[None]
-            logits = self.packed_model(new, documents, prompts, positions, kv_caches)[:, -1]
-            cached = len(ids)
-            ids.append(int(sample(logits, params, generator)))
-        return [token for token in ids[len(prompt) + 1 :] if token != END_ID]
+        """The ids of a reply, under the mask of a prompt that is packed alone."""
+        mask = causal() | prefix(len(prompt)) if self.mask is None else self.mask
+        start = torch.tensor([[*prompt, BEGIN_ID]], device=self.device)
+        limit = min(max_new_tokens, BLOCK_SIZE - len(prompt))  # the last token is not read
+        ids = self.model.generate(start, limit, mask=mask, stop_token=END_ID, **asdict(params))
+        return [token for token in ids[0, start.shape[1] :].tolist() if token != END_ID]
 
     def chat(self, lines: Iterable[str]) -> Iterator[str]:
         """Replies to each line by itself; an error is printed and the chat continues."""

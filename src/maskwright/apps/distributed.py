@@ -132,18 +132,12 @@ class DDP(SingleProcess):
         """A context for one micro-batch; gradients are averaged after the last one."""
         return contextlib.nullcontext() if last else self._module.no_sync()
 
-    @contextlib.contextmanager
-    def context_parallel(self, model: nn.Module) -> Iterator[None]:
+    def context_parallel(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """A context in which a GPT takes whole sequences, computes a part, returns whole logits."""
         if self.cp == 1:
-            yield
-            return
+            return contextlib.nullcontext()
         check_context_parallel(model, self.cp)
-        with contextlib.ExitStack() as stack:
-            sharded = _ShardedForward(self.mesh["cp"])
-            stack.callback(model.register_forward_pre_hook(sharded.shard, with_kwargs=True).remove)
-            stack.callback(model.register_forward_hook(sharded.join, always_call=True).remove)
-            yield
+        return _sharded_forward(model, self.mesh["cp"])
 
     def micro_batches(self, gradient_accumulation_steps: int) -> range:
         """Indices of the micro-batches of a step that this rank computes."""
@@ -312,34 +306,35 @@ def _join(backend: str) -> None:
     dist.init_process_group(backend, store=prefixed, rank=rank, world_size=ranks)
 
 
-class _ShardedForward:
-    """Hooks that give `GPT.forward` this rank's tokens and gather the logits of all ranks."""
+@contextlib.contextmanager
+def _sharded_forward(gpt: Any, cp_mesh: Any) -> Iterator[None]:
+    """A context in which `GPT.forward` computes this rank's tokens and returns all logits."""
+    from maskwright.parallel.layout import balance
+    from maskwright.parallel.train_loop import CPShard
 
-    def __init__(self, mesh: Any) -> None:
-        self.mesh, self.attention = mesh, contextlib.ExitStack()
-        self.share: Any = None
+    whole_forward = gpt.forward
 
-    def shard(self, gpt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before the forward pass: the tokens and positions of this rank, and its attention."""
-        from maskwright.parallel.layout import balance
-        from maskwright.parallel.train_loop import CPShard
-
-        if kwargs.get("kv_caches") is not None:  # decoding, which every rank does by itself
-            return None
-        ids: torch.Tensor = args[0]
-        padding: Mask | None = args[1] if len(args) > 1 else kwargs.get("padding")
-        positions = kwargs.get("positions")
+    def forward(
+        ids: torch.Tensor,
+        padding: Mask | None = None,
+        *,
+        positions: Any = None,
+        kv_caches: Any = None,
+    ) -> Any:
+        if kv_caches is not None:  # decoding, which every rank does by itself
+            return whole_forward(ids, padding, positions=positions, kv_caches=kv_caches)
         batch, tokens = ids.shape
         mask = gpt.mask if padding is None else gpt.mask & padding
         bound = mask.on(tokens, batch=batch, heads=gpt.config.n_head)
         if positions is None:
             positions = torch.arange(tokens, device=ids.device).expand(batch, -1)
-        self.share = share = CPShard(balance(bound, self.mesh.size()), self.mesh)
-        self.attention.enter_context(share.attention(bound))
-        return (share.take(ids),), {"positions": share.take(positions)}
+        shard = CPShard(balance(bound, cp_mesh.size()), cp_mesh)
+        with shard.attention(bound):
+            logits = whole_forward(shard.take(ids), positions=shard.take(positions))
+        return shard.all_gather(logits)
 
-    def join(self, gpt: Any, args: tuple[Any, ...], logits: Any) -> Any:  # noqa: ARG002
-        """After the forward pass: the logits of the whole sequence."""
-        self.attention.close()
-        share, self.share = self.share, None
-        return None if share is None or logits is None else share.all_gather(logits)
+    gpt.forward = forward
+    try:
+        yield
+    finally:
+        del gpt.forward

@@ -183,13 +183,12 @@ class _Run:
         if resume and folder is not None:
             load_model(folder / "last", strategy)
             load_optimizer(folder / "last", self.optimizer)
-        if resume and folder is not None and checkpoint_exists(folder / "best"):
-            self.best = load_weights(folder / "best")
-        else:
-            self.best = strategy.state_dict()
+        self.best = strategy.state_dict()
         if folder is not None and not resume:
             strategy.on_main(lambda: remove_checkpoint(folder / "best"))  # of a replaced run
             self.save()  # so that a run can be resumed from its first step on
+        elif folder is not None and checkpoint_exists(folder / "best"):
+            self.best = load_weights(folder / "best")
 
     def loop(
         self,

@@ -107,10 +107,8 @@ class KVCache:
 
     def __copy__(self) -> KVCache:
         copied = type(self)()
-        copied.k, copied.v = (
-            self.k,
-            self.v,
-        )  # not the buffers: two caches must not write to the same memory
+        # Not the buffers: two caches must not write to the same memory.
+        copied.k, copied.v = self.k, self.v
         return copied
 
     def __len__(self) -> int:

@@ -191,6 +191,7 @@ class GPT(Transformer):
         top_p: float | None = None,
         seed: int | None = None,
         stop_token: int | None = None,
+        mask: Mask | None = None,
     ) -> torch.Tensor:
         """Appends up to `max_new_tokens` sampled tokens, one at a time with KV caches.
 
@@ -206,6 +207,8 @@ class GPT(Transformer):
             seed: Seed of the random numbers.
             stop_token: A row that has produced this token is filled up with it; generation ends
                 when all rows have.
+            mask: Combined with the model's mask by `&`; a mask for every length, such as
+                `causal() | prefix(n)`.
 
         Returns:
             Prompts and new tokens, (B, up to T + max_new_tokens).
@@ -220,7 +223,7 @@ class GPT(Transformer):
         for _ in range(max_new_tokens):
             if is_limited and past + new.shape[1] > block_size:
                 kv_caches, new, past = self.new_kv_caches(), ids[:, -max(block_size // 2, 1) :], 0
-            logits = self(new, kv_caches=kv_caches)[:, -1]  # (B, vocab_size)
+            logits = self(new, mask, kv_caches=kv_caches)[:, -1]  # (B, vocab_size)
             past += new.shape[1]
             new = sample(logits, params, generator)[:, None]  # (B, 1)
             if stop_token is not None:

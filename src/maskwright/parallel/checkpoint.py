@@ -20,8 +20,6 @@ from maskwright.errors import ArgumentError
 
 with require("maskwright.parallel.checkpoint"):
     import safetensors  # noqa: F401 - which torch imports later
-    import torch
-    import torch.distributed as dist
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -30,6 +28,8 @@ from maskwright.parallel.comm import report_peer_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import torch
 
 FORMAT: Final = "sharded-safetensors"
 INDEX: Final = "checkpoint.json"
@@ -145,23 +145,22 @@ def load(
     path = complete_folder(Path(folder))
     if path is None:
         raise ArgumentError(f"There is no checkpoint {folder}. Train first, or name another.")
-    index = _read_index(path)
+    stored_groups, metadata = _read_index(path)
     weights, tensors, param_groups = _state(model, optimizer)
-    options = {"process_group": group} if dist.is_initialized() else {"no_dist": True}
     try:
         with report_peer_failure(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # in one process
-            checkpoint.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), **options)
+            reader = HuggingFaceStorageReader(str(path))
+            checkpoint.load(tensors, storage_reader=reader, process_group=group)
     except checkpoint.CheckpointException as error:
         raise ArgumentError(
             f"The checkpoint {path} does not fit the model: {_reason(error)}. "
             "Load it into a model of the same shapes, or name another."
         ) from error
-    for current, stored in zip(param_groups, index["param_groups"], strict=False):
+    for current, stored in zip(param_groups, stored_groups, strict=False):
         current.update({name: stored[name] for name in stored.keys() & current.keys() - {"params"}})
     moments = {"state": tensors["optimizer"], "param_groups": param_groups}
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
-    metadata: dict[str, Any] = index["metadata"]
     return metadata
 
 
@@ -182,21 +181,17 @@ def _state(
     return weights, {"model": unique, "optimizer": moments["state"]}, moments["param_groups"]
 
 
-def _read_index(path: Path) -> dict[str, Any]:
+def _read_index(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The optimizer's parameter groups and the caller's metadata."""
     try:
         index = json.loads((path / INDEX).read_text(encoding="utf-8"))
         if index["format"] != FORMAT:
-            raise ArgumentError(
-                f"{path}: format is {index['format']!r}, expected {FORMAT!r}. Name a checkpoint "
-                "that maskwright.parallel.checkpoint wrote."
-            )
-        groups = [dict(group) for group in index["param_groups"]]
-        return {"param_groups": groups, "metadata": dict(index["metadata"])}
+            raise ValueError(f"format is {index['format']!r}, expected {FORMAT!r}")
+        return [dict(group) for group in index["param_groups"]], dict(index["metadata"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        if isinstance(error, ArgumentError):
-            raise
         raise ArgumentError(
-            f"{path}: {INDEX} cannot be read ({_line(error)}). Train again, or name another."
+            f"{path}: {INDEX} cannot be read ({_line(error)}). Train again, or name a checkpoint "
+            "that maskwright.parallel.checkpoint wrote."
         ) from error
 
 

@@ -93,25 +93,25 @@ class AllToAll(torch.autograd.Function):
         return all_to_all_rows(grad, in_counts, out_counts, group).wait(), None, None, None
 
 
-def check_agreement(
-    names: tuple[str, ...],
-    values: tuple[object, ...],
-    problem: MaskError | None,
-    group: Any,
-    device: torch.device,
-) -> None:
-    """Raise an error on all ranks if a value of one differs, or if one has a problem.
+@contextmanager
+def agreement(names: tuple[str, ...], group: Any, device: torch.device) -> Iterator[list[object]]:
+    """A context in which each rank reads its arguments; at its end they must be equal.
+
+    It yields a list for the values that must be equal on all ranks, compared by `repr`. If one
+    differs, or a rank has raised a MaskError, all ranks raise an error, that rank its own.
 
     Args:
         names: What the values are; the same on all ranks.
-        values: What must be equal on all ranks, compared by `repr`. Empty with a problem.
-        problem: The error of this rank, or None. It is raised on this rank.
         group: The process group.
         device: The device of the group's tensors.
     """
-    digests = b"".join(hashlib.sha256(repr(value).encode()).digest() for value in values)
-    if problem is not None:
-        digests = REFUSED * len(names)
+    values: list[object] = []
+    problem: MaskError | None = None
+    try:
+        yield values
+        digests = b"".join(hashlib.sha256(repr(value).encode()).digest() for value in values)
+    except MaskError as error:
+        problem, digests = error, REFUSED * len(names)
     digest_tensor = torch.frombuffer(bytearray(digests), dtype=torch.uint8).to(device)
     gathered = [torch.empty_like(digest_tensor) for _ in range(dist.get_world_size(group))]
     with report_peer_failure():

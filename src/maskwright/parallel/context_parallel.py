@@ -24,7 +24,7 @@ with require("maskwright.parallel.context_parallel"):
     from torch.autograd.function import once_differentiable
 
 from maskwright._torch_state import without_autocast
-from maskwright.bias.scores import NO_SCORES, Scores, sink_factor, sink_row_gradient
+from maskwright.bias.scores import Scores, sink_factor, sink_row_gradient
 from maskwright.bias.terms import Positions, TensorTerm
 from maskwright.bias.values import check_storage
 from maskwright.core.bound import BoundMask
@@ -33,8 +33,8 @@ from maskwright.engine.call import AttentionOptions, Call, Dtypes, Mode, read_ca
 from maskwright.engine.select import select_backend
 from maskwright.engine.softmax import merge
 from maskwright.engine.validate import bind, check_inputs, read_numbers
-from maskwright.errors import ArgumentError, FrameError, MaskError
-from maskwright.parallel.comm import PendingRows, all_to_all_rows, check_agreement, get_group
+from maskwright.errors import ArgumentError, FrameError
+from maskwright.parallel.comm import PendingRows, agreement, all_to_all_rows, get_group
 from maskwright.parallel.layout import balance
 from maskwright.parallel.submask import submask
 
@@ -124,45 +124,44 @@ Start the processes by torchrun and call torch.distributed.init_process_group().
             "context_parallel_attention: there is no process group. Start the processes by "
             "torchrun and call torch.distributed.init_process_group()."
         )
-    group = get_group(mesh)
+    options = AttentionOptions(scale, 0.0, enable_gqa, None, impl, return_lse, softcap, bias, sinks)
+    return attend((q, k, v), mask, get_group(mesh), layout, read_numbers(options), exchange)
+
+
+def attend(
+    tensors: Tensors,
+    mask: Mask | BoundMask | None,
+    group: Any,
+    layout: ShardLayout | None,
+    options: AttentionOptions,
+    exchange: str = "auto",
+) -> Any:
+    """`context_parallel_attention` with its options in one object, without dropout and q_start."""
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    problem: MaskError | None = None
-    values: tuple[object, ...] = ()
-    call, scores = None, NO_SCORES
-    try:
-        check_inputs(q, k, v, enable_gqa)
-        check_storage(q, k, v)
-        options = read_numbers(
-            AttentionOptions(
-                scale,
-                enable_gqa=enable_gqa,
-                impl=impl,
-                return_lse=return_lse,
-                softcap=softcap,
-                bias=bias,
-                sinks=sinks,
-            )
-        )
-        bound, layout = _bind(mask, layout, q, ranks)
-        check_shard(q, k, int(layout.rows[rank]), rank)
+    with agreement(AGREED, group, tensors[0].device) as values:
+        bound, layout = bind_whole(tensors, mask, layout, ranks, options)
+        check_storage(*tensors)
+        check_shard(tensors, int(layout.rows[rank]), rank)
         kind = read_choice(exchange, "context_parallel_attention: exchange", EXCHANGES)
-        attention = select_partial_attention(bound, (q, k, v), options)
-        scores = attention.call.scores
+        attention = select_partial_attention(bound, tensors, options)
         plan = key_exchange(bound, layout, rank)
         is_ring = kind == "ring" or (kind == "auto" and plan.prefers_ring)
-        call = RankCall(plan, group, attention.without_tensors(), is_ring)
-        sizes = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3])
         # If one rank has no backward pass, the others wait in theirs.
-        values = (
-            *(mask_digest(bound, layout), sizes, str(q.dtype), attention.call.scale, is_ring),
-            *(scores.softcap, scores.layout(), scores.sinks is not None),
-            attention.call.requires_grad,
-        )
-    except MaskError as error:
-        problem = error
-    check_agreement(AGREED, values, problem, group, q.device)
-    out, lse = ContextParallel.apply(call, q, k, v, *scores.tensors)
-    return (out, lse) if return_lse else out
+        values += agreed(attention.call, layout, is_ring, attention.call.requires_grad)
+    call = RankCall(plan, group, attention.without_tensors(), is_ring)
+    out, lse = ContextParallel.apply(call, *attention.call.tensors)
+    return (out, lse) if options.return_lse else out
+
+
+def agreed(
+    call: Call, layout: ShardLayout, exchange: object, requires_grad: object
+) -> tuple[object, ...]:
+    """What must be the same on all ranks, in the order of `AGREED`."""
+    scores = call.scores
+    return (
+        *(mask_digest(call.mask, layout), call.shape, str(call.q.dtype), call.scale, exchange),
+        *(scores.softcap, scores.layout(), scores.sinks is not None, requires_grad),
+    )
 
 
 def check_layout(layout: ShardLayout, ranks: int) -> None:
@@ -174,8 +173,9 @@ def check_layout(layout: ShardLayout, ranks: int) -> None:
         )
 
 
-def check_shard(q: torch.Tensor, k: torch.Tensor, rows: int, rank: int) -> None:
+def check_shard(tensors: Tensors, rows: int, rank: int) -> None:
     """Raise FrameError if q and k do not have the number of rows that a rank has in a layout."""
+    q, k, _ = tensors
     if q.shape[2] != rows or k.shape[2] != rows:
         raise FrameError(
             f"q has {q.shape[2]} rows and k has {k.shape[2]} on rank {rank}, expected {rows} (the "
@@ -195,10 +195,15 @@ def _mask_digest(bound: BoundMask, layout: ShardLayout) -> bytes:
     return digest.digest()
 
 
-def _bind(
-    mask: Mask | BoundMask | None, layout: ShardLayout | None, q: torch.Tensor, ranks: int
+def bind_whole(
+    tensors: Tensors,
+    mask: Mask | BoundMask | None,
+    layout: ShardLayout | None,
+    ranks: int,
+    options: AttentionOptions,
 ) -> tuple[BoundMask, ShardLayout]:
-    """The mask of the whole sequence, and its layout."""
+    """The mask of the whole sequence, of which q, k and v have some rows, and its layout."""
+    batch, heads, *_ = check_inputs(*tensors, options.enable_gqa)
     if layout is None:
         if not isinstance(mask, BoundMask):
             raise ArgumentError(
@@ -207,7 +212,7 @@ def _bind(
             )
         layout = mask.cached(("layout", ranks), lambda: balance(mask, ranks))
     check_layout(layout, ranks)
-    return bind(mask, (q.shape[0], q.shape[1], layout.tokens, layout.tokens), None), layout
+    return bind(mask, (batch, heads, layout.tokens, layout.tokens), None), layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,10 +226,8 @@ class KeyExchange:
     bound: BoundMask  # of the whole sequence
     layout: ShardLayout
     rank: int
-    rows: IntArray  # the positions of this rank's rows
-    received: IntArray  # the positions of the received keys, ascending
-    own: BoundMask  # this rank's rows and keys
-    foreign: BoundMask  # this rank's rows and the received keys
+    own: KeyPart  # this rank's rows and keys
+    foreign: KeyPart  # this rank's rows and the received keys, ascending
     sent: IntArray  # which of this rank's keys are sent, rank after rank
     out_counts: tuple[int, ...]  # to each rank
     in_counts: tuple[int, ...]  # from each rank
@@ -235,26 +238,12 @@ class KeyExchange:
         """Whether nearly every rank needs nearly all keys."""
         return self.layout.ranks > 2 and self.layout.comm_fraction >= MIN_RING_FRACTION
 
-    @property
-    def own_part(self) -> KeyPart:
-        """This rank's rows and keys."""
-        return KeyPart(self.own, Positions(self.rows, self.rows))
-
-    @property
-    def foreign_part(self) -> KeyPart:
-        """This rank's rows and the received keys."""
-        return KeyPart(self.foreign, Positions(self.rows, self.received))
-
     @cached_property
     def ring_parts(self) -> tuple[KeyPart, ...]:
         """This rank's rows and the keys of each rank: its own, the previous rank's, and so on."""
-        layout, ranks = self.layout, self.layout.ranks
+        layout, ranks, rows = self.layout, self.layout.ranks, self.own.positions.rows
         sources = [layout.positions((self.rank - step) % ranks) for step in range(1, ranks)]
-        others = (
-            KeyPart(submask(self.bound, self.rows, keys), Positions(self.rows, keys))
-            for keys in sources
-        )
-        return (self.own_part, *others)
+        return (self.own, *(_key_part(self.bound, rows, keys) for keys in sources))
 
 
 def key_exchange(bound: BoundMask, layout: ShardLayout, rank: int) -> KeyExchange:
@@ -285,10 +274,8 @@ def _key_exchange(bound: BoundMask, layout: ShardLayout, rank: int) -> KeyExchan
         bound,
         layout,
         rank,
-        rows=rows,
-        received=keys[sorting],
-        own=submask(bound, rows, rows),
-        foreign=submask(bound, rows, keys[sorting]),
+        own=_key_part(bound, rows, rows),
+        foreign=_key_part(bound, rows, keys[sorting]),
         sent=np.concatenate(sent),
         out_counts=tuple(part.size for part in sent),
         in_counts=tuple(part.size for part in received),
@@ -380,6 +367,10 @@ class KeyPart(NamedTuple):
     positions: Positions
 
 
+def _key_part(bound: BoundMask, rows: IntArray, keys: IntArray) -> KeyPart:
+    return KeyPart(submask(bound, rows, keys), Positions(rows, keys))
+
+
 def _select(value: torch.Tensor, positions: Positions) -> torch.Tensor:
     """The rows and keys of a bias of the whole sequence."""
     for axis, index in zip((2, 3), positions, strict=True):
@@ -462,8 +453,8 @@ class RankCall:
         plan = self.plan
         if not self.is_ring:
             pending = self._all_to_all(kv[plan.sent], plan.out_counts, plan.in_counts)
-            yield plan.own_part, kv
-            yield plan.foreign_part, pending.wait()[plan.sorting]
+            yield plan.own, kv
+            yield plan.foreign, pending.wait()[plan.sorting]
             return
         for step, part in enumerate(plan.ring_parts):
             is_last = step + 1 == plan.layout.ranks
@@ -551,13 +542,12 @@ class ContextParallel(torch.autograd.Function):
         else:
             dq, dkv = _all_to_all_backward(call, partial, packed, received)
         dk, dv = unpack_kv(dkv, k.shape[-1])
-        rows = Positions(call.plan.rows, call.plan.rows)
         for n, term in enumerate(scores.terms):
             if ctx.needs_input_grad[4 + n] and _is_by_row(term):
                 value = term.values
                 shape = (*value.shape[:2], by_row.shape[2] if value.shape[2] != 1 else 1, 1)
                 grad = by_row.unsqueeze(-1).sum_to_size(shape).to(value.dtype)
-                grads[n] = _place(grad, value.shape, rows)
+                grads[n] = _place(grad, value.shape, call.plan.own.positions)
         found = (dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype))
         return None, *found, *grads
 
@@ -571,9 +561,9 @@ def _all_to_all_backward(
     call: RankCall, partial: Any, own: torch.Tensor, received: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """DQ and packed dK, dV. The gradients of received keys are computed and sent back first."""
-    foreign_dq, grads = partial(call.plan.foreign_part, received)
+    foreign_dq, grads = partial(call.plan.foreign, received)
     pending = call.return_gradients(grads)
-    dq, dkv = partial(call.plan.own_part, own)
+    dq, dkv = partial(call.plan.own, own)
     sent = torch.from_numpy(call.plan.sent).to(dkv.device)
     return foreign_dq + dq, dkv.index_add(0, sent, pending.wait())
 

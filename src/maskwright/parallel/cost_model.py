@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from maskwright.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from maskwright.parallel.layout import ShardLayout
+from maskwright.parallel.layout import PER_RANK, ShardLayout
 
 GRADIENT_BYTES: Final = 2  # per byte of the keys; half-precision keys have float32 gradients
 BACKWARD_FLOPS: Final = 2.5  # per flop of the forward pass: five matrix products instead of two
@@ -77,13 +75,12 @@ class Prediction:
         layout = self.layout
         sizes = ("tokens", "ranks", "strategy")
         ratios = ("cost_imbalance", "row_imbalance", "comm_fraction")
-        per_rank = ("rows", "cost", "keys_in", "keys_out", "bytes_in", "bytes_out")
         times = ("compute", "communication", "overlapped", "sequential", "ideal")
         return {
             **{name: getattr(layout, name) for name in sizes + ratios},
             "seconds": {name: getattr(self, name) for name in times},
             "assumed": {"link": self.link, "flops": self.flops, "head_dim": self.head_dim},
-            **{name: getattr(layout, name).tolist() for name in per_rank},
+            **{name: getattr(layout, name).tolist() for name in PER_RANK},
         }
 
     def _seconds(self, cells: float) -> float:

@@ -31,6 +31,7 @@ GOOD_COST: Final = 1.04  # with which `rebalanced` does not try smaller chunks
 CHUNKS_PER_RANK: Final = 16
 MAX_TAKERS: Final = 8  # ranks with little cost that `rebalanced` tries
 MAX_PRINTED_RANKS: Final = 16
+PER_RANK: Final = ("rows", "cost", "keys_in", "keys_out", "bytes_in", "bytes_out")  # of a layout
 
 
 class Assignment(NamedTuple):
@@ -210,24 +211,16 @@ class ShardLayout:
         return cuts[own], cuts[own + 1]
 
     def __str__(self) -> str:
-        columns = {
-            "rows": self.rows,
-            "cost": self.cost,
-            "keys in": self.keys_in,
-            "keys out": self.keys_out,
-        }
-        if self.key_bytes > 1:
-            columns |= {"bytes in": self.bytes_in, "bytes out": self.bytes_out}
+        names = PER_RANK if self.key_bytes > 1 else PER_RANK[:-2]  # without bytes
+        columns = {name.replace("_", " "): getattr(self, name) for name in names}
         lines = [
             f"{self.tokens:,} tokens over {self.ranks:,} ranks, {self.strategy}: at most "
             f"{self.cost_imbalance:.2f} times the mean cost and {self.row_imbalance:.2f} times the "
             "mean rows"
         ]
         if self.ranks > MAX_PRINTED_RANKS:
-            found = [(x.min(), round(float(x.mean())), x.max()) for x in columns.values()]
-            lines += _table(
-                {"rank": ["min", "mean", "max"], **dict(zip(columns, found, strict=True))}
-            )
+            found = {n: (x.min(), round(float(x.mean())), x.max()) for n, x in columns.items()}
+            lines += _table({"rank": ["min", "mean", "max"], **found})
             return "\n".join([*lines, f"{self.comm_fraction:.1%} of the keys of an all-gather"])
         lines += _table({"rank": range(self.ranks), **columns})
         lines.append("keys that a rank (row) receives from another (column)")

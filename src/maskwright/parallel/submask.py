@@ -57,13 +57,15 @@ def submask(
     >>> part.dense().astype(int).tolist()
     [[[[1, 0, 0], [1, 1, 1]]]]
     """
-    spans = _select_rows(bound.spans, rows, heads)
-    frame = bound.frame
+    spans, frame = bound.spans, bound.frame
     count = frame.heads if heads is None else heads.stop - heads.start
+    planes = slice(None) if heads is None or spans.shape[1] == 1 else heads
     if spans.band is not None:
-        low, high = (np.searchsorted(keys, end) for end in spans.band)
+        low, high = (np.searchsorted(keys, end[:, planes][:, :, rows]) for end in spans.band)
         part = Spans.from_band(low, high, keys.size, rows.size)
     else:
+        index = np.arange(int(np.prod(spans.shape))).reshape(spans.shape)
+        spans = spans.take(index[:, planes][:, :, rows])
         offsets, starts, stops = spans.flat
         owner = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
         # Two intervals become one if all keys between them are left out.
@@ -72,12 +74,3 @@ def submask(
     made = BoundMask(Submask(part), Frame(rows.size, keys.size, frame.batch, count, 0))
     made.cached("spans", part.freeze)
     return made
-
-
-def _select_rows(spans: Spans, rows: IntArray, heads: slice | None) -> Spans:
-    planes = slice(None) if heads is None or spans.shape[1] == 1 else heads
-    if spans.band is not None:
-        low, high = (end[:, planes][:, :, rows] for end in spans.band)
-        return Spans.from_band(low, high, spans.kv_len, rows.size)
-    index = np.arange(int(np.prod(spans.shape))).reshape(spans.shape)
-    return spans.take(index[:, planes][:, :, rows])

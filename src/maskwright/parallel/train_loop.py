@@ -22,7 +22,7 @@ from maskwright.core.bound import BoundMask
 from maskwright.engine.api import override_attention
 from maskwright.errors import FrameError, Unsupported
 from maskwright.parallel.comm import all_to_all_rows, get_group, report_peer_failure
-from maskwright.parallel.context_parallel import check_layout, context_parallel_attention
+from maskwright.parallel.context_parallel import attend, check_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,17 +147,8 @@ class CPShard:
                         f"context_parallel_attention does not support {name}={value}. Remove it.",
                         target="context_parallel_attention",
                     )
-            return context_parallel_attention(
-                *(q, k, v, mask, self.group),
-                layout=self.layout,
-                scale=options.scale,
-                softcap=options.softcap,
-                bias=options.bias,
-                sinks=options.sinks,
-                enable_gqa=options.enable_gqa,
-                impl=options.impl,
-                return_lse=options.return_lse,
-            )
+            whole = options._replace(q_start=None)
+            return attend((q, k, v), mask, self.group, self.layout, whole)
 
         with override_attention(override):
             yield

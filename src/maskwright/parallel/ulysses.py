@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,37 +13,21 @@ with require("maskwright.parallel.ulysses"):
     import torch
     import torch.distributed as dist
 
-from maskwright.bias.atoms import tensor
 from maskwright.bias.terms import TensorTerm, dense_terms
 from maskwright.engine.api import attention
 from maskwright.engine.call import AttentionOptions, Mode, read_call
-from maskwright.engine.validate import bind, check_inputs, read_numbers
-from maskwright.errors import ArgumentError, MaskError
-from maskwright.parallel.comm import AllToAll, check_agreement, get_group
-from maskwright.parallel.context_parallel import (
-    check_layout,
-    check_shard,
-    context_parallel_attention,
-    mask_digest,
-)
+from maskwright.engine.validate import read_numbers
+from maskwright.errors import ArgumentError
+from maskwright.parallel.comm import AllToAll, agreement, get_group
+from maskwright.parallel.context_parallel import AGREED, agreed, attend, bind_whole, check_shard
 from maskwright.parallel.submask import submask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskwright.bias.expr import Bias
     from maskwright.bias.terms import Term
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
     from maskwright.parallel.layout import ShardLayout
-
-
-# What must be the same on all ranks.
-AGREED: Final = (
-    *("mask or layout", "shape (batch, heads, head_dim)", "dtype", "scale", "softcap", "bias"),
-    *("sinks", "requires_grad or grad mode of q, k, v, bias and sinks"),
-)
 
 
 def ulysses_attention(
@@ -110,83 +94,65 @@ def ulysses_attention(
     sequence = mesh.get_group(0) if dimensions == 2 else None
     group = mesh.get_group(1) if dimensions == 2 else get_group(mesh)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    problem: MaskError | None = None
-    values: tuple[object, ...] = ()
-    try:
-        check_inputs(q, k, v, enable_gqa)
-        options = read_numbers(
-            AttentionOptions(scale, enable_gqa=enable_gqa, softcap=softcap, bias=bias, sinks=sinks)
-        )
-        check_layout(layout, ranks if sequence is None else dist.get_world_size(sequence))
-        bound = bind(mask, (q.shape[0], q.shape[1], layout.tokens, layout.tokens), None)
+    options = read_numbers(
+        AttentionOptions(scale, enable_gqa=enable_gqa, softcap=softcap, bias=bias, sinks=sinks)
+    )
+    with agreement(AGREED, group, q.device) as values:
+        sequence_ranks = ranks if sequence is None else dist.get_world_size(sequence)
+        bound, _ = bind_whole((q, k, v), mask, layout, sequence_ranks, options)
         first = 0 if sequence is None else dist.get_rank(sequence) * ranks
-        rows = (layout if sequence is None else layout.split(ranks)).rows[first : first + ranks]
-        check_shard(q, k, int(rows[rank]), rank)
-        tokens = (layout.tokens, layout.tokens)
-        call = read_call((q, k, v), bound, options, mode=Mode.PARTIAL, lengths=tokens)
-        scale, softcap, num_heads = call.scale, call.scores.softcap, q.shape[1]
-        sizes = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3])
+        rows = (layout if sequence is None else layout.split(ranks)).rows
+        counts = rows[first : first + ranks].tolist()  # of the ranks of the group
+        check_shard((q, k, v), counts[rank], rank)
+        lengths = (layout.tokens, layout.tokens)
+        call = read_call((q, k, v), bound, options, mode=Mode.PARTIAL, lengths=lengths)
         scores_require_grad = any(x.requires_grad for x in call.scores.tensors)
         # Each of q, k and v has an exchange of its own in the backward pass.
         gradients = (q.requires_grad, k.requires_grad, v.requires_grad, scores_require_grad)
-        values = (
-            *(mask_digest(bound, layout), sizes, str(q.dtype), scale, softcap),
-            call.scores.layout(),
-            *(sinks is not None, torch.is_grad_enabled() and any(gradients) and gradients),
-        )
-    except MaskError as error:
-        problem = error
-    check_agreement(AGREED, values, problem, group, q.device)
-    whole = bias if bias is None or hasattr(bias, "lower") else tensor(bias)
-    shared = (() if whole is None else whole.tensors) + (() if sinks is None else (sinks,))
+        calls_backward = torch.is_grad_enabled() and any(gradients)
+        values += agreed(call, layout, "heads", calls_backward and gradients)
+    scores = call.scores
 
-    def inner(heads: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Attention of some heads over the rows of the group, in the order of the layout."""
-        if heads.start == heads.stop:  # but this rank takes part in the backward pass of all inputs
-            none = [x.flatten()[:0] for x in shared if isinstance(x, torch.Tensor)]
-            return v + sum(x.sum() for x in (q, k, v, *none))
-        part = _mask_of_heads(bound, heads)
-        changes: dict[str, Any] = {
-            "scale": scale,
-            "softcap": softcap,
-            "bias": None if whole is None else HeadsOfBias(whole, heads, num_heads),
-            "sinks": None if sinks is None else sinks[heads],
-            "enable_gqa": enable_gqa,
-        }
-        if sequence is not None:
-            found = context_parallel_attention(q, k, v, part, sequence, layout=layout, **changes)
-            return cast("torch.Tensor", found)
+    kv_cuts = [n * k.shape[1] // ranks for n in range(ranks + 1)]
+    q_cuts = [q.shape[1] // k.shape[1] * cut for cut in kv_cuts]
+    heads = slice(q_cuts[rank], q_cuts[rank + 1])
+    q, k, v = (
+        _rows_to_heads(x, cuts, counts, group)
+        for x, cuts in ((q, q_cuts), (k, kv_cuts), (v, kv_cuts))
+    )
+    own = options._replace(
+        bias=TermsOfHeads(scores.terms, heads) if scores.terms else None,
+        sinks=None if scores.sinks is None else scores.sinks[heads],
+    )
+    # The rows are in the order of the layout.
+    if heads.start == heads.stop:  # but this rank takes part in the backward pass of all inputs
+        out = v + sum(x.sum() for x in (q, k, v, *(x.flatten()[:0] for x in scores.tensors)))
+    elif sequence is not None:
+        out = attend((q, k, v), _mask_of_heads(bound, heads), sequence, layout, own)
+    else:
         order = torch.from_numpy(layout.order)
         q, k, v = (x[:, :, torch.argsort(order)] for x in (q, k, v))
-        out: torch.Tensor = attention(q, k, v, part, **changes)
-        return out[:, :, order]
-
-    return _by_heads(q, k, v, rows.tolist(), group, inner)
+        out = attention(q, k, v, _mask_of_heads(bound, heads), **own._asdict())[:, :, order]
+    return _heads_to_rows(out, q_cuts, counts, group)
 
 
 @dataclass(frozen=True, eq=False)
-class HeadsOfBias:
-    """Some heads of a bias, with the methods of `maskwright.bias.Bias` that the engine uses.
+class TermsOfHeads:
+    """Some heads of the terms of a bias, with the methods of `Bias` that `attention` calls.
 
     >>> import maskwright as mw
-    >>> bias = HeadsOfBias(mw.bias.alibi([1.0, 0.5]), slice(1, 2), num_heads=2)
-    >>> bias.dense(mw.causal().on(2).frame).tolist()
+    >>> frame = mw.causal().on(2).frame
+    >>> terms = mw.bias.alibi([1.0, 0.5]).on(2).lower()
+    >>> TermsOfHeads(terms, slice(1, 2)).dense(frame).tolist()
     [[[[0.0, -0.5], [-0.5, 0.0]]]]
     """
 
-    bias: Bias
+    terms: tuple[Term, ...]  # of all heads
     heads: slice
-    num_heads: int  # of the whole bias
 
-    @property
-    def tensors(self) -> tuple[Any, ...]:
-        """The arrays and tensors of the whole bias."""
-        return self.bias.tensors
-
-    def lower(self, frame: Frame) -> tuple[Term, ...]:
+    def lower(self, frame: Frame) -> tuple[Term, ...]:  # noqa: ARG002
         """The terms of these heads; values that all heads share are kept."""
-        terms = self.bias.lower(replace(frame, heads=self.num_heads))
-        return tuple(self._of_term(term) for term in terms)
+        return tuple(self._of_term(term) for term in self.terms)
 
     def dense(self, frame: Frame) -> Any:
         """All added scores, (batch or 1, heads or 1, queries, keys)."""
@@ -206,26 +172,6 @@ def _mask_of_heads(bound: BoundMask, heads: slice) -> BoundMask:
     every = np.arange(bound.frame.kv_len)
     key = ("heads", heads.start, heads.stop)
     return bound.cached(key, lambda: submask(bound, every, every, heads))
-
-
-def _by_heads(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    rows: list[int],
-    group: Any,
-    inner: Callable[..., torch.Tensor],
-) -> torch.Tensor:
-    """Exchange rows for heads, compute by `inner`, and exchange heads for rows."""
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    kv_cuts = [n * k.shape[1] // ranks for n in range(ranks + 1)]
-    q_cuts = [q.shape[1] // k.shape[1] * cut for cut in kv_cuts]
-    tensors = [
-        _rows_to_heads(x, cuts, rows, group)
-        for x, cuts in ((q, q_cuts), (k, kv_cuts), (v, kv_cuts))
-    ]
-    out = inner(slice(q_cuts[rank], q_cuts[rank + 1]), *tensors)
-    return _heads_to_rows(out, q_cuts, rows, group)
 
 
 def _rows_to_heads(x: torch.Tensor, cuts: list[int], rows: list[int], group: Any) -> torch.Tensor:
