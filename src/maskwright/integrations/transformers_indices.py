@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 from ast import literal_eval
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -64,17 +64,25 @@ class Index:
     def __bool__(self) -> bool:
         raise Unsupported("A mask function that branches on an index has no formula.")
 
-    def new_ones(self, *_: Any, **__: Any) -> Index:
+    def new_ones(self, _: tuple[()], *, dtype: torch.dtype) -> Index:
         """True: the first operand of `and_masks` of transformers."""
-        return Index("true")
+        return _constant("true", dtype)
 
-    def new_zeros(self, *_: Any, **__: Any) -> Index:
+    def new_zeros(self, _: tuple[()], *, dtype: torch.dtype) -> Index:
         """False: the first operand of `or_masks` of transformers."""
-        return Index("false")
+        return _constant("false", dtype)
 
-    def to(self, *_: Any, **__: Any) -> Index:
+    def to(self, device: torch.device) -> Index:
         """Itself: a symbol has no device."""
+        if not isinstance(device, torch.device):
+            raise Unsupported("A mask function that converts an index has no formula.")
         return self
+
+
+def _constant(name: str, dtype: torch.dtype) -> Index:
+    if dtype != torch.bool:
+        raise Unsupported("A mask function that makes numbers of an index has no formula.")
+    return Index(name)
 
 
 def _operation(name: str) -> Callable[..., Index]:
@@ -156,47 +164,10 @@ def _number(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> int:
     return len(tensors) - 1
 
 
-class Leaf(NamedTuple):
-    """A part of a formula that is a single mask of transformers."""
-
-    factory: str  # the function of transformers that makes it
-    variables: dict[str, Any]  # its arguments, by name
-
-
 @lru_cache(maxsize=64)
 def parse_formula(text: str) -> Formula:
     """The formula of a text."""
     return literal_eval(text)
-
-
-def match_leaf(formula: Formula, tensors: Sequence[Any]) -> Leaf | None:
-    """The mask of transformers that a formula is, without `and` and `or`; None for others."""
-    match formula:
-        case ("le", "k", "q"):
-            return Leaf("causal_mask_function", {})
-        case ("ge", "q", 0):
-            return Leaf("bidirectional_mask_function", {})
-        case ("gt", "k", ("sub", "q", int(size))):
-            return Leaf("sliding_window_overlay", {"sliding_window": size})
-        case ("le", ("abs", ("sub", "q", "k")), int(size)):
-            return Leaf("sliding_window_bidirectional_overlay", {"sliding_window": size})
-        case ("get", int(n), "b", "k"):
-            return Leaf("padding_mask_function", {"padding_mask": tensors[n]})
-        case ("eq", ("get", int(n), "b", "q"), ("get", int(m), "b", "k")) if n == m:
-            return Leaf("packed_sequence_mask_function", {"packed_sequence_mask": tensors[n]})
-        case (
-            "and",
-            ("eq", ("get", int(n), "b", "q"), ("get", int(m), "b", "k")),
-            ("ge", ("get", int(l), "b", "q"), 0),
-        ) if n == m == l:
-            return Leaf("blockwise_overlay", {"block_sequence_ids": tensors[n]})
-        case (
-            "eq",
-            ("floordiv", ("sub", "k", ("get", int(n), "b")), int(size)),
-            ("floordiv", ("sub", "q", ("get", int(m), "b")), int(other)),
-        ) if (n, size) == (m, other):
-            return Leaf("chunked_overlay", {"chunk_size": size, "left_padding": tensors[n]})
-    return None
 
 
 def evaluated(formula: Formula, tensors: Sequence[Any], batch: int, shift: int) -> Mask:
