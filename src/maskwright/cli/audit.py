@@ -17,7 +17,7 @@ import typer
 from maskwright.cli import options as opt
 from maskwright.cli.errors import UsageError
 from maskwright.cli.main import command
-from maskwright.cli.output import status, table, write, write_result
+from maskwright.cli.output import status, table, write
 from maskwright.errors import FrameError, MaskError
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def audit(
     target: opt.Model,
     expects: Annotated[
         str,
-        typer.Option(
-            help="The mask of every layer: an expression, some(expression) for layers that choose keys, "
+        opt.option(
+            "The mask of every layer: an expression, some(expression) for layers that choose keys, "
             "causal, bidirectional or encoder-decoder; auto reads the config of a transformers model, "
             "and reports what other models behave like."
         ),
@@ -54,30 +54,30 @@ def audit(
     vocab_size: opt.VocabSize = None,
     pad_id: opt.PadId = None,
     layers: Annotated[
-        int | None, typer.Option(help="Number of attention layers. Default: counted.")
+        int | None, opt.option("Number of attention layers. Default: counted.")
     ] = None,
     probes: Annotated[
         str | None,
-        typer.Option(
-            help="Comma-separated probes to run, by default all: leak, reach, gradient, padding, "
+        opt.option(
+            "Comma-separated probes to run, by default all: leak, reach, gradient, padding, "
             "documents, batch, prefix, steps, numbers, paths, dtype."
         ),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="The time that the audit may take, such as 90s or 2min. Probes that do not fit are not "
+        opt.option(
+            "The time that the audit may take, such as 90s or 2min. Probes that do not fit are not "
             "tested. Default: no limit, and fewer passes if one takes long.",
+            metavar="TIME",
         ),
     ] = None,
     seed: opt.Seed = 0,
     lang: opt.Lang = "en",
     baseline: Annotated[
         Path | None,
-        typer.Option(
+        opt.option(
+            "A JSON report of an earlier audit: only findings that it does not have fail.",
             metavar="FILE",
-            help="A JSON report of an earlier audit: only findings that it does not have fail.",
         ),
     ] = None,
     form: opt.ReportFormat = None,
@@ -171,15 +171,14 @@ def trace(
     batch: opt.BatchSize = None,
     vocab_size: opt.VocabSize = None,
     seed: opt.Seed = 0,
-    form: opt.TextFormat = None,
-    output: opt.TextFile = None,
+    *,
+    output: opt.TextOutput,
 ) -> None:
     """Run a model once, and list every attention call with the mask that it used."""
-    chosen = opt.choose_format(form, output, opt.TEXT)
     with status(f"Tracing {target} ..."):
         sizes = {"length": length, "batch": batch, "vocab_size": vocab_size}
         found = run_trace(*_load_with_inputs(target, "auto", seed, **sizes))
-    write_result(chosen, output, _trace_text(found), found.as_dict())
+    output.write(_trace_text(found), found.as_dict())
 
 
 def _trace_text(found: Trace) -> str:
