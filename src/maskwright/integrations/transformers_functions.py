@@ -19,7 +19,11 @@ from maskwright.core.atoms.array import Where
 from maskwright.core.evaluate import MAX_CELLS
 from maskwright.core.expr import find
 from maskwright.core.simplify import simplify
-from maskwright.integrations.transformers_indices import evaluated, parse_formula, read_formula
+from maskwright.integrations.transformers_indices import (
+    formula_function,
+    parse_formula,
+    read_formula,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,8 +62,6 @@ def read_function(function: Callable[..., Any], view: View) -> BoundMask:
         text, tensors = read_formula(function)
         formula = parse_formula(text)
     except Exception:  # a function may do anything with its indices, and symbols are not tensors
-        return _bind(_evaluate(function, view), view)
-    if any(x.is_floating_point() or x.is_complex() for x in tensors):  # numpy rounds otherwise
         return _bind(_evaluate(function, view), view)
     return read_formula_mask(formula, tensors, view)
 
@@ -163,7 +165,7 @@ def _read(formula: Formula, tensors: Sequence[Any], view: View) -> Mask:
             mask = _read(right, tensors, view)
         case ("or", left, right):
             mask = _read(left, tensors, view) | _read(right, tensors, view)
-    return evaluated(formula, tensors, view.batch, view.shift) if mask is None else mask
+    return _evaluate(formula_function(formula, tensors), view) if mask is None else mask
 
 
 def _evaluate(function: Callable[..., Any], view: View) -> Mask:

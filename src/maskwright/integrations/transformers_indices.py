@@ -17,18 +17,13 @@ from ast import literal_eval
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from maskwright.core.atoms.array import Where
 from maskwright.errors import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from maskwright.core.expr import Mask
-    from maskwright.core.validate import IntArray
 
 Formula = Any  # nested tuples ("le", part, part), names of indices "b", "h", "q", "k", and integers
 
@@ -37,11 +32,11 @@ OPERATORS: Final = (
     *("abs", "add", "and", "eq", "floordiv", "ge", "gt", "invert"),
     *("le", "lt", "mod", "mul", "ne", "or", "sub"),
 )
-# The operations of a formula, by name, on numpy arrays.
+# The operations of a formula, by name.
 OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     **{name: getattr(operator, f"__{name}__") for name in OPERATORS},
-    "true": lambda: np.True_,
-    "false": lambda: np.False_,
+    "true": lambda: torch.tensor(True),
+    "false": lambda: torch.tensor(False),
 }
 
 
@@ -170,40 +165,30 @@ def parse_formula(text: str) -> Formula:
     return literal_eval(text)
 
 
-def evaluated(formula: Formula, tensors: Sequence[Any], batch: int, shift: int) -> Mask:
-    """The mask of any formula, evaluated cell by cell.
+def formula_function(formula: Formula, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    """The mask function of a formula.
 
-    Args:
-        formula: The formula.
-        tensors: The tensors that it numbers.
-        batch: Number of sequences.
-        shift: What is added to our positions to get those of transformers.
+    >>> import torch
+    >>> function = formula_function(("le", "k", ("add", "q", 1)), [])
+    >>> function(None, None, torch.tensor(1), torch.arange(4))
+    tensor([ True,  True,  True, False])
     """
-    arrays = [x.detach().cpu().numpy() for x in tensors]
 
-    def evaluate(b: object, h: object, q: IntArray, k: IntArray) -> Any:  # noqa: ARG001 - all four
-        indices = {
-            "b": np.arange(batch).reshape(-1, 1, 1, 1),
-            "h": np.zeros((1, 1, 1, 1), np.int64),
-            "q": q.reshape(1, 1, -1, 1) + shift,
-            "k": k.reshape(1, 1, 1, -1) + shift,
-        }
-        cells = _value(formula, indices, arrays)
-        return np.broadcast_to(cells, (batch, 1, q.size, k.size))
+    def mask_function(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return _value(formula, {"b": b, "h": h, "q": q, "k": k}, tensors)
 
-    evaluate.__name__ = "mask_function"
-    return Where(evaluate, arrays=True)
+    return mask_function
 
 
-def _value(formula: Formula, indices: dict[str, IntArray], arrays: Sequence[Any]) -> Any:
+def _value(formula: Formula, indices: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(formula, str):
         return indices[formula]
     if isinstance(formula, int):
         return formula
     name, *parts = formula
     if name == "tensor":
-        return arrays[parts[0]]
+        return tensors[parts[0]]
     if name == "get":
         number, *places = parts
-        return arrays[number][tuple(_value(place, indices, arrays) for place in places)]
-    return OPERATIONS[name](*(_value(part, indices, arrays) for part in parts))
+        return tensors[number][tuple(_value(place, indices, tensors) for place in places)]
+    return OPERATIONS[name](*(_value(part, indices, tensors) for part in parts))
