@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 
 # The options of one panel of --help each
-data_option, model_option, optim_option, distributed_option, output_option = (
+data_opt, model_opt, optim_opt, dist_opt, output_opt = (
     partial(opt.option, rich_help_panel=panel)
     for panel in ("Data", "Model", "Optimisation", "Distributed", "Output")
 )
 Name = Annotated[str, typer.Argument(metavar="APP", help="`maskwright apps` lists them.")]
-Version = Annotated[str | None, model_option("Version of the app. Default: its first.")]
-MaxSteps = Annotated[int | None, optim_option("Training steps.", "--max-steps", "--steps", min=1)]
-Seed = Annotated[int, optim_option("Random seed.")]
-Device = Annotated[str, optim_option("cpu, cuda, or auto.")]
+Version = Annotated[str | None, model_opt("Version of the app. Default: its first.")]
+MaxSteps = Annotated[int | None, optim_opt("Training steps.", "--max-steps", "--steps", min=1)]
+Seed = Annotated[int, optim_opt("Random seed.")]
+Device = Annotated[str, optim_opt("cpu, cuda, or auto.")]
 FOLDER_TEXT = "Folder of the run. Default: runs/APP-VERSION."
 
 
@@ -44,11 +44,9 @@ FOLDER_TEXT = "Folder of the run. Default: runs/APP-VERSION."
 class Corpus(opt.OptionGroup):
     """The data to train on."""
 
-    text: Annotated[Path | None, data_option("Your own text file.")] = None
-    pairs: Annotated[Path | None, data_option("Your own pairs: one per line, tab-separated.")] = (
-        None
-    )
-    data: Annotated[str | None, data_option("Another data set of the app.")] = None
+    text: Annotated[Path | None, data_opt("Your own text file.")] = None
+    pairs: Annotated[Path | None, data_opt("Your own pairs: one per line, tab-separated.")] = None
+    data: Annotated[str | None, data_opt("Another data set of the app.")] = None
 
 
 @dataclass(frozen=True)
@@ -56,18 +54,16 @@ class Hyperparameters(opt.OptionGroup):
     """Fields of `TrainingConfig`; None is the app's default."""
 
     max_steps: MaxSteps = None
-    learning_rate: Annotated[float | None, optim_option("Maximum learning rate.")] = None
-    gradient_accumulation_steps: Annotated[
-        int, optim_option("Batches per optimizer step.", min=1)
-    ] = 1
-    eval_interval: Annotated[int | None, optim_option("Steps between evaluations.", min=1)] = None
+    learning_rate: Annotated[float | None, optim_opt("Maximum learning rate.")] = None
+    gradient_accumulation_steps: Annotated[int, optim_opt("Batches per optimizer step.", min=1)] = 1
+    eval_interval: Annotated[int | None, optim_opt("Steps between evaluations.", min=1)] = None
     patience: Annotated[
-        int | None, optim_option("Early stopping: evaluations without improvement.", min=1)
+        int | None, optim_opt("Early stopping: evaluations without improvement.", min=1)
     ] = None
     seed: Seed = 0
     device: Device = "auto"
-    compile: Annotated[bool, optim_option("Use torch.compile.", "--compile")] = False
-    bf16: Annotated[bool, optim_option("bfloat16 autocast.", "--bf16")] = False
+    compile: Annotated[bool, optim_opt("Use torch.compile.", "--compile")] = False
+    bf16: Annotated[bool, optim_opt("bfloat16 autocast.", "--bf16")] = False
 
 
 @command("maskwright apps")
@@ -95,24 +91,20 @@ def train(
     version: Version = None,
     mask: Annotated[
         str | None,
-        model_option("Replaces the app's mask.", autocompletion=opt.complete_expression),
+        model_opt("Replaces the app's mask.", autocompletion=opt.complete_expression),
     ] = None,
     corpus: Corpus,
-    batch_size: Annotated[int | None, data_option("Sequences per batch.", min=1)] = None,
+    batch_size: Annotated[int | None, data_opt("Sequences per batch.", min=1)] = None,
     hyperparameters: Hyperparameters,
-    dp: Annotated[int, distributed_option("Data parallel ranks.", min=1)] = 1,
-    cp: Annotated[int, distributed_option("Context parallel ranks.", min=1)] = 1,
-    fsdp: Annotated[bool, distributed_option("Shard the weights over ranks.", "--fsdp")] = False,
-    output_dir: Annotated[Path | None, output_option(FOLDER_TEXT)] = None,
-    save_interval: Annotated[int | None, output_option("Steps between checkpoints.", min=1)] = None,
-    resume: Annotated[
-        bool, output_option("Continue from the last checkpoint.", "--resume")
-    ] = False,
-    overwrite: Annotated[
-        bool, output_option("Replace the run in the folder.", "--overwrite")
-    ] = False,
-    trace: Annotated[bool, output_option("Print the shapes of a batch first.", "--trace")] = False,
-    audit: Annotated[bool, output_option("Audit the trained model in full.", "--audit")] = False,
+    dp: Annotated[int, dist_opt("Data parallel ranks.", min=1)] = 1,
+    cp: Annotated[int, dist_opt("Context parallel ranks.", min=1)] = 1,
+    fsdp: Annotated[bool, dist_opt("Shard the weights over ranks.", "--fsdp")] = False,
+    output_dir: Annotated[Path | None, output_opt(FOLDER_TEXT)] = None,
+    save_interval: Annotated[int | None, output_opt("Steps between checkpoints.", min=1)] = None,
+    resume: Annotated[bool, output_opt("Continue from the last checkpoint.", "--resume")] = False,
+    overwrite: Annotated[bool, output_opt("Replace the run in the folder.", "--overwrite")] = False,
+    trace: Annotated[bool, output_opt("Print the shapes of a batch first.", "--trace")] = False,
+    audit: Annotated[bool, output_opt("Audit the trained model in full.", "--audit")] = False,
 ) -> None:
     """Train an app and print a report. Ctrl-C saves a checkpoint; --resume continues from it."""
     learning_rate = hyperparameters.learning_rate
@@ -249,7 +241,7 @@ def compare_masks(
     name: Name,
     *,
     mask: Annotated[
-        str, model_option("The other mask.", autocompletion=opt.complete_expression)
+        str, model_opt("The other mask.", autocompletion=opt.complete_expression)
     ] = "everything()",
     version: Version = None,
     corpus: Corpus,

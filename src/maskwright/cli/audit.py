@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -32,6 +33,20 @@ DEFAULT_BATCH: Final = 2
 WEIGHT_FILES: Final = ("*.safetensors", "pytorch_model*.bin")
 CAUSAL_LM: Final = ("ForCausalLM", "LMHeadModel")
 
+BatchSize = Annotated[int | None, opt.option("Batch size. Default: that of the mask, or 2.", min=1)]
+VocabSize = Annotated[
+    int | None, opt.option("Number of ids. Default: that of the model's embedding.", min=1)
+]
+
+
+@dataclass(frozen=True)
+class InputSizes(opt.OptionGroup):
+    """The sizes of random inputs, as arguments of `make_inputs`."""
+
+    length: Annotated[int, opt.option("Sequence length.", "--length", "-n", min=1)] = DEFAULT_LENGTH
+    batch: BatchSize = None
+    vocab_size: VocabSize = None
+
 
 @command(
     'maskwright audit models:build --expects "causal()" --length 64',
@@ -49,10 +64,9 @@ def audit(
             "and reports what other models behave like."
         ),
     ] = "auto",
-    length: opt.Length = DEFAULT_LENGTH,
-    batch: opt.BatchSize = None,
-    vocab_size: opt.VocabSize = None,
-    pad_id: opt.PadId = None,
+    *,
+    sizes: InputSizes,
+    pad_id: Annotated[int | None, opt.option("Padding id, if ids mark the padding.")] = None,
     layers: Annotated[
         int | None, opt.option("Number of attention layers. Default: counted.")
     ] = None,
@@ -98,8 +112,7 @@ def audit(
     with status(f"Auditing {target} ...") as update:
         import maskwright
 
-        sizes = {"length": length, "batch": batch, "vocab_size": vocab_size, "pad_id": pad_id}
-        model, inputs = _load_with_inputs(target, expects, seed, **sizes)
+        model, inputs = _load_with_inputs(target, expects, seed, **vars(sizes), pad_id=pad_id)
         report = maskwright.audit(
             model,
             inputs,
@@ -167,17 +180,14 @@ def _progress_text(target: str, at: Progress) -> str:
 )
 def trace(
     target: opt.Model,
-    length: opt.Length = DEFAULT_LENGTH,
-    batch: opt.BatchSize = None,
-    vocab_size: opt.VocabSize = None,
-    seed: opt.Seed = 0,
     *,
+    sizes: InputSizes,
+    seed: opt.Seed = 0,
     output: opt.TextOutput,
 ) -> None:
     """Run a model once, and list every attention call with the mask that it used."""
     with status(f"Tracing {target} ..."):
-        sizes = {"length": length, "batch": batch, "vocab_size": vocab_size}
-        found = run_trace(*_load_with_inputs(target, "auto", seed, **sizes))
+        found = run_trace(*_load_with_inputs(target, "auto", seed, **vars(sizes)))
     output.write(_trace_text(found), found.as_dict())
 
 

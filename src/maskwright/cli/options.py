@@ -156,6 +156,8 @@ Size = Annotated[
     int | None, option("Number of queries. Default: 8, or the tokens.", *SIZE_FLAGS, min=1)
 ]
 KvLen = Annotated[int | None, option("Number of keys. Default: the number of queries.", min=0)]
+Batch = Annotated[int | None, option("Batch size. Default: that of the mask.", min=1)]
+Heads = Annotated[int | None, option("Number of heads. Default: that of the mask.", min=1)]
 QStart = Annotated[
     int | None, option("Position of the first query. Default: the last query is at the last key.")
 ]
@@ -171,10 +173,8 @@ class Sizes(OptionGroup):
     """The sizes of a mask except its number of queries, as arguments of `Mask.on`."""
 
     kv_len: KvLen = None
-    batch: Annotated[int | None, option("Batch size. Default: that of the mask.", min=1)] = None
-    heads: Annotated[int | None, option("Number of heads. Default: that of the mask.", min=1)] = (
-        None
-    )
+    batch: Batch = None
+    heads: Heads = None
     q_start: QStart = None
 
     def with_defaults(self, **sizes: int) -> Sizes:
@@ -191,14 +191,6 @@ Model = Annotated[
         "hf:PATH, a local checkpoint or config of transformers.",
     ),
 ]
-Length = Annotated[int, option("Sequence length.", "--length", "-n", min=1)]
-BatchSize = Annotated[
-    int | None, option("Batch size. Default: that of the mask, or 2.", "--batch", min=1)
-]
-VocabSize = Annotated[
-    int | None, option("Number of ids. Default: that of the model's embedding.", min=1)
-]
-PadId = Annotated[int | None, option("Padding id, if ids mark the padding.")]
 Seed = Annotated[int, option("Random seed.")]
 
 
