@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright._torch_state import is_exporting, is_fake_mode, is_in_transform
+from maskwright._torch_state import is_exporting, is_fake_mode, is_in_transform, is_traced
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_dense import has_values
 from maskwright.integrations.transformers_functions import View, read_function
@@ -134,15 +134,11 @@ def _needs_tensor(
     q_length: int, q_offset: Any, device: Any, attention_mask: torch.Tensor | None
 ) -> bool:
     """Whether the mask is used in traced code, or values cannot be read; both need a tensor."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return True
-    if is_in_transform() or is_fake_mode():
-        return True
-    if torch.device(device).type == "meta":
+    kind = torch.device(device).type
+    if is_traced() or is_in_transform() or is_fake_mode() or kind == "meta":
         return True
     if attention_mask is not None and not has_values(attention_mask):
         return True
     # On other devices than the CPU, generate() compiles decode steps with a static cache; their
     # offset is a tensor.
-    steps = isinstance(q_offset, torch.Tensor) and q_length == 1
-    return steps and torch.device(device).type != "cpu"
+    return isinstance(q_offset, torch.Tensor) and q_length == 1 and kind != "cpu"
