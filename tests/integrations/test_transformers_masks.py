@@ -16,8 +16,7 @@ from maskwright.core import mask_registry
 from maskwright.core.atoms.array import Where
 from maskwright.core.expr import walk
 from maskwright.errors import Unsupported
-from maskwright.integrations import transformers_functions, transformers_masks
-from maskwright.integrations.transformers_functions import RULES
+from maskwright.integrations import transformers_masks
 from maskwright.integrations.transformers_graph import bind_mask
 from maskwright.integrations.transformers_indices import read_formula
 from maskwright.integrations.transformers_masks import mask_for_layers
@@ -40,28 +39,65 @@ def own(b: Any, h: Any, q: Any, k: Any) -> Any:
     return (q * 3 + k) % 4 != 1
 
 
-def test_transformers_agrees_with_every_rule() -> None:
-    assert {rule.factory for rule in transformers_functions._rules().values()} == {
-        rule.factory for rule in RULES
-    }
+SAMPLE_IDS = torch.tensor([[0, 0, 1, 1, 1, -1, -1, 2, 2, 2], [3, 3, 3, 3, 0, 0, 3, 3, 3, -2]])
 
 
-def test_incompatible_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    def overlay(sliding_window: int) -> Any:
+@pytest.mark.parametrize(
+    "function",
+    [
+        hf.causal_mask_function,
+        hf.bidirectional_mask_function,
+        hf.sliding_window_overlay(3),
+        hf.sliding_window_bidirectional_overlay(0),
+        hf.chunked_overlay(3, torch.tensor([2, 5])),
+        hf.padding_mask_function(SAMPLE_IDS > 0),
+        hf.packed_sequence_mask_function(SAMPLE_IDS),
+        hf.blockwise_overlay(SAMPLE_IDS),
+        hf.and_masks(hf.causal_mask_function, hf.sliding_window_overlay(3)),
+        hf.or_masks(hf.causal_mask_function, hf.sliding_window_overlay(3)),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(4, 8, 4, 0), (8, 8, 0, 0), (3, 7, 4, 2), (1, 5, 9, 5)])
+def test_functions_of_transformers_become_expressions(
+    function: Any, sizes: tuple[int, int, int, int]
+) -> None:
+    q_length, kv_length, q_offset, kv_offset = sizes
+    given = {"batch_size": 2, "q_length": q_length, "kv_length": kv_length}
+    given |= {"q_offset": q_offset, "kv_offset": kv_offset, "mask_function": function}
+    mask = mask_for_layers(**given)
+    assert not is_asked(mask)
+    assert torch.equal(mask.cells(), truth(**given))
+
+
+def test_incompatible_release() -> None:
+    """A function of the same name with another formula is read as that formula."""
+
+    def sliding_window_overlay(sliding_window: int) -> Any:
         def inner_mask(b: Any, h: Any, q: Any, k: Any) -> Any:
             return k >= q - sliding_window
 
         return inner_mask
 
-    monkeypatch.setattr(hf, "sliding_window_overlay", overlay)
-    transformers_functions._rules.cache_clear()
-    try:
-        given = {"batch_size": 1, "q_length": 9, "kv_length": 9, "mask_function": overlay(3)}
-        mask = mask_for_layers(**given)
-        assert is_asked(mask)
-        assert torch.equal(mask.cells(), truth(**given))
-    finally:
-        transformers_functions._rules.cache_clear()
+    function = sliding_window_overlay(3)
+    given = {"batch_size": 1, "q_length": 9, "kv_length": 9, "mask_function": function}
+    mask = mask_for_layers(**given)
+    assert is_asked(mask)
+    assert torch.equal(mask.cells(), truth(**given))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda b, h, q, k: SAMPLE_IDS[b, k].to(torch.bool) & (k <= q),
+        lambda b, h, q, k: q.to(torch.int8) * 50 > k,
+        lambda b, h, q, k: q.new_ones((), dtype=torch.int64) + q > k,
+        lambda b, h, q, k: SAMPLE_IDS.bfloat16()[b, k] <= q,
+        lambda b, h, q, k: torch.where(k > q, q > 2, k < 3),
+    ],
+)
+def test_function_of_values_is_evaluated(function: Any) -> None:
+    given = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": function}
+    assert torch.equal(mask_for_layers(**given).cells(), truth(**given))
 
 
 def random_function(rng: random.Random, batch: int, tokens: int, depth: int = 0) -> Any:
@@ -152,7 +188,13 @@ def test_formula_of_any_function(function: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [lambda b, h, q, k: True if q > 3 else k < 2, lambda b, h, q, k: k < 2.5]
+    "function",
+    [
+        lambda b, h, q, k: True if q > 3 else k < 2,
+        lambda b, h, q, k: k < 2.5,
+        lambda b, h, q, k: SAMPLE_IDS[b, k].to(torch.bool),
+        lambda b, h, q, k: q.new_ones((), dtype=torch.int64) <= k,
+    ],
 )
 def test_function_without_formula(function: Any) -> None:
     with pytest.raises(Unsupported):

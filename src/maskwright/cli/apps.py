@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,35 +27,43 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 
-
-def _option(panel: str, text: str, *flags: str, **settings: Any) -> Any:
-    """An option in one of the panels of --help."""
-    return typer.Option(*flags, help=text, rich_help_panel=panel, **settings)
-
-
-DATA, MODEL, OPTIMISATION = "Data", "Model", "Optimisation"
-DISTRIBUTED, OUTPUT = "Distributed", "Output"
-MAX_STEPS = ("--max-steps", "--steps")
-
+# The options of one panel of --help each
+data_opt, model_opt, optim_opt, dist_opt, output_opt = (
+    partial(opt.option, rich_help_panel=panel)
+    for panel in ("Data", "Model", "Optimisation", "Distributed", "Output")
+)
 Name = Annotated[str, typer.Argument(metavar="APP", help="`maskwright apps` lists them.")]
-Version = Annotated[str | None, _option(MODEL, "Version of the app. Default: its first.")]
-Text = Annotated[Path | None, _option(DATA, "Your own text file.")]
-Pairs = Annotated[Path | None, _option(DATA, "Your own pairs: one per line, tab-separated.")]
-Data = Annotated[str | None, _option(DATA, "Another data set of the app.")]
-MaxSteps = Annotated[int | None, _option(OPTIMISATION, "Training steps.", *MAX_STEPS, min=1)]
-Seed = Annotated[int, _option(OPTIMISATION, "Random seed.")]
-Device = Annotated[str, _option(OPTIMISATION, "cpu, cuda, or auto.")]
-Accumulation = Annotated[int, _option(OPTIMISATION, "Batches per optimizer step.", min=1)]
-EvalInterval = Annotated[int | None, _option(OPTIMISATION, "Steps between evaluations.", min=1)]
-Compile = Annotated[bool, _option(OPTIMISATION, "Use torch.compile.", "--compile")]
-OutputDir = Annotated[Path | None, _option(OUTPUT, "Folder of the run. Default: runs/APP-VERSION.")]
-SaveInterval = Annotated[int | None, _option(OUTPUT, "Steps between checkpoints.", min=1)]
-Resume = Annotated[bool, _option(OUTPUT, "Continue from the last checkpoint.", "--resume")]
-Overwrite = Annotated[bool, _option(OUTPUT, "Replace the run in the folder.", "--overwrite")]
-TraceBatch = Annotated[bool, _option(OUTPUT, "Print the shapes of a batch first.", "--trace")]
-Run = Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/APP-VERSION.")]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Maximum number of generated tokens.")]
-NumSamples = Annotated[int | None, typer.Option(min=1, help="Images per digit (image).")]
+Version = Annotated[str | None, model_opt("Version of the app. Default: its first.")]
+MaxSteps = Annotated[int | None, optim_opt("Training steps.", "--max-steps", "--steps", min=1)]
+Seed = Annotated[int, optim_opt("Random seed.")]
+Device = Annotated[str, optim_opt("cpu, cuda, or auto.")]
+FOLDER_TEXT = "Folder of the run. Default: runs/APP-VERSION."
+
+
+@dataclass(frozen=True)
+class Corpus(opt.OptionGroup):
+    """The data to train on."""
+
+    text: Annotated[Path | None, data_opt("Your own text file.")] = None
+    pairs: Annotated[Path | None, data_opt("Your own pairs: one per line, tab-separated.")] = None
+    data: Annotated[str | None, data_opt("Another data set of the app.")] = None
+
+
+@dataclass(frozen=True)
+class Hyperparameters(opt.OptionGroup):
+    """Fields of `TrainingConfig`; None is the app's default."""
+
+    max_steps: MaxSteps = None
+    learning_rate: Annotated[float | None, optim_opt("Maximum learning rate.")] = None
+    gradient_accumulation_steps: Annotated[int, optim_opt("Batches per optimizer step.", min=1)] = 1
+    eval_interval: Annotated[int | None, optim_opt("Steps between evaluations.", min=1)] = None
+    patience: Annotated[
+        int | None, optim_opt("Early stopping: evaluations without improvement.", min=1)
+    ] = None
+    seed: Seed = 0
+    device: Device = "auto"
+    compile: Annotated[bool, optim_opt("Use torch.compile.", "--compile")] = False
+    bf16: Annotated[bool, optim_opt("bfloat16 autocast.", "--bf16")] = False
 
 
 @command("maskwright apps")
@@ -78,40 +87,30 @@ def apps(form: opt.TextFormat = None) -> None:
 )
 def train(
     name: Name,
+    *,
     version: Version = None,
     mask: Annotated[
         str | None,
-        _option(MODEL, "Replaces the app's mask.", autocompletion=opt.complete_expression),
+        model_opt("Replaces the app's mask.", autocompletion=opt.complete_expression),
     ] = None,
-    text: Text = None,
-    pairs: Pairs = None,
-    data: Data = None,
-    batch_size: Annotated[int | None, _option(DATA, "Sequences per batch.", min=1)] = None,
-    max_steps: MaxSteps = None,
-    learning_rate: Annotated[float | None, _option(OPTIMISATION, "Maximum learning rate.")] = None,
-    gradient_accumulation_steps: Accumulation = 1,
-    eval_interval: EvalInterval = None,
-    patience: Annotated[
-        int | None, _option(OPTIMISATION, "Early stopping: evaluations without improvement.", min=1)
-    ] = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    compile_model: Compile = False,
-    bf16: Annotated[bool, _option(OPTIMISATION, "bfloat16 autocast.", "--bf16")] = False,
-    dp: Annotated[int, _option(DISTRIBUTED, "Data parallel ranks.", min=1)] = 1,
-    cp: Annotated[int, _option(DISTRIBUTED, "Context parallel ranks.", min=1)] = 1,
-    fsdp: Annotated[bool, _option(DISTRIBUTED, "Shard the weights over ranks.", "--fsdp")] = False,
-    output_dir: OutputDir = None,
-    save_interval: SaveInterval = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    trace: TraceBatch = False,
-    audit: Annotated[bool, _option(OUTPUT, "Audit the trained model in full.", "--audit")] = False,
+    corpus: Corpus,
+    batch_size: Annotated[int | None, data_opt("Sequences per batch.", min=1)] = None,
+    hyperparameters: Hyperparameters,
+    dp: Annotated[int, dist_opt("Data parallel ranks.", min=1)] = 1,
+    cp: Annotated[int, dist_opt("Context parallel ranks.", min=1)] = 1,
+    fsdp: Annotated[bool, dist_opt("Shard the weights over ranks.", "--fsdp")] = False,
+    output_dir: Annotated[Path | None, output_opt(FOLDER_TEXT)] = None,
+    save_interval: Annotated[int | None, output_opt("Steps between checkpoints.", min=1)] = None,
+    resume: Annotated[bool, output_opt("Continue from the last checkpoint.", "--resume")] = False,
+    overwrite: Annotated[bool, output_opt("Replace the run in the folder.", "--overwrite")] = False,
+    trace: Annotated[bool, output_opt("Print the shapes of a batch first.", "--trace")] = False,
+    audit: Annotated[bool, output_opt("Audit the trained model in full.", "--audit")] = False,
 ) -> None:
     """Train an app and print a report. Ctrl-C saves a checkpoint; --resume continues from it."""
+    learning_rate = hyperparameters.learning_rate
     if learning_rate is not None and not 0 < learning_rate < math.inf:
         raise ArgumentError(f"--learning-rate {learning_rate}: expected a number above 0.")
-    if compile_model and (cp > 1 or fsdp):
+    if hyperparameters.compile and (cp > 1 or fsdp):
         raise ArgumentError("--compile does not work with --cp or --fsdp. Use it with --dp alone.")
     from maskwright.apps import TaskOptions, find_app
     from maskwright.apps.checkpoint import load_model
@@ -121,22 +120,12 @@ def train(
 
     cls = find_app(name)
     folder = output_dir or default_folder(cls, version)
-    strategy = start(dp, cp, fsdp=fsdp, device=device)
-    options = TaskOptions(version, mask, text, pairs, data, batch_size, seed)
-    task = cls(options)
-    config = _config(
-        cls,
-        options,
-        max_steps=max_steps,
-        learning_rate=learning_rate,
-        gradient_accumulation_steps=gradient_accumulation_steps,
-        eval_interval=eval_interval,
-        save_interval=save_interval,
-        patience=patience,
-        device=device,
-        compile=compile_model,
-        bf16=bf16,
+    strategy = start(dp, cp, fsdp=fsdp, device=hyperparameters.device)
+    options = TaskOptions(
+        version, mask, **vars(corpus), batch_size=batch_size, seed=hyperparameters.seed
     )
+    task = cls(options)
+    config = _config(cls, options, **vars(hyperparameters), save_interval=save_interval)
     with _display(config.max_steps, enabled=strategy.is_main) as (log, on_step):
         count = sum(weight.numel() for weight in task.model.parameters())
         log(f"{name} {task.version}: {count:,} parameters, mask {task.describe_mask():.60}")
@@ -187,21 +176,23 @@ def generate(
     name: Name,
     text: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt.")] = None,
     version: Version = None,
-    checkpoint: Run = None,
-    max_new_tokens: MaxTokens = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy decoding.")] = None,
+    checkpoint: Annotated[Path | None, opt.option(FOLDER_TEXT)] = None,
+    max_new_tokens: Annotated[
+        int | None, opt.option("Maximum number of generated tokens.", min=1)
+    ] = None,
+    temperature: Annotated[float | None, opt.option("0 is greedy decoding.")] = None,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Sample from, or list, the k most likely tokens.")
+        int | None, opt.option("Sample from, or list, the k most likely tokens.", min=1)
     ] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling.")] = None,
+    top_p: Annotated[float | None, opt.option("Nucleus sampling.")] = None,
     num_beams: Annotated[
-        int | None, typer.Option(min=1, help="Beam width (translation, summarisation).")
+        int | None, opt.option("Beam width (translation, summarisation).", min=1)
     ] = None,
-    num_samples: NumSamples = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
+    num_samples: Annotated[int | None, opt.option("Images per digit (image).", min=1)] = None,
+    seed: Annotated[int | None, opt.option("Random seed.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Output file: .txt or .json; for image also .png."),
+        opt.option("Output file: .txt or .json; for image also .png.", "--output", "-o"),
     ] = None,
 ) -> None:
     """Generate with a trained app. Without a prompt, dialogue is a chat."""
@@ -248,13 +239,12 @@ def generate(
 )
 def compare_masks(
     name: Name,
+    *,
     mask: Annotated[
-        str, _option(MODEL, "The other mask.", autocompletion=opt.complete_expression)
+        str, model_opt("The other mask.", autocompletion=opt.complete_expression)
     ] = "everything()",
     version: Version = None,
-    text: Text = None,
-    pairs: Pairs = None,
-    data: Data = None,
+    corpus: Corpus,
     max_steps: MaxSteps = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -267,7 +257,7 @@ def compare_masks(
     from maskwright.apps.mask_ablation import compare_masks as run
 
     cls = find_app(name)
-    options = TaskOptions(version, None, text, pairs, data, None, seed)
+    options = TaskOptions(version, **vars(corpus), seed=seed)
     config = _config(cls, options, max_steps=max_steps, device=device)
     with _display(config.max_steps, to_stderr=True) as (log, on_step):
         found = run(cls, options, mask, config, log, on_step)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from maskwright.cli import options as opt
 from maskwright.cli.main import command
-from maskwright.cli.output import status, write_result, write_scene
+from maskwright.cli.output import status
 from maskwright.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from maskwright.core.bound import BoundMask
     from maskwright.engine.api import BackendChoice
     from maskwright.parallel.cost_model import Prediction
 
-HeadDim = Annotated[int, typer.Option(min=1, help="Head dimension.")]
+HeadDim = Annotated[int, opt.option("Head dimension.", min=1)]
 
 
 @command(
@@ -29,27 +25,22 @@ HeadDim = Annotated[int, typer.Option(min=1, help="Head dimension.")]
 )
 def plan(
     expression: opt.Expression,
+    *,
     size: Annotated[
-        str,
-        typer.Option(
-            "--size", "--q-len", "-n", help="Number of queries; 4k is 4,096, 4m is 4,194,304."
-        ),
+        str, opt.option("Number of queries; 4k is 4,096, 4m is 4,194,304.", *opt.SIZE_FLAGS)
     ] = "4096",
-    kv_len: opt.KvLen = None,
-    batch: opt.Batch = None,
-    heads: opt.Heads = None,
-    q_start: opt.QStart = None,
+    sizes: opt.Sizes,
     head_dim: HeadDim = 128,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "float64"],
-        typer.Option(help="Data type of q, k and v."),
+        opt.option("Data type of q, k and v."),
     ] = "float32",
-    backward: Annotated[bool, typer.Option(help="Estimate the backward pass.")] = False,
+    backward: Annotated[bool, opt.option("Estimate the backward pass.")] = False,
     ranks: Annotated[
-        int | None, typer.Option(min=1, help="Shard the sequence over this many ranks instead.")
+        int | None, opt.option("Shard the sequence over this many ranks instead.", min=1)
     ] = None,
-    link: Annotated[str, typer.Option(help="Bandwidth between ranks, for --ranks.")] = "50GB/s",
-    flops: Annotated[str, typer.Option(help="FLOP/s of one rank, for --ranks.")] = "400T",
+    link: Annotated[str, opt.option("Bandwidth between ranks, for --ranks.")] = "50GB/s",
+    flops: Annotated[str, opt.option("FLOP/s of one rank, for --ranks.")] = "400T",
     form: opt.PictureFormat = None,
     output: opt.PictureFile = None,
 ) -> None:
@@ -64,21 +55,21 @@ def plan(
     from maskwright.draw.masks import tiles_scene
     from maskwright.engine.native import loaded
 
-    chosen = opt.choose_format(form, output, opt.PICTURE if ranks is None else opt.TEXT)
-    bound = parse(expression).on(_parse_size(size), kv_len, batch, heads, q_start)
+    result = opt.Output(form, output, opt.PICTURE if ranks is None else opt.TEXT)
+    bound = parse(expression).on(_parse_size(size), **vars(sizes))
     if ranks is not None:
-        found = _over_ranks(bound, ranks, link, flops, head_dim)
-        write_result(chosen, output, str(found), found.as_dict())
+        prediction = _over_ranks(bound, ranks, link, flops, head_dim)
+        result.write(str(prediction), prediction.as_dict())
         return
     frame = bound.frame
     q, k = ((frame.batch, frame.heads, length, head_dim) for length in (frame.q_len, frame.kv_len))
     choice = explain_backend(
         q, k, mask=bound, dtype=dtype, requires_grad=backward, backward=backward
     )
-    sizes = ("batch", "heads", "q_len", "kv_len")
+    axes = ("batch", "heads", "q_len", "kv_len")
     facts: dict[str, Any] = {
         "mask": repr(bound.mask),
-        "shape": {name: getattr(frame, name) for name in sizes} | {"head_dim": head_dim},
+        "shape": {name: getattr(frame, name) for name in axes} | {"head_dim": head_dim},
         "dtype": dtype,
         "pass": "backward" if backward else "forward",
         "backend": choice.backend,
@@ -86,12 +77,8 @@ def plan(
         "instruction_set": loaded().isa if choice.backend == "native" else None,
         "work": choice.work.as_dict(),
     }
-    write_scene(
-        chosen,
-        output,
-        lambda: tiles_scene(bound, choice.work),
-        lambda: facts,
-        lambda: _plan_text(facts, choice),
+    result.write_scene(
+        lambda: tiles_scene(bound, choice.work), lambda: facts, lambda: _plan_text(facts, choice)
     )
 
 
@@ -141,28 +128,26 @@ def _over_ranks(bound: BoundMask, ranks: int, link: str, flops: str, head_dim: i
 )
 def bench(
     expression: opt.Expression = "window(back=255)",
+    *,
     size: Annotated[
-        int, typer.Option("--size", "-n", min=1, help="Number of queries and of keys.")
+        int, opt.option("Number of queries and of keys.", "--size", "-n", min=1)
     ] = 2048,
-    heads: Annotated[int, typer.Option(min=1, help="Number of heads.")] = 8,
+    heads: Annotated[int, opt.option("Number of heads.", min=1)] = 8,
     head_dim: HeadDim = 64,
     profile: Annotated[
-        bool,
-        typer.Option("--profile", help="Also show the cycles of each phase of the C kernel."),
+        bool, opt.option("Also show the cycles of each phase of the C kernel.", "--profile")
     ] = False,
-    form: opt.TextFormat = None,
-    output: opt.TextFile = None,
+    output: opt.TextOutput,
 ) -> None:
     """Time attention under a mask and SDPA with the same mask as a dense tensor."""
     from maskwright import parse
 
-    chosen = opt.choose_format(form, output, opt.TEXT)
     mask = parse(expression)
     with status("Timing attention ..."):
         from maskwright.engine.doctor import compare_with_sdpa
 
-        found = compare_with_sdpa(mask, size, heads, head_dim, profile=profile)
-    write_result(chosen, output, str(found), found.as_dict())
+        comparison = compare_with_sdpa(mask, size, heads, head_dim, profile=profile)
+    output.write(str(comparison), comparison.as_dict())
 
 
 @command(
@@ -171,38 +156,32 @@ def bench(
     "maskwright doctor --device cuda --verify",
 )
 def doctor(
+    *,
     device: Annotated[
-        str | None, typer.Option(help="The device that --verify runs on: cuda, also for ROCm.")
+        str | None, opt.option("The device that --verify runs on: cuda, also for ROCm.")
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option(
-            "--verify",
-            help="Compare the Triton kernels with the reference on the device, time them, and store "
+        opt.option(
+            "Compare the Triton kernels with the reference on the device, time them, and store "
             "the faster backend for it.",
+            "--verify",
         ),
     ] = False,
-    form: opt.TextFormat = None,
-    output: opt.TextFile = None,
+    output: opt.TextOutput,
 ) -> None:
     """Show the C kernel, threads and backend that attention uses; if the kernel is missing, the fix."""
     from maskwright import __version__
     from maskwright.engine.doctor import facts
 
-    chosen = opt.choose_format(form, output, opt.TEXT)
-    if verify or device is not None:
-        _verify(device, verify, chosen, output)
+    if verify:
+        from maskwright.engine import gpu_verify
+
+        with status("Comparing the Triton kernels with the reference ..."):
+            verified = gpu_verify.verify(device or "cuda")
+        output.write(str(verified), verified.as_dict())
         return
-    found = {"maskwright": __version__, **facts()}
-    text = "\n".join(f"{name}: {fact}" for name, fact in found.items())
-    write_result(chosen, output, text, found)
-
-
-def _verify(device: str | None, verify: bool, chosen: str, output: Path | None) -> None:
-    from maskwright.engine import gpu_verify
-
-    if not verify:
+    if device is not None:
         raise ArgumentError(f"doctor: --device {device} needs --verify. Pass both, or neither.")
-    with status("Comparing the Triton kernels with the reference ..."):
-        found = gpu_verify.verify(device or "cuda")
-    write_result(chosen, output, str(found), found.as_dict())
+    state = {"maskwright": __version__, **facts()}
+    output.write("\n".join(f"{name}: {fact}" for name, fact in state.items()), state)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -17,7 +18,7 @@ import typer
 from maskwright.cli import options as opt
 from maskwright.cli.errors import UsageError
 from maskwright.cli.main import command
-from maskwright.cli.output import status, table, write, write_result
+from maskwright.cli.output import status, table, write
 from maskwright.errors import FrameError, MaskError
 
 if TYPE_CHECKING:
@@ -32,6 +33,20 @@ DEFAULT_BATCH: Final = 2
 WEIGHT_FILES: Final = ("*.safetensors", "pytorch_model*.bin")
 CAUSAL_LM: Final = ("ForCausalLM", "LMHeadModel")
 
+BatchSize = Annotated[int | None, opt.option("Batch size. Default: that of the mask, or 2.", min=1)]
+VocabSize = Annotated[
+    int | None, opt.option("Number of ids. Default: that of the model's embedding.", min=1)
+]
+
+
+@dataclass(frozen=True)
+class InputSizes(opt.OptionGroup):
+    """The sizes of random inputs, as arguments of `make_inputs`."""
+
+    length: Annotated[int, opt.option("Sequence length.", "--length", "-n", min=1)] = DEFAULT_LENGTH
+    batch: BatchSize = None
+    vocab_size: VocabSize = None
+
 
 @command(
     'maskwright audit models:build --expects "causal()" --length 64',
@@ -43,41 +58,40 @@ def audit(
     target: opt.Model,
     expects: Annotated[
         str,
-        typer.Option(
-            help="The mask of every layer: an expression, some(expression) for layers that choose keys, "
+        opt.option(
+            "The mask of every layer: an expression, some(expression) for layers that choose keys, "
             "causal, bidirectional or encoder-decoder; auto reads the config of a transformers model, "
             "and reports what other models behave like."
         ),
     ] = "auto",
-    length: opt.Length = DEFAULT_LENGTH,
-    batch: opt.BatchSize = None,
-    vocab_size: opt.VocabSize = None,
-    pad_id: opt.PadId = None,
+    *,
+    sizes: InputSizes,
+    pad_id: Annotated[int | None, opt.option("Padding id, if ids mark the padding.")] = None,
     layers: Annotated[
-        int | None, typer.Option(help="Number of attention layers. Default: counted.")
+        int | None, opt.option("Number of attention layers. Default: counted.")
     ] = None,
     probes: Annotated[
         str | None,
-        typer.Option(
-            help="Comma-separated probes to run, by default all: leak, reach, gradient, padding, "
+        opt.option(
+            "Comma-separated probes to run, by default all: leak, reach, gradient, padding, "
             "documents, batch, prefix, steps, numbers, paths, dtype."
         ),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="The time that the audit may take, such as 90s or 2min. Probes that do not fit are not "
+        opt.option(
+            "The time that the audit may take, such as 90s or 2min. Probes that do not fit are not "
             "tested. Default: no limit, and fewer passes if one takes long.",
+            metavar="TIME",
         ),
     ] = None,
     seed: opt.Seed = 0,
     lang: opt.Lang = "en",
     baseline: Annotated[
         Path | None,
-        typer.Option(
+        opt.option(
+            "A JSON report of an earlier audit: only findings that it does not have fail.",
             metavar="FILE",
-            help="A JSON report of an earlier audit: only findings that it does not have fail.",
         ),
     ] = None,
     form: opt.ReportFormat = None,
@@ -98,8 +112,7 @@ def audit(
     with status(f"Auditing {target} ...") as update:
         import maskwright
 
-        sizes = {"length": length, "batch": batch, "vocab_size": vocab_size, "pad_id": pad_id}
-        model, inputs = _load_with_inputs(target, expects, seed, **sizes)
+        model, inputs = _load_with_inputs(target, expects, seed, **vars(sizes), pad_id=pad_id)
         report = maskwright.audit(
             model,
             inputs,
@@ -167,19 +180,15 @@ def _progress_text(target: str, at: Progress) -> str:
 )
 def trace(
     target: opt.Model,
-    length: opt.Length = DEFAULT_LENGTH,
-    batch: opt.BatchSize = None,
-    vocab_size: opt.VocabSize = None,
+    *,
+    sizes: InputSizes,
     seed: opt.Seed = 0,
-    form: opt.TextFormat = None,
-    output: opt.TextFile = None,
+    output: opt.TextOutput,
 ) -> None:
     """Run a model once, and list every attention call with the mask that it used."""
-    chosen = opt.choose_format(form, output, opt.TEXT)
     with status(f"Tracing {target} ..."):
-        sizes = {"length": length, "batch": batch, "vocab_size": vocab_size}
-        found = run_trace(*_load_with_inputs(target, "auto", seed, **sizes))
-    write_result(chosen, output, _trace_text(found), found.as_dict())
+        found = run_trace(*_load_with_inputs(target, "auto", seed, **vars(sizes)))
+    output.write(_trace_text(found), found.as_dict())
 
 
 def _trace_text(found: Trace) -> str:

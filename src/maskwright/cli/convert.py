@@ -16,7 +16,7 @@ import typer
 from maskwright.cli import options as opt
 from maskwright.cli.errors import UsageError
 from maskwright.cli.main import command
-from maskwright.cli.output import scene_text, table, write, write_result, write_scene
+from maskwright.cli.output import scene_text, table, write
 from maskwright.errors import MissingError
 
 if TYPE_CHECKING:
@@ -44,15 +44,12 @@ TARGET_LABELS: Final = {  # fields of a target that its description shows
 
 QLen = Annotated[
     int | None,
-    typer.Option(
-        *("--size", "--q-len", "-n"),
-        min=1,
-        max=MAX_ROWS,
-        help="Number of queries. Default: that of the mask.",
+    opt.option(
+        "Number of queries. Default: that of the mask.", *opt.SIZE_FLAGS, min=1, max=MAX_ROWS
     ),
 ]
 ArrayName = Annotated[
-    str | None, typer.Option("--name", help="Name of the array in a file that has several.")
+    str | None, opt.option("Name of the array in a file that has several.", "--name")
 ]
 
 
@@ -66,32 +63,29 @@ def lower(
         list[str],
         typer.Argument(help="A mask; for torch.transformer three: encoder, decoder, cross."),
     ],
-    to: Annotated[str, typer.Option(help="The target; `maskwright targets` lists them.")],
+    *,
+    to: Annotated[str, opt.option("The target; `maskwright targets` lists them.")],
     size: QLen = None,
-    kv_len: opt.KvLen = None,
-    batch: opt.Batch = None,
-    heads: opt.Heads = None,
-    q_start: opt.QStart = None,
+    sizes: opt.Sizes,
 ) -> None:
     """Print code that builds a mask in a framework, or the term that it cannot represent."""
     from maskwright import explain_lowering, parse
 
     masks = tuple(parse(text) for text in expression)
     mask = masks[0] if len(masks) == 1 else masks
-    write(explain_lowering(mask, to, size, kv_len, batch=batch, heads=heads, q_start=q_start))
+    write(explain_lowering(mask, to, size, **vars(sizes)))
 
 
 @command("maskwright targets", "maskwright targets torch.mha", "maskwright targets --format json")
 def targets(
     name: Annotated[str | None, typer.Argument(help="One target, with its mask format.")] = None,
-    form: opt.TextFormat = None,
-    output: opt.TextFile = None,
+    *,
+    output: opt.TextOutput,
 ) -> None:
     """List the targets of `lower` and the mask format of each."""
     from maskwright import capabilities
     from maskwright.targets.lower import TARGETS
 
-    chosen = opt.choose_format(form, output, opt.TEXT)
     known = capabilities()
     names = [TARGETS.resolve(name, "targets")] if name else list(known)
     data = [asdict(known[one]) for one in names]
@@ -101,7 +95,7 @@ def targets(
         shown = target | {"alternatives": " or ".join(target["alternatives"])}
         rows = [(label, shown[field]) for field, label in TARGET_LABELS.items() if shown[field]]
         text = f"{target['name']}\n\n{table(rows)}"
-    write_result(chosen, output, text, data)
+    output.write(text, data)
 
 
 @command(
@@ -113,24 +107,22 @@ def recognize(
     file: Annotated[
         Path, typer.Argument(help="A mask array: .npy, .npz, .safetensors, .json or .csv.")
     ],
+    *,
     name: ArrayName = None,
     axes: Annotated[
-        str | None,
-        typer.Option(help="Axes of the array, from b, h, q and k: such as qk, bk or bhqk."),
+        str | None, opt.option("Axes of the array, from b, h, q and k: such as qk, bk or bhqk.")
     ] = None,
     polarity: Annotated[
         Literal["keep", "drop"] | None,
-        typer.Option(help="What True or 1 means, if the array does not tell."),
+        opt.option("What True or 1 means, if the array does not tell."),
     ] = None,
     q_start: opt.QStart = None,
-    form: opt.PictureFormat = None,
-    output: opt.PictureFile = None,
+    output: opt.PictureOutput,
 ) -> None:
     """Print the expression of a mask array, its encoding, and what is unusual about it."""
     import maskwright
     from maskwright.draw.masks import scene_of
 
-    chosen = opt.choose_format(form, output, opt.PICTURE)
     array = read_array(file, name)
     found = maskwright.recognize(array, axes=axes, polarity=polarity, q_start=q_start)
     frame = found.frame
@@ -146,9 +138,9 @@ def recognize(
         }
 
     def text() -> str:
-        return f"{found}\n\n{scene_text(scene_of(bound), output)}"
+        return f"{found}\n\n{scene_text(scene_of(bound), output.file)}"
 
-    write_scene(chosen, output, lambda: scene_of(bound), data, text)
+    output.write_scene(lambda: scene_of(bound), data, text)
 
 
 @command(
@@ -161,52 +153,45 @@ def lint(
     mask: Annotated[
         str, typer.Argument(help="A mask expression, or a file that contains a mask array.")
     ],
+    *,
     size: QLen = None,
-    kv_len: opt.KvLen = None,
-    batch: opt.Batch = None,
-    heads: opt.Heads = None,
-    q_start: opt.QStart = None,
+    sizes: opt.Sizes,
     to: Annotated[
         str | None,
-        typer.Option(
-            help="Encoding of an array: keep (True keeps), drop (True masks), additive, or a "
+        opt.option(
+            "Encoding of an array: keep (True keeps), drop (True masks), additive, or a "
             "target such as torch.mha."
         ),
     ] = None,
     axes: Annotated[
-        str | None, typer.Option(help="Axes of an array: k, qk, bk, bqk, hqk or bhqk.")
+        str | None, opt.option("Axes of an array: k, qk, bk, bqk, hqk or bhqk.")
     ] = None,
-    causal: Annotated[bool, typer.Option(help="The mask should be causal.")] = False,
+    causal: Annotated[bool, opt.option("The mask should be causal.")] = False,
     window: Annotated[
-        int | None, typer.Option(help="The mask should be a sliding window of this many keys.")
+        int | None, opt.option("The mask should be a sliding window of this many keys.")
     ] = None,
     expects: Annotated[
         str | None,
-        typer.Option(help="The mask should be this mask.", autocompletion=opt.complete_expression),
+        opt.option("The mask should be this mask.", autocompletion=opt.complete_expression),
     ] = None,
     name: ArrayName = None,
     lang: opt.Lang = "en",
-    form: opt.TextFormat = None,
-    output: opt.TextFile = None,
+    output: opt.TextOutput,
 ) -> None:
     """Check a mask. Exit code 0 without findings, 1 with findings, 2 for invalid arguments."""
     import maskwright
 
-    chosen = opt.choose_format(form, output, opt.TEXT)
     report = maskwright.lint(
         read_array(Path(mask), name) if _is_file(mask) else maskwright.parse(mask),
         q_len=size,
-        kv_len=kv_len,
-        batch=batch,
-        heads=heads,
-        q_start=q_start,
+        **vars(sizes),
         to=to,
         axes=axes,
         causal=causal,
         window=window,
         expects=None if expects is None else maskwright.parse(expects),
     )
-    write_result(chosen, output, report.text(lang), report.as_dict(lang))
+    output.write(report.text(lang), report.as_dict(lang))
     if not report.ok:
         raise typer.Exit(1)
 

@@ -11,12 +11,11 @@ import typer
 from maskwright.cli import options as opt
 from maskwright.cli.errors import UsageError
 from maskwright.cli.main import command
-from maskwright.cli.output import scene_text, table, write_result, write_scene
+from maskwright.cli.output import scene_text, table
 from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from maskwright.core.bound import BoundMask
 
@@ -32,16 +31,13 @@ MAX_JSON_ROWS = 4096  # rows whose spans `show --format json` lists
 )
 def show(
     expression: opt.Expression,
+    *,
     size: opt.Size = None,
-    kv_len: opt.KvLen = None,
-    batch: opt.Batch = None,
-    heads: opt.Heads = None,
-    q_start: opt.QStart = None,
+    sizes: opt.Sizes,
     tokens: opt.Tokens = None,
     batch_row: opt.BatchRow = None,
     head: opt.HeadIndex = None,
-    form: opt.PictureFormat = None,
-    output: opt.PictureFile = None,
+    output: opt.PictureOutput,
 ) -> None:
     """Draw a mask: a row for each query, a column for each key.
 
@@ -51,13 +47,10 @@ def show(
     from maskwright import parse
     from maskwright.draw.masks import scene_of
 
-    chosen = opt.choose_format(form, output, opt.PICTURE)
     labels = None if tokens is None else _split(tokens)
     default = DEFAULT_SIZE if labels is None else len(labels)
-    bound = parse(expression).on(size or default, kv_len, batch, heads, q_start)
-    write_scene(
-        chosen,
-        output,
+    bound = parse(expression).on(size or default, **vars(sizes))
+    output.write_scene(
         lambda: scene_of(bound, tokens=labels, batch=batch_row, head=head),
         lambda: _mask_data(bound),
     )
@@ -70,13 +63,10 @@ def show(
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help="A mask, or a file that contains one.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Another mask.")],
+    *,
     size: opt.Size = None,
-    kv_len: opt.KvLen = None,
-    batch: opt.Batch = None,
-    heads: opt.Heads = None,
-    q_start: opt.QStart = None,
-    form: opt.PictureFormat = None,
-    output: opt.PictureFile = None,
+    sizes: opt.Sizes,
+    output: opt.PictureOutput,
 ) -> None:
     """Show where two masks differ. Exit code 0 if they are equal, 1 if they differ.
 
@@ -86,16 +76,15 @@ def diff(
     from maskwright.core.compare import only
     from maskwright.draw.masks import difference_of
 
-    chosen = opt.choose_format(form, output, opt.PICTURE)
-    given = [read_mask(text) for text in (first, second)]
-    frame = next((frame for _, frame in given if frame is not None), None)
+    masks = [read_mask(text) for text in (first, second)]
+    frame = next((frame for _, frame in masks if frame is not None), None)
     if size is None and frame is not None:
-        size, kv_len = frame.q_len, frame.kv_len if kv_len is None else kv_len
-        q_start = frame.q_start if q_start is None else q_start
+        size = frame.q_len
+        sizes = sizes.with_defaults(kv_len=frame.kv_len, q_start=frame.q_start)
     size = size or DEFAULT_SIZE
-    frames = [mask.on(size, kv_len, batch, heads, q_start).frame for mask, _ in given]
-    batch, heads = max(f.batch for f in frames), max(f.heads for f in frames)
-    left, right = (mask.on(size, kv_len, batch, heads, q_start) for mask, _ in given)
+    frames = [mask.on(size, **vars(sizes)).frame for mask, _ in masks]
+    planes = {"batch": max(f.batch for f in frames), "heads": max(f.heads for f in frames)}
+    left, right = (mask.on(size, **{**vars(sizes), **planes}) for mask, _ in masks)
     found = left.equals(right)
     text = f"equal: {first} and {second} attend to the same cells"
     if found.cell is not None:
@@ -113,9 +102,9 @@ def diff(
         }
 
     def picture() -> str:
-        return text if found else f"{scene_text(difference_of(left, right), output)}\n\n{text}"
+        return text if found else f"{scene_text(difference_of(left, right), output.file)}\n\n{text}"
 
-    write_scene(chosen, output, lambda: difference_of(left, right), data, picture)
+    output.write_scene(lambda: difference_of(left, right), data, picture)
     if not found:
         raise typer.Exit(1)
 
@@ -131,9 +120,7 @@ def explain(
     expression: opt.Expression = "causal()",
     cell: Annotated[
         str | None,
-        typer.Option(
-            metavar="QUERY,KEY", help="Explain why the query attends to the key, or does not."
-        ),
+        opt.option("Explain why the query attends to the key, or does not.", metavar="QUERY,KEY"),
     ] = None,
     size: opt.Size = None,
     kv_len: opt.KvLen = None,
@@ -141,21 +128,19 @@ def explain(
     head: opt.HeadIndex = None,
     tokens: opt.Tokens = None,
     scores: Annotated[
-        str | None, typer.Option(help="Start from these scores: [[0.8, 0.2], [0.4, 0.7]].")
+        str | None, opt.option("Start from these scores: [[0.8, 0.2], [0.4, 0.7]].")
     ] = None,
-    width: Annotated[int, typer.Option(help="Embedding size.")] = 3,
-    head_size: Annotated[int, typer.Option(help="Head dimension of query, key and value.")] = 2,
-    unscaled: Annotated[bool, typer.Option(help="Do not scale by 1/√head_size.")] = False,
-    fill: Annotated[float, typer.Option(help="Score of a masked cell.")] = -math.inf,
+    width: Annotated[int, opt.option("Embedding size.")] = 3,
+    head_size: Annotated[int, opt.option("Head dimension of query, key and value.")] = 2,
+    unscaled: Annotated[bool, opt.option("Do not scale by 1/√head_size.")] = False,
+    fill: Annotated[float, opt.option("Score of a masked cell.")] = -math.inf,
     rows_too: Annotated[
-        bool, typer.Option(help="Mask also the query rows of keys that are fully masked.")
+        bool, opt.option("Mask also the query rows of keys that are fully masked.")
     ] = False,
     compare: Annotated[
-        bool, typer.Option(help="Show the weights with no mask, this mask and the causal mask.")
+        bool, opt.option("Show the weights with no mask, this mask and the causal mask.")
     ] = False,
-    scaling: Annotated[
-        bool, typer.Option(help="Show the effect of scaling by 1/√head_size.")
-    ] = False,
+    scaling: Annotated[bool, opt.option("Show the effect of scaling by 1/√head_size.")] = False,
     seed: opt.Seed = 0,
     lang: opt.Lang = "en",
     form: opt.PictureFormat = None,
@@ -165,9 +150,9 @@ def explain(
     from maskwright import causal, parse, walkthrough
     from maskwright.draw.walkthrough import weights_scene
 
-    chosen = opt.choose_format(form, output, opt.TEXT if scaling or cell else opt.PICTURE)
+    result = opt.Output(form, output, opt.TEXT if scaling or cell else opt.PICTURE)
     if scaling:
-        _explain_scaling(seed, chosen, output, lang)
+        _explain_scaling(seed, result, lang)
         return
     mask = parse(expression)
     if cell is not None:
@@ -176,7 +161,7 @@ def explain(
         found = bound.why(query, key, batch_row or 0, head or 0)
         reason = found.text(lang)
         data = {"query": query, "key": key, "visible": found.visible, "reason": reason}
-        write_result(chosen, output, reason, data)
+        result.write(reason, data)
         return
     sentence = _split("I like green tea" if tokens is None else tokens)
     options: dict[str, Any] = {
@@ -198,21 +183,13 @@ def explain(
             name: render(Reason(f"walkthrough.compare.{code}"), lang)
             for name, code in codes.items()
         }
-        write_scene(
-            chosen,
-            output,
+        result.write_scene(
             lambda: weights_scene({titles.get(n, n): walk for n, walk in walks.items()}, lang=lang),
             lambda: {name: walk.as_dict() for name, walk in walks.items()},
         )
     else:
         walk = walkthrough(sentence, mask, **options)
-        write_scene(
-            chosen,
-            output,
-            lambda: walk.scene(lang=lang),
-            walk.as_dict,
-            lambda: walk.text(lang),
-        )
+        result.write_scene(lambda: walk.scene(lang=lang), walk.as_dict, lambda: walk.text(lang))
 
 
 @command("maskwright recipes", "maskwright recipes longformer")
@@ -220,13 +197,12 @@ def recipes(
     name: Annotated[
         str | None, typer.Argument(help="One recipe, with its paper and a picture.")
     ] = None,
-    form: opt.TextFormat = None,
-    output: opt.TextFile = None,
+    *,
+    output: opt.TextOutput,
 ) -> None:
     """List the masks of well-known models and papers, with the expression of each."""
     from maskwright.recipes.registry import RECIPES, recipe_table
 
-    chosen = opt.choose_format(form, output, opt.TEXT)
     rows = recipe_table()
     if name is None:
         text = table((row.name, row.summary) for row in rows)
@@ -235,7 +211,7 @@ def recipes(
         rows = [row for row in rows if row.name.partition(".")[0] == recipe]
         text = "\n\n".join(_describe_recipe(recipe))
     fields = ("name", "summary", "expression")
-    write_result(chosen, output, text, [{key: getattr(row, key) for key in fields} for row in rows])
+    output.write(text, [{key: getattr(row, key) for key in fields} for row in rows])
 
 
 def _describe_recipe(name: str) -> Iterator[str]:
@@ -293,7 +269,7 @@ def _cell(text: str) -> tuple[int, int]:
     return query, key
 
 
-def _explain_scaling(seed: int, chosen: str, output: Path | None, lang: str) -> None:
+def _explain_scaling(seed: int, result: opt.Output, lang: str) -> None:
     from maskwright.draw.walkthrough import NUM_KEYS, scaling
 
     measured = scaling(seed=seed)
@@ -301,7 +277,7 @@ def _explain_scaling(seed: int, chosen: str, output: Path | None, lang: str) -> 
     header = [render(Reason(f"walkthrough.scaling.{name}"), lang) for name in rows[0]]
     cells = [[str(size), *(f"{value:.2f}" for value in values)] for size, *values in measured]
     title = render(Reason("walkthrough.scaling.title", {"keys": NUM_KEYS}), lang)
-    write_result(chosen, output, f"{title}\n\n{table(cells, header)}", rows)
+    result.write(f"{title}\n\n{table(cells, header)}", rows)
 
 
 def _numbers(text: str) -> Any:

@@ -13,9 +13,9 @@ from maskwright.cli.main import command
 
 @command("maskwright explore", "maskwright explore --port 9000 --no-open")
 def explore(
-    port: Annotated[int | None, typer.Option(help="Port. Default: 8765, or a free one.")] = None,
+    port: Annotated[int | None, opt.option("Port. Default: 8765, or a free one.")] = None,
     open_browser: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
+        bool, opt.option("Open the page in a browser.", "--open/--no-open")
     ] = True,
 ) -> None:
     """Start the explorer: a local page that draws and calculates masks as you type."""
@@ -28,13 +28,12 @@ def explore(
 
 @command("maskwright tour", "maskwright tour --open", "maskwright tour --chapter 3 --lang zh")
 def tour(
-    chapter: Annotated[int | None, typer.Option(help="Only this chapter.")] = None,
+    chapter: Annotated[int | None, opt.option("Only this chapter.")] = None,
     lang: opt.Lang = "en",
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The page. Default: tour.html."),
+        Path | None, opt.option("The page. Default: tour.html.", "--output", "-o", metavar="FILE")
     ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    open_page: Annotated[bool, opt.option("Open the page in a browser.", "--open")] = False,
 ) -> None:
     """Show what maskwright does, chapter by chapter, with the code and its output.
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
 from maskwright._optional_deps import missing
 from maskwright.cli.errors import LANGUAGE, UsageError
+from maskwright.cli.options import Function, expand_groups
 from maskwright.errors import MaskError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-Function = TypeVar("Function", bound="Callable[..., Any]")
 
 HELP = """Attention masks for Transformers: compose, visualise, convert, compute and verify them.
 
@@ -48,7 +47,9 @@ def command(*examples: str, name: str | None = None) -> Callable[[Function], Fun
 
     def register(function: Function) -> Function:
         panel = PANELS[function.__module__.rpartition(".")[2]]
-        return app.command(name, epilog="\n\n".join(lines), rich_help_panel=panel)(function)
+        epilog = "\n\n".join(lines)
+        app.command(name, epilog=epilog, rich_help_panel=panel)(expand_groups(function))
+        return function
 
     return register
 

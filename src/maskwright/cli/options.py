@@ -6,14 +6,24 @@ library's messages apply to the command line as they are.
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
 from maskwright._atomic_write import check_writable
 from maskwright.cli.errors import LANGUAGE, UsageError, writing
+from maskwright.cli.output import scene_text, write, write_json
+
+if TYPE_CHECKING:
+    from maskwright.draw.scene import Scene
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 SUFFIXES: Final = {
     ".txt": "text",
@@ -92,14 +102,46 @@ def check_output(output: Path) -> None:
         check_writable(output)
 
 
-def _file(formats: tuple[str, ...]) -> Any:
-    suffixes = ", ".join(suffix for suffix, name in SUFFIXES.items() if name in formats)
-    return typer.Option("--output", "-o", metavar="FILE", help=f"Write to FILE: {suffixes}.")
+def option(text: str, *flags: str, **settings: Any) -> Any:
+    """An option with its help text."""
+    return typer.Option(*flags, help=text, **settings)
 
 
-_FORMAT = typer.Option(
-    "--format", "-f", help="Output format. Default: by the suffix of FILE, or text."
-)
+class OptionGroup:
+    """Base class of options that several commands share: the arguments of the constructor."""
+
+
+def expand_groups(function: Function) -> Function:
+    """The function with the options of its `OptionGroup` parameters in place of these.
+
+    typer reads the parameters of a function, and has no groups of them.
+
+    >>> def command(size: int, sizes: Sizes) -> None: ...
+    >>> list(inspect.signature(expand_groups(command)).parameters)
+    ['size', 'kv_len', 'batch', 'heads', 'q_start']
+    """
+    expanded: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type[OptionGroup], list[str]]] = {}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if isinstance(group, type) and issubclass(group, OptionGroup):
+            options = inspect.signature(group, eval_str=True).parameters
+            groups[parameter.name] = group, list(options)
+            expanded += options.values()
+        else:
+            expanded.append(parameter)
+
+    @wraps(function)
+    def run(**values: Any) -> Any:
+        for name, (group, options) in groups.items():
+            values[name] = group(**{option: values.pop(option) for option in options})
+        return function(**values)
+
+    run.__annotations__ = {each.name: each.annotation for each in expanded}
+    keywords = [each.replace(kind=each.KEYWORD_ONLY) for each in expanded]
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    return run  # type: ignore[return-value]
+
 
 # masks and their sizes
 Expression = Annotated[
@@ -109,31 +151,36 @@ Expression = Annotated[
         autocompletion=complete_expression,
     ),
 ]
+SIZE_FLAGS: Final = ("--size", "--q-len", "-n")
 Size = Annotated[
-    int | None,
-    typer.Option(
-        "--size", "--q-len", "-n", min=1, help="Number of queries. Default: 8, or the tokens."
-    ),
+    int | None, option("Number of queries. Default: 8, or the tokens.", *SIZE_FLAGS, min=1)
 ]
-KvLen = Annotated[
-    int | None, typer.Option(min=0, help="Number of keys. Default: the number of queries.")
-]
-Batch = Annotated[int | None, typer.Option(min=1, help="Batch size. Default: that of the mask.")]
-Heads = Annotated[
-    int | None, typer.Option(min=1, help="Number of heads. Default: that of the mask.")
-]
+KvLen = Annotated[int | None, option("Number of keys. Default: the number of queries.", min=0)]
+Batch = Annotated[int | None, option("Batch size. Default: that of the mask.", min=1)]
+Heads = Annotated[int | None, option("Number of heads. Default: that of the mask.", min=1)]
 QStart = Annotated[
-    int | None,
-    typer.Option(help="Position of the first query. Default: the last query is at the last key."),
+    int | None, option("Position of the first query. Default: the last query is at the last key.")
 ]
 Tokens = Annotated[
-    str | None,
-    typer.Option("--tokens", "-t", help='A sentence that labels the axes: "I like tea".'),
+    str | None, option('A sentence that labels the axes: "I like tea".', "--tokens", "-t")
 ]
-BatchRow = Annotated[
-    int | None, typer.Option(min=0, help="Only this batch row. Default: all that differ.")
-]
-HeadIndex = Annotated[int | None, typer.Option("--head", min=0, help="Only this head.")]
+BatchRow = Annotated[int | None, option("Only this batch row. Default: all that differ.", min=0)]
+HeadIndex = Annotated[int | None, option("Only this head.", "--head", min=0)]
+
+
+@dataclass(frozen=True)
+class Sizes(OptionGroup):
+    """The sizes of a mask except its number of queries, as arguments of `Mask.on`."""
+
+    kv_len: KvLen = None
+    batch: Batch = None
+    heads: Heads = None
+    q_start: QStart = None
+
+    def with_defaults(self, **sizes: int) -> Sizes:
+        """These sizes, where they are not None, else the passed ones."""
+        return replace(self, **{name: n for name, n in sizes.items() if vars(self)[name] is None})
+
 
 # models
 Model = Annotated[
@@ -144,15 +191,7 @@ Model = Annotated[
         "hf:PATH, a local checkpoint or config of transformers.",
     ),
 ]
-Length = Annotated[int, typer.Option("--length", "-n", min=1, help="Sequence length.")]
-BatchSize = Annotated[
-    int | None, typer.Option("--batch", min=1, help="Batch size. Default: that of the mask, or 2.")
-]
-VocabSize = Annotated[
-    int | None, typer.Option(min=1, help="Number of ids. Default: that of the model's embedding.")
-]
-PadId = Annotated[int | None, typer.Option(help="Padding id, if ids mark the padding.")]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
+Seed = Annotated[int, option("Random seed.")]
 
 
 # output
@@ -163,12 +202,69 @@ def _set_language(lang: str) -> str:
 
 Lang = Annotated[
     Literal["en", "zh"],
-    typer.Option(help="Language: English or Chinese.", is_eager=True, callback=_set_language),
+    option("Language: English or Chinese.", is_eager=True, callback=_set_language),
 ]
+
+
+def _file(formats: tuple[str, ...]) -> Any:
+    suffixes = ", ".join(suffix for suffix, name in SUFFIXES.items() if name in formats)
+    return option(f"Write to FILE: {suffixes}.", "--output", "-o", metavar="FILE")
+
+
+_FORMAT: Final = option("Output format. Default: by the suffix of FILE, or text.", "--format", "-f")
 TextFormat = Annotated[Literal["text", "json"] | None, _FORMAT]
-ReportFormat = Annotated[Literal["text", "json", "html", "junit", "sarif"] | None, _FORMAT]
 PictureFormat = Annotated[Literal["text", "json", "svg", "png", "html"] | None, _FORMAT]
+ReportFormat = Annotated[Literal["text", "json", "html", "junit", "sarif"] | None, _FORMAT]
 TextFile = Annotated[Path | None, _file(TEXT)]
 ReportFile = Annotated[Path | None, _file(REPORT)]
 CurvesFile = Annotated[Path | None, _file(CURVES)]
 PictureFile = Annotated[Path | None, _file(PICTURE)]
+
+
+class Output(OptionGroup):
+    """The format and the file of a command's result.
+
+    Raises:
+        UsageError: As `choose_format`.
+    """
+
+    def __init__(self, form: str | None, output: Path | None, formats: tuple[str, ...]) -> None:
+        self.form = choose_format(form, output, formats)
+        self.file = output
+
+    def write(self, text: str, data: Any) -> None:
+        """Writes the text or the data, by the format."""
+        if self.form == "json":
+            write_json(data, self.file)
+        else:
+            write(text, self.file)
+
+    def write_scene(
+        self,
+        scene: Callable[[], Scene],
+        data: Callable[[], Any],
+        text: Callable[[], str] | None = None,
+    ) -> None:
+        """Writes a picture in the format, or its data as JSON. Only that format is computed."""
+        from maskwright.draw.picture import render
+
+        if self.form == "json":
+            write_json(data(), self.file)
+        elif self.form == "text":
+            write(scene_text(scene(), self.file) if text is None else text(), self.file)
+        else:
+            write(render(scene(), self.form), self.file)
+
+
+class TextOutput(Output):
+    """Of a command that writes text or data."""
+
+    def __init__(self, form: TextFormat = None, output: TextFile = None) -> None:
+        super().__init__(form, output, TEXT)
+
+
+class PictureOutput(Output):
+    """Of a command that writes pictures."""
+
+    def __init__(self, form: PictureFormat = None, output: PictureFile = None) -> None:
+        super().__init__(form, output, PICTURE)

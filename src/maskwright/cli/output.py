@@ -38,32 +38,6 @@ def write_json(data: Any, output: Path | None = None) -> None:
     write(json.dumps(data, indent=2, ensure_ascii=False), output)
 
 
-def write_result(chosen: str, output: Path | None, text: str, data: Any) -> None:
-    """Writes the text or the data, by the chosen format."""
-    if chosen == "json":
-        write_json(data, output)
-    else:
-        write(text, output)
-
-
-def write_scene(
-    chosen: str,
-    output: Path | None,
-    scene: Callable[[], Scene],
-    data: Callable[[], Any],
-    text: Callable[[], str] | None = None,
-) -> None:
-    """Writes a picture in the chosen format, or its data as JSON. Only that format is computed."""
-    from maskwright.draw.picture import render
-
-    if chosen == "json":
-        write_json(data(), output)
-    elif chosen == "text":
-        write(scene_text(scene(), output) if text is None else text(), output)
-    else:
-        write(render(scene(), chosen), output)
-
-
 def scene_text(scene: Scene, output: Path | None = None) -> str:
     """A picture as text, for the file or for the terminal with its width, colours and encoding."""
     from maskwright.draw.picture import picture

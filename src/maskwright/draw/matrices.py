@@ -92,12 +92,11 @@ def bias_scene(
     chosen = _chosen_planes(planes, bound.frame.batch, bound.frame.heads, batch, head)
     values, hidden = (np.broadcast_to(x, (*planes, *x.shape[2:])) for x in (values, hidden))
     columns = tokens if key_tokens is None and len(tokens or ()) == values.shape[3] else key_tokens
-    many = planes != (1, 1)
     scale = float(np.abs(np.where(hidden, 0, values)).max(initial=0.0))
     grids = tuple(
         matrix_grid(
             values[b, h],
-            title=_plane_title(planes, b, h) if many else "",
+            title=_plane_title(planes, b, h),
             hidden=hidden[b, h],
             rows=tokens,
             columns=columns,

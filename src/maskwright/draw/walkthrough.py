@@ -396,21 +396,12 @@ def generation(
     whole = walkthrough(tokens, mask, **given)
     if "output" not in {step.name for step in whole.steps}:
         raise ArgumentError("generation: scores have no values. Pass x instead of scores.")
-    q, k, v = (whole[name].values for name in ("q", "k", "v"))
-    hidden = whole["masked"].hidden
-    assert hidden is not None
+    scores, values, outputs = (whole[name].values for name in ("masked", "v", "output"))
     rows = []
     for at, token in enumerate(whole.tokens):
-        score = q[at] @ k[: at + 1].T
-        if given.get("scaled", True):
-            score = score / math.sqrt(max(q.shape[1], 1))
-        if given.get("softcap") is not None:
-            score = soft_cap(score, given["softcap"])
-        if given.get("bias") is not None:
-            score = score + whole["bias"].values[at, : at + 1]
-        score = np.where(hidden[at, : at + 1], given.get("fill", -math.inf), score)
-        alone = softmax_with_sink(score, given.get("sink"))[0] @ v[: at + 1]
-        output = whole["output"].values[at]
+        # A score depends on one query and one key only, so a decode step has the same ones.
+        weights, _ = softmax_with_sink(scores[at, : at + 1], given.get("sink"))
+        alone, output = weights @ values[: at + 1], outputs[at]
         same = bool(np.abs(alone - output).max(initial=0.0) <= TOLERANCE)
         rows.append(Row(at, token, whole["weights"].values[at], output, alone, same))
     return tuple(rows)

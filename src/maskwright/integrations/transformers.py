@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import torch
 from torch.nn import functional
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from maskwright._torch_state import autocast, is_in_transform, is_traced
 from maskwright.core.atoms import causal, dense, everything
 from maskwright.engine.api import attention
 from maskwright.engine.call import AttentionOptions
 from maskwright.errors import ArgumentError, FrameError, MaskError, MissingError, Unsupported
+from maskwright.integrations.tensor_cache import TensorCache
 from maskwright.integrations.transformers_bias import PositionBias, read_position_bias
 from maskwright.integrations.transformers_dense import (
     LayerInputs,
@@ -65,7 +65,11 @@ from maskwright.integrations.transformers_packing import (
     read_packing,
 )
 from maskwright.integrations.transformers_tensor import MaskTensor
-from maskwright.integrations.transformers_unsupported import UNSUPPORTED_MODELS, unsupported_model
+from maskwright.integrations.transformers_unsupported import (
+    OWN_TABLES,
+    UNSUPPORTED_MODELS,
+    unsupported_model,
+)
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -75,33 +79,6 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "UNSUPPORTED_MODELS", "attention_forward", "register"]
 
 NAME: Final = "maskwright"
-
-# The tables of models that select their attention from one: model type, module in `transformers.models`.
-OWN_TABLES: Final = (
-    ("bark", "bark.modeling_bark", "BARK_ATTENTION_CLASSES"),
-    (
-        "data2vec-vision",
-        "data2vec.modeling_data2vec_vision",
-        "DATA2VEC_VISION_SELF_ATTENTION_CLASSES",
-    ),
-    (
-        "deepseek_ocr2_sam_vision_model",
-        "deepseek_ocr2.modeling_deepseek_ocr2",
-        "DEEPSEEK_OCR2_SAM_VISION_ATTENTION_CLASSES",
-    ),
-    ("falcon", "falcon.modeling_falcon", "FALCON_ATTENTION_CLASSES"),
-    ("git", "git.modeling_git", "GIT_SELF_ATTENTION_CLASSES"),
-    ("gpt_neo", "gpt_neo.modeling_gpt_neo", "GPT_NEO_ATTENTION_CLASSES"),
-    ("gptj", "gptj.modeling_gptj", "GPTJ_ATTENTION_CLASSES"),
-    ("sam_hq_vision_model", "sam_hq.modeling_sam_hq", "SAM_HQ_VISION_ATTENTION_CLASSES"),
-    ("sam_vision_model", "sam.modeling_sam", "SAM_VISION_ATTENTION_CLASSES"),
-    ("superglue", "superglue.modeling_superglue", "SUPERGLUE_SELF_ATTENTION_CLASSES"),
-    (
-        "unlimited_ocr_sam_vision_model",
-        "unlimited_ocr.modeling_unlimited_ocr",
-        "UNLIMITED_OCR_SAM_VISION_ATTENTION_CLASSES",
-    ),
-)
 
 # Arguments of the attention interface that are not supported.
 UNSUPPORTED_ARGUMENTS: Final = {
@@ -117,7 +94,7 @@ UNSUPPORTED_ARGUMENTS: Final = {
 MIN_ROWS_TO_READ: Final = 64  # a mask tensor with fewer rows is passed to SDPA as it is
 
 CAUSAL: Final = causal()
-_BOUND_BY_TENSOR: Final = WeakTensorKeyDictionary()  # the bound masks of mask tensors
+_BOUND_BY_TENSOR: Final = TensorCache()  # the bound masks of mask tensors
 
 
 def register() -> None:
@@ -148,10 +125,11 @@ def register() -> None:
     attention_functions, mask_functions = _interfaces()
     attention_functions[NAME] = attention_forward
     mask_functions[NAME] = mask_for_layers
-    for model_type, name, table in OWN_TABLES:
+    for model_type, name in OWN_TABLES.items():
         with suppress(Exception):  # a release without this model, or one whose module fails
             module = import_module(f"transformers.models.{name}")
-            getattr(module, table, {})[NAME] = partial(_refuse_model, model_type)
+            table = next(x for x in vars(module) if x.endswith("ATTENTION_CLASSES"))
+            getattr(module, table)[NAME] = partial(_refuse_model, model_type)
 
 
 def _refuse_model(model_type: str, *_: object, **__: object) -> NoReturn:
@@ -393,12 +371,7 @@ def _read_bound(bound: BoundMask, q_len: int, kv_len: int) -> MaskInput:
 
 def _read_tensor(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | None:
     """The bound mask with the cells of a tensor, or None if it has other values; cached per tensor."""
-    state = (tensor._version, q_len, kv_len)
-    known = _BOUND_BY_TENSOR.get(tensor)
-    if known is None or known[0] != state:
-        known = _BOUND_BY_TENSOR[tensor] = (state, _read_cells(tensor, q_len, kv_len))
-    bound: BoundMask | None = known[1]
-    return bound
+    return _BOUND_BY_TENSOR.get(tensor, (q_len, kv_len), lambda: _read_cells(tensor, q_len, kv_len))
 
 
 def _read_cells(tensor: torch.Tensor, q_len: int, kv_len: int) -> BoundMask | None:

@@ -7,19 +7,20 @@ per tensor. A bias with another structure is passed to the engine unchanged.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 from maskwright._torch_state import has_saved_tensor_hooks
 from maskwright.bias.terms import DistanceTerm, dense_terms
+from maskwright.integrations.tensor_cache import TensorCache
 
 if TYPE_CHECKING:
     from maskwright.core.frame import Frame
 
 MIN_ROWS_TO_READ = 8  # a bias with fewer rows is passed to the engine unchanged
 ROWS_PER_BLOCK = 256  # rows that are compared at once
+_DISTANCES: Final = TensorCache()  # values per distance of position biases
 T5_GRAPH = ("UnsqueezeBackward0", "PermuteBackward0", "EmbeddingBackward0")
 
 
@@ -63,14 +64,7 @@ def read_position_bias(bias: torch.Tensor) -> PositionBias:
     """
     if bias.is_inference():  # without a version, which would show that it was written into
         return PositionBias(bias, _is_finite(bias))
-    state = (bias._version, torch.is_grad_enabled())
-    known = _bias_cache().get(bias)
-    if known is None or known[0] != state:
-        values = _read_distances(bias)
-        # The bias itself is not kept: the cache refers to it weakly.
-        known = (state, values, _is_finite(bias if values is None else values))
-        _bias_cache()[bias] = known
-    _, values, is_finite = known
+    values, is_finite = _DISTANCES.get(bias, torch.is_grad_enabled(), lambda: _read_distances(bias))
     if values is None:
         return PositionBias(bias, is_finite)
     if not values.requires_grad and not values.any():
@@ -78,15 +72,13 @@ def read_position_bias(bias: torch.Tensor) -> PositionBias:
     return PositionBias(DistanceBias(values), is_finite)
 
 
-@cache
-def _bias_cache() -> Any:
-    """Position biases that were read, by weak reference."""
-    from torch.utils.weak import WeakTensorKeyDictionary
-
-    return WeakTensorKeyDictionary()
+def _read_distances(bias: torch.Tensor) -> tuple[torch.Tensor | None, bool]:
+    """The values per distance, or None, and whether all are finite. It does not return the bias itself."""
+    values = _distance_values(bias)
+    return values, _is_finite(bias if values is None else values)
 
 
-def _read_distances(bias: torch.Tensor) -> torch.Tensor | None:
+def _distance_values(bias: torch.Tensor) -> torch.Tensor | None:
     """One value per head and distance, differentiable; None if the bias has another structure.
 
     Equal values are enough if no gradient is needed. Otherwise the cells of a diagonal must be the

@@ -1,32 +1,34 @@
 """Converts the mask functions of transformers to mask expressions.
 
-transformers describes a mask by a function of (batch, head, query, key) that its factories compose.
-These functions are recognised by their code object, and their parameters are read from their closure.
-Each rule is compared with the installed release before it is first used. A function without a valid
-rule, such as one that a user wrote, is evaluated cell by cell.
+transformers describes a mask by a function of (batch, head, query, key) that its factories compose. Its
+formula is read by `transformers_indices`, and each part of it that an atom represents becomes that
+atom. Other parts, and a function that has no formula, are evaluated cell by cell.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial, reduce
+from functools import lru_cache
 from hashlib import blake2b
-from operator import and_, or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from maskwright.core.atoms import causal, chunks, documents, everything, padding, window
 from maskwright.core.atoms.array import Where
 from maskwright.core.evaluate import MAX_CELLS
 from maskwright.core.expr import find
 from maskwright.core.simplify import simplify
-from maskwright.integrations.transformers_indices import evaluated, match_leaf
+from maskwright.integrations.transformers_indices import (
+    formula_function,
+    parse_formula,
+    read_formula,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import CodeType
+    from collections.abc import Callable, Sequence
+
+    import torch
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.expr import Mask
@@ -56,7 +58,17 @@ class View(NamedTuple):
 
 def read_function(function: Callable[..., Any], view: View) -> BoundMask:
     """The bound mask of a mask function; the same object as before if the mask is equal."""
-    return _bind(simplify(_read(function, view, _rules())), view)
+    try:
+        text, tensors = read_formula(function)
+        formula = parse_formula(text)
+    except Exception:  # a function may do anything with its indices, and symbols are not tensors
+        return _bind(_evaluate(function, view), view)
+    return read_formula_mask(formula, tensors, view)
+
+
+def read_formula_mask(formula: Formula, tensors: Sequence[Any], view: View) -> BoundMask:
+    """The bound mask of a formula of `transformers_indices`; as `read_function`."""
+    return _bind(simplify(_read(formula, tensors, view)), view)
 
 
 def _bind(mask: Mask, view: View) -> BoundMask:
@@ -117,55 +129,43 @@ def _digest(bound: BoundMask) -> bytes:
 # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Rule(NamedTuple):
-    """A factory of transformers', by its name; functions it made; and how to read those."""
-
-    factory: str
-    samples: Callable[[Any], Sequence[Callable[..., Any]]]
-    read: Callable[[Mapping[str, Any], View, Rules], Mask | None]
-
-
-Rules = dict["CodeType", Rule]
-
-
-def _read(function: Callable[..., Any], view: View, rules: Rules) -> Mask:
-    """The expression of a function; what no rule reads is evaluated cell by cell."""
-    code = getattr(function, "__code__", None)
-    rule = None if code is None else rules.get(code)
-    mask = None if rule is None else rule.read(_closure_variables(function), view, rules)
-    return _evaluate(function, view) if mask is None else mask
-
-
-def read_formula_mask(formula: Formula, tensors: Sequence[Any], view: View) -> BoundMask:
-    """The bound mask of a formula of `transformers_indices`; as `read_function`."""
-    return _bind(simplify(_read_formula(formula, tensors, view)), view)
-
-
-def _read_formula(formula: Formula, tensors: Sequence[Any], view: View) -> Mask:
+def _read(formula: Formula, tensors: Sequence[Any], view: View) -> Mask:
+    """The expression of a formula; what no case reads is evaluated cell by cell."""
     mask: Mask | None = None
-    leaf = match_leaf(formula, tensors)
-    if leaf is not None:
-        mask = READERS[leaf.factory](leaf.variables, view, {})
-    else:
-        match formula:
-            case ("true",):
-                mask = everything()
-            case ("and", left, right):
-                mask = _read_formula(left, tensors, view) & _read_formula(right, tensors, view)
-            case ("or", ("false",), right):
-                mask = _read_formula(right, tensors, view)
-            case ("or", left, right):
-                mask = _read_formula(left, tensors, view) | _read_formula(right, tensors, view)
-    return evaluated(formula, tensors, view.batch, view.shift) if mask is None else mask
-
-
-def _closure_variables(function: Any) -> dict[str, Any]:
-    """What the function keeps of the call that made it, by name."""
-    cells = function.__closure__ or ()
-    return {
-        name: cell.cell_contents
-        for name, cell in zip(function.__code__.co_freevars, cells, strict=True)
-    }
+    match formula:
+        case ("true",):
+            mask = everything()
+        case ("ge", "q", 0) if view.q_start + view.shift >= 0:
+            mask = everything()
+        case ("le", "k", "q"):
+            mask = causal()
+        case ("gt", "k", ("sub", "q", int(size))) if size >= 1:
+            mask = window(back=size - 1, ahead=None)
+        case ("le", ("abs", ("sub", "q", "k")), int(size)) if size >= 0:
+            mask = window(back=size, ahead=size)
+        case ("get", int(n), "b", "k"):
+            mask = _read_padding(tensors[n], view)
+        case ("eq", ("get", int(n), "b", "q"), ("get", int(m), "b", "k")) if n == m:
+            mask = _read_packed(tensors[n], view)
+        case (
+            "and",
+            ("eq", ("get", int(n), "b", "q"), ("get", int(m), "b", "k")),
+            ("ge", ("get", int(l), "b", "q"), 0),
+        ) if n == m == l:
+            mask = _read_blocks(tensors[n], view)
+        case (
+            "eq",
+            ("floordiv", ("sub", "k", ("get", int(n), "b")), int(size)),
+            ("floordiv", ("sub", "q", ("get", int(m), "b")), int(other)),
+        ) if (n, size) == (m, other):
+            mask = _read_chunks(size, tensors[n], view)
+        case ("and", left, right):
+            mask = _read(left, tensors, view) & _read(right, tensors, view)
+        case ("or", ("false",), right):
+            mask = _read(right, tensors, view)
+        case ("or", left, right):
+            mask = _read(left, tensors, view) | _read(right, tensors, view)
+    return _evaluate(formula_function(formula, tensors), view) if mask is None else mask
 
 
 def _evaluate(function: Callable[..., Any], view: View) -> Mask:
@@ -190,46 +190,26 @@ def _evaluate(function: Callable[..., Any], view: View) -> Mask:
     return Where(evaluate, arrays=True)
 
 
-def _read_everything(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
-    return everything() if view.q_start + view.shift >= 0 else None
-
-
-def _read_causal(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
-    return causal()
-
-
-def _read_window(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
-    size = held.get("sliding_window")
-    return window(back=size - 1, ahead=None) if type(size) is int and size >= 1 else None
-
-
-def _read_both_ways(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
-    size = held.get("sliding_window")
-    return window(back=size, ahead=size) if type(size) is int and size >= 0 else None
-
-
-def _read_padding(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
-    kept = _token_data(held.get("padding_mask"), view, view.kv_len)
+def _read_padding(data: torch.Tensor, view: View) -> Mask | None:
+    kept = _token_data(data, view, view.kv_len)
     if kept is None or kept.dtype != np.bool_:
         return None
     return everything() if kept.all() else padding(keep=_collapse_equal_rows(kept))
 
 
-def _read_packed(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
-    ids = _token_data(held.get("packed_sequence_mask"), view, view.tokens)
+def _read_packed(data: torch.Tensor, view: View) -> Mask | None:
+    ids = _token_data(data, view, view.tokens)
     return None if ids is None else _documents(ids, np.ones(ids.shape, np.bool_))
 
 
-def _read_blocks(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
-    ids = _token_data(held.get("block_sequence_ids"), view, view.tokens)
+def _read_blocks(data: torch.Tensor, view: View) -> Mask | None:
+    ids = _token_data(data, view, view.tokens)
     return None if ids is None else _documents(ids, ids >= 0)
 
 
-def _read_chunks(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | None:  # noqa: ARG001
-    size, left = held.get("chunk_size"), _numbers(held.get("left_padding"), ndim=1)
-    if type(size) is not int or size < 1 or left is None or len(left) < view.batch:
-        return None
-    if view.q_start < 0:
+def _read_chunks(size: int, left_padding: torch.Tensor, view: View) -> Mask | None:
+    left = _numbers(left_padding, ndim=1)
+    if size < 1 or left is None or len(left) < view.batch or view.q_start < 0:
         return None
     begin = left[: view.batch].astype(np.int64) - view.shift
     if not (begin % size).any():
@@ -238,16 +218,7 @@ def _read_chunks(held: Mapping[str, Any], view: View, rules: Rules) -> Mask | No
     return _documents(chunk, np.ones(chunk.shape, np.bool_))
 
 
-def _read_combined(
-    combine: Callable[[Mask, Mask], Mask], held: Mapping[str, Any], view: View, rules: Rules
-) -> Mask | None:
-    functions = held.get("mask_functions")
-    if not isinstance(functions, tuple) or not functions:
-        return None
-    return reduce(combine, [_read(function, view, rules) for function in functions])
-
-
-def _token_data(data: Any, view: View, tokens: int) -> Any:
+def _token_data(data: torch.Tensor, view: View, tokens: int) -> Any:
     """(batch or 1, tokens) of a (batch, tokens) tensor, or None if it does not cover the view."""
     rows = _numbers(data, ndim=2)
     if rows is None or view.shift < 0 or view.q_start < 0 or len(rows) < view.batch:
@@ -256,11 +227,9 @@ def _token_data(data: Any, view: View, tokens: int) -> Any:
     return part if part.shape[1] == tokens else None
 
 
-def _numbers(data: Any, ndim: int) -> Any:
-    """An integer or bool tensor as a numpy array; None for anything else."""
-    if not isinstance(data, torch.Tensor) or data.ndim != ndim:
-        return None
-    if data.dtype.is_floating_point or data.dtype.is_complex:
+def _numbers(data: torch.Tensor, ndim: int) -> Any:
+    """An integer or bool tensor as a numpy array; None for others."""
+    if data.ndim != ndim or data.dtype.is_floating_point or data.dtype.is_complex:
         return None
     return data.detach().cpu().numpy()
 
@@ -276,70 +245,3 @@ def _documents(ids: Any, real: Any) -> Mask:
 def _collapse_equal_rows(rows: Any) -> Any:
     """A single row if all rows are equal, so that the batch shares its spans."""
     return rows[:1] if len(rows) and (rows == rows[:1]).all() else rows
-
-
-# ── rules, and their comparison with transformers ──────────────────────────────────────────────
-
-
-def _sample_ids() -> Any:
-    return torch.tensor([[0, 0, 1, 1, 1, -1, -1, 2, 2, 2], [3, 3, 3, 3, 0, 0, 3, 3, 3, -2]])
-
-
-def _sample_parts(make: Any) -> list[Any]:
-    from transformers import masking_utils
-
-    first = masking_utils.sliding_window_overlay(3)
-    return [make(masking_utils.causal_mask_function, first), make(first)]
-
-
-def _sample_chunks(make: Any) -> list[Any]:
-    return [make(3, torch.tensor(left)) for left in ([0, 0], [2, 5], [8, 2])]
-
-
-RULES = (
-    Rule("causal_mask_function", lambda made: [made], _read_causal),
-    Rule("bidirectional_mask_function", lambda made: [made], _read_everything),
-    Rule("sliding_window_overlay", lambda make: [make(1), make(3)], _read_window),
-    Rule("sliding_window_bidirectional_overlay", lambda make: [make(0), make(2)], _read_both_ways),
-    Rule("chunked_overlay", _sample_chunks, _read_chunks),
-    Rule("padding_mask_function", lambda make: [make(_sample_ids() > 0)], _read_padding),
-    Rule("packed_sequence_mask_function", lambda make: [make(_sample_ids())], _read_packed),
-    Rule("blockwise_overlay", lambda make: [make(_sample_ids())], _read_blocks),
-    Rule("and_masks", _sample_parts, partial(_read_combined, and_)),
-    Rule("or_masks", _sample_parts, partial(_read_combined, or_)),
-)
-READERS = {rule.factory: rule.read for rule in RULES}
-# With a KV cache, without one, and with sliding caches that have dropped their oldest keys.
-SAMPLE_VIEWS = (View(2, 4, 8, 4, 0), View(2, 8, 8, 0, 0), View(2, 3, 7, 2, 2), View(2, 1, 5, 4, 5))
-
-
-@cache
-def _rules() -> Rules:
-    """The rules that agree with the installed transformers, by the code object of their functions."""
-    from transformers import masking_utils
-
-    rules: Rules = {}
-    for rule in RULES:
-        samples = _samples(rule, getattr(masking_utils, rule.factory, None))
-        if samples and all(_rule_agrees(rule, rules, sample) for sample in samples):
-            rules[samples[0].__code__] = rule
-    return rules
-
-
-def _samples(rule: Rule, factory: Any) -> list[Any]:
-    """Sample functions of a factory; empty if it has another signature in this release."""
-    try:
-        samples = list(rule.samples(factory))
-    except (TypeError, ValueError):
-        return []
-    return samples if len({getattr(s, "__code__", None) for s in samples} - {None}) == 1 else []
-
-
-def _rule_agrees(rule: Rule, rules: Rules, sample: Callable[..., Any]) -> bool:
-    """Whether the mask of the rule equals the function on all sample views."""
-    for view in SAMPLE_VIEWS:
-        mask = rule.read(_closure_variables(sample), view, rules)
-        frame = (view.q_len, view.kv_len, view.batch, 1, view.q_start)
-        if mask is None or not mask.on(*frame).equals(_evaluate(sample, view)):
-            return False
-    return True

@@ -15,20 +15,15 @@ from __future__ import annotations
 import operator
 from ast import literal_eval
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from maskwright.core.atoms.array import Where
 from maskwright.errors import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from maskwright.core.expr import Mask
-    from maskwright.core.validate import IntArray
 
 Formula = Any  # nested tuples ("le", part, part), names of indices "b", "h", "q", "k", and integers
 
@@ -37,11 +32,11 @@ OPERATORS: Final = (
     *("abs", "add", "and", "eq", "floordiv", "ge", "gt", "invert"),
     *("le", "lt", "mod", "mul", "ne", "or", "sub"),
 )
-# The operations of a formula, by name, on numpy arrays.
+# The operations of a formula, by name.
 OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     **{name: getattr(operator, f"__{name}__") for name in OPERATORS},
-    "true": lambda: np.True_,
-    "false": lambda: np.False_,
+    "true": lambda: torch.tensor(True),
+    "false": lambda: torch.tensor(False),
 }
 
 
@@ -64,17 +59,25 @@ class Index:
     def __bool__(self) -> bool:
         raise Unsupported("A mask function that branches on an index has no formula.")
 
-    def new_ones(self, *_: Any, **__: Any) -> Index:
+    def new_ones(self, _: tuple[()], *, dtype: torch.dtype) -> Index:
         """True: the first operand of `and_masks` of transformers."""
-        return Index("true")
+        return _constant("true", dtype)
 
-    def new_zeros(self, *_: Any, **__: Any) -> Index:
+    def new_zeros(self, _: tuple[()], *, dtype: torch.dtype) -> Index:
         """False: the first operand of `or_masks` of transformers."""
-        return Index("false")
+        return _constant("false", dtype)
 
-    def to(self, *_: Any, **__: Any) -> Index:
+    def to(self, device: torch.device) -> Index:
         """Itself: a symbol has no device."""
+        if not isinstance(device, torch.device):
+            raise Unsupported("A mask function that converts an index has no formula.")
         return self
+
+
+def _constant(name: str, dtype: torch.dtype) -> Index:
+    if dtype != torch.bool:
+        raise Unsupported("A mask function that makes numbers of an index has no formula.")
+    return Index(name)
 
 
 def _operation(name: str) -> Callable[..., Index]:
@@ -156,83 +159,36 @@ def _number(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> int:
     return len(tensors) - 1
 
 
-class Leaf(NamedTuple):
-    """A part of a formula that is a single mask of transformers."""
-
-    factory: str  # the function of transformers that makes it
-    variables: dict[str, Any]  # its arguments, by name
-
-
 @lru_cache(maxsize=64)
 def parse_formula(text: str) -> Formula:
     """The formula of a text."""
     return literal_eval(text)
 
 
-def match_leaf(formula: Formula, tensors: Sequence[Any]) -> Leaf | None:
-    """The mask of transformers that a formula is, without `and` and `or`; None for others."""
-    match formula:
-        case ("le", "k", "q"):
-            return Leaf("causal_mask_function", {})
-        case ("ge", "q", 0):
-            return Leaf("bidirectional_mask_function", {})
-        case ("gt", "k", ("sub", "q", int(size))):
-            return Leaf("sliding_window_overlay", {"sliding_window": size})
-        case ("le", ("abs", ("sub", "q", "k")), int(size)):
-            return Leaf("sliding_window_bidirectional_overlay", {"sliding_window": size})
-        case ("get", int(n), "b", "k"):
-            return Leaf("padding_mask_function", {"padding_mask": tensors[n]})
-        case ("eq", ("get", int(n), "b", "q"), ("get", int(m), "b", "k")) if n == m:
-            return Leaf("packed_sequence_mask_function", {"packed_sequence_mask": tensors[n]})
-        case (
-            "and",
-            ("eq", ("get", int(n), "b", "q"), ("get", int(m), "b", "k")),
-            ("ge", ("get", int(l), "b", "q"), 0),
-        ) if n == m == l:
-            return Leaf("blockwise_overlay", {"block_sequence_ids": tensors[n]})
-        case (
-            "eq",
-            ("floordiv", ("sub", "k", ("get", int(n), "b")), int(size)),
-            ("floordiv", ("sub", "q", ("get", int(m), "b")), int(other)),
-        ) if (n, size) == (m, other):
-            return Leaf("chunked_overlay", {"chunk_size": size, "left_padding": tensors[n]})
-    return None
+def formula_function(formula: Formula, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    """The mask function of a formula.
 
-
-def evaluated(formula: Formula, tensors: Sequence[Any], batch: int, shift: int) -> Mask:
-    """The mask of any formula, evaluated cell by cell.
-
-    Args:
-        formula: The formula.
-        tensors: The tensors that it numbers.
-        batch: Number of sequences.
-        shift: What is added to our positions to get those of transformers.
+    >>> import torch
+    >>> function = formula_function(("le", "k", ("add", "q", 1)), [])
+    >>> function(None, None, torch.tensor(1), torch.arange(4))
+    tensor([ True,  True,  True, False])
     """
-    arrays = [x.detach().cpu().numpy() for x in tensors]
 
-    def evaluate(b: object, h: object, q: IntArray, k: IntArray) -> Any:  # noqa: ARG001 - all four
-        indices = {
-            "b": np.arange(batch).reshape(-1, 1, 1, 1),
-            "h": np.zeros((1, 1, 1, 1), np.int64),
-            "q": q.reshape(1, 1, -1, 1) + shift,
-            "k": k.reshape(1, 1, 1, -1) + shift,
-        }
-        cells = _value(formula, indices, arrays)
-        return np.broadcast_to(cells, (batch, 1, q.size, k.size))
+    def mask_function(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return _value(formula, {"b": b, "h": h, "q": q, "k": k}, tensors)
 
-    evaluate.__name__ = "mask_function"
-    return Where(evaluate, arrays=True)
+    return mask_function
 
 
-def _value(formula: Formula, indices: dict[str, IntArray], arrays: Sequence[Any]) -> Any:
+def _value(formula: Formula, indices: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(formula, str):
         return indices[formula]
     if isinstance(formula, int):
         return formula
     name, *parts = formula
     if name == "tensor":
-        return arrays[parts[0]]
+        return tensors[parts[0]]
     if name == "get":
         number, *places = parts
-        return arrays[number][tuple(_value(place, indices, arrays) for place in places)]
-    return OPERATIONS[name](*(_value(part, indices, arrays) for part in parts))
+        return tensors[number][tuple(_value(place, indices, tensors) for place in places)]
+    return OPERATIONS[name](*(_value(part, indices, tensors) for part in parts))

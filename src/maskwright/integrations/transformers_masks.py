@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskwright._torch_state import is_exporting, is_fake_mode, is_in_transform
+from maskwright._torch_state import is_exporting, is_fake_mode, is_in_transform, is_traced
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_dense import has_values
 from maskwright.integrations.transformers_functions import View, read_function
@@ -37,7 +37,8 @@ def mask_for_layers(
 ) -> Any:
     """The mask of a forward pass, with the signature of the mask interface of transformers.
 
-    Never returns None, because the meaning of None depends on the model. The other keyword arguments
+    A `MaskTensor`, or a bool tensor for traced code and for steps that may be compiled. Never None,
+    because the meaning of None depends on the model. The other keyword arguments
     (`allow_is_causal_skip`, `local_size`, …) only concern when to return None.
 
     >>> from maskwright.integrations.transformers_masks import mask_for_layers
@@ -48,41 +49,10 @@ def mask_for_layers(
     """
     from transformers import masking_utils
 
-    mask = _make_mask(
-        batch_size,
-        q_length,
-        kv_length,
-        q_offset,
-        kv_offset,
-        masking_utils.causal_mask_function if mask_function is None else mask_function,
-        attention_mask,
-        use_vmap,
-        device,
-        hints,
-    )
-    if q_length != 1:  # a single query is never packed
-        setattr(mask, ORIGIN, mask_origin(attention_mask, q_length, q_offset, kv_offset))
-    return mask
-
-
-def _make_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: Any,
-    kv_offset: int,
-    function: Callable[..., Any],
-    attention_mask: torch.Tensor | None,
-    use_vmap: bool,
-    device: torch.device | str,
-    hints: Mapping[str, Any],
-) -> torch.Tensor:
-    """A `MaskTensor`, or a bool tensor for traced code and for steps that may be compiled."""
-    from transformers import masking_utils
-
+    function = masking_utils.causal_mask_function if mask_function is None else mask_function
     if _needs_tensor(q_length, q_offset, device, attention_mask):
         _check_plain_tensor(hints.get("config"))
-        dense: torch.Tensor = masking_utils.sdpa_mask(
+        mask = masking_utils.sdpa_mask(
             batch_size=batch_size,
             q_length=q_length,
             kv_length=kv_length,
@@ -94,27 +64,23 @@ def _make_mask(
             device=device,
             **{**hints, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
         )
-        if use_vmap or not is_compiled(dense):  # vmap is for functions of the user
-            return dense
+        if is_compiled(mask) and not use_vmap:  # vmap is for functions of the user
+            function = _with_padding(function, attention_mask, kv_length, kv_offset)
+            bind_in_graph(mask, function, [batch_size, q_length, kv_length, kv_offset], q_offset)
+    else:
         function = _with_padding(function, attention_mask, kv_length, kv_offset)
-        bind_in_graph(dense, function, [batch_size, q_length, kv_length, kv_offset], q_offset)
-        return dense
-    function = _with_padding(function, attention_mask, kv_length, kv_offset)
-    shift = int(kv_offset)
-    view = View(
-        batch_size,
-        q_length,
-        kv_length,
-        int(q_offset) - shift,
-        shift,
-        use_vmap,
-        torch.device(device),
-    )
-    bound = read_function(function, view)
-    if q_length == 1 and _may_be_compiled(q_offset, hints):
-        _check_plain_tensor(hints.get("config"))
-        return with_handle(bound, batch_size)
-    return MaskTensor(bound, batch_size, device)
+        shift, where = int(kv_offset), torch.device(device)
+        start = int(q_offset) - shift
+        view = View(batch_size, q_length, kv_length, start, shift, use_vmap, where)
+        bound = read_function(function, view)
+        if q_length == 1 and _may_be_compiled(q_offset, hints):
+            _check_plain_tensor(hints.get("config"))
+            mask = with_handle(bound, batch_size)
+        else:
+            mask = MaskTensor(bound, batch_size, device)
+    if q_length != 1:  # a single query is never packed
+        setattr(mask, ORIGIN, mask_origin(attention_mask, q_length, q_offset, kv_offset))
+    return mask
 
 
 def _check_plain_tensor(config: Any) -> None:
@@ -168,15 +134,11 @@ def _needs_tensor(
     q_length: int, q_offset: Any, device: Any, attention_mask: torch.Tensor | None
 ) -> bool:
     """Whether the mask is used in traced code, or values cannot be read; both need a tensor."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return True
-    if is_in_transform() or is_fake_mode():
-        return True
-    if torch.device(device).type == "meta":
+    kind = torch.device(device).type
+    if is_traced() or is_in_transform() or is_fake_mode() or kind == "meta":
         return True
     if attention_mask is not None and not has_values(attention_mask):
         return True
     # On other devices than the CPU, generate() compiles decode steps with a static cache; their
     # offset is a tensor.
-    steps = isinstance(q_offset, torch.Tensor) and q_length == 1
-    return steps and torch.device(device).type != "cpu"
+    return isinstance(q_offset, torch.Tensor) and q_length == 1 and kind != "cpu"

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 from torch.nn import functional
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from maskwright.core.atoms import documents
 from maskwright.core.simplify import simplify
 from maskwright.errors import Unsupported
+from maskwright.integrations.tensor_cache import TensorCache
 from maskwright.integrations.transformers_dense import has_values
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ MAX_LENGTHS: Final = ("max_length_q", "max_length_k")
 ORIGIN: Final = "_maskwright_origin"  # attribute of the masks that `mask_for_layers` returns
 
 MAX_CACHED_MASKS: Final = 32  # as of `transformers_functions`
-_IDS_BY_TENSOR: Final = WeakTensorKeyDictionary()  # documents that position ids describe
+_IDS_BY_TENSOR: Final = TensorCache()  # documents that position ids describe
 
 
 class Origin(NamedTuple):
@@ -193,17 +193,8 @@ def _known_ids(
     if positions is None or positions.is_inference():
         return _read_ids(packing, batch, q_len, padding)
     # All layers get the same positions, and the padding of the same mask.
-    state = (
-        positions._version,
-        batch,
-        None if padding is None else padding.cpu().numpy().tobytes(),
-    )
-    known = _IDS_BY_TENSOR.get(positions)
-    if known is None or known[0] != state:
-        known = (state, _read_ids(packing, batch, q_len, padding))
-        _IDS_BY_TENSOR[positions] = known
-    ids: _Ids | None = known[1]
-    return ids
+    state = (batch, None if padding is None else padding.cpu().numpy().tobytes())
+    return _IDS_BY_TENSOR.get(positions, state, lambda: _read_ids(packing, batch, q_len, padding))
 
 
 def _read_ids(

@@ -23,6 +23,21 @@ _SELECTS_BLOCKS: Final = (
     "selects blocks of keys in its layers, and passes them as indices to other implementations"
 )
 
+# The models that select their attention from a table of their own, and the modules of these tables.
+OWN_TABLES: Final = {
+    "bark": "bark.modeling_bark",
+    "data2vec-vision": "data2vec.modeling_data2vec_vision",
+    "deepseek_ocr2_sam_vision_model": "deepseek_ocr2.modeling_deepseek_ocr2",
+    "falcon": "falcon.modeling_falcon",
+    "git": "git.modeling_git",
+    "gpt_neo": "gpt_neo.modeling_gpt_neo",
+    "gptj": "gptj.modeling_gptj",
+    "sam_hq_vision_model": "sam_hq.modeling_sam_hq",
+    "sam_vision_model": "sam.modeling_sam",
+    "superglue": "superglue.modeling_superglue",
+    "unlimited_ocr_sam_vision_model": "unlimited_ocr.modeling_unlimited_ocr",
+}
+
 # Model types that cannot run on another attention, and why. A part of a model has a type of its own.
 # fmt: off
 UNSUPPORTED_MODELS: Final[dict[str, str]] = {
@@ -53,14 +68,7 @@ UNSUPPORTED_MODELS: Final[dict[str, str]] = {
         ),
         _OWN_ATTENTION,
     ),
-    **dict.fromkeys(
-        (
-            "bark", "data2vec-vision", "deepseek_ocr2_sam_vision_model", "falcon", "git", "gpt_neo",
-            "gptj", "sam_hq_vision_model", "sam_vision_model", "superglue",
-            "unlimited_ocr_sam_vision_model",
-        ),
-        _OWN_TABLE,
-    ),
+    **dict.fromkeys(OWN_TABLES, _OWN_TABLE),
     **dict.fromkeys(
         ("deepseek_ocr2", "deepseek_vl_hybrid", "sam", "sam_hq", "unlimited_ocr"),
         _PART_WITH_OWN_TABLE,

@@ -12,7 +12,7 @@ import numpy as np
 from maskwright.bias import tensor
 from maskwright.bias.atoms import Alibi
 from maskwright.bias.expr import Bias, BoundBias, Multiple, Sum, brief
-from maskwright.bias.scores import NO_SCORES, Scores, check_sinks, read_softcap
+from maskwright.bias.scores import Scores, check_sinks, read_softcap
 from maskwright.bias.values import Values, to_numpy
 from maskwright.errors import ArgumentError, SizeError
 from maskwright.targets.base import Unrepresentable
@@ -46,8 +46,6 @@ def read_target_scores(bias: Any, softcap: Any, sinks: Any, frame: Frame) -> Sco
         ArgumentError: If one is invalid.
         FrameError: If the bias does not fit the frame.
     """
-    if bias is None and softcap is None and sinks is None:
-        return NO_SCORES
     if isinstance(bias, BoundBias):
         raise ArgumentError("lower: bias is bound to a size. Pass the bias itself: bound.bias.")
     if bias is not None and not isinstance(bias, Bias):

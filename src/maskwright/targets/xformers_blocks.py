@@ -172,8 +172,6 @@ def paged_bias(bound: BoundMask, page_size: int, biases: Any, device: Any) -> An
 
 def _equal(rows: RowGroups, blocks: _Blocks, window: Window, *, upper_left: bool = False) -> bool:
     """Whether the blocks, with this window in each, are the rows' intervals."""
-    if int(blocks.queries.sum()) != rows.low.size:
-        return False
     begin, end, place = _positions(blocks, upper_left)
     back, ahead = window
     low = begin if back is None else np.maximum(begin, place - back)
@@ -185,8 +183,6 @@ def _equal(rows: RowGroups, blocks: _Blocks, window: Window, *, upper_left: bool
 
 def _window(rows: RowGroups, blocks: _Blocks, *, upper_left: bool = False) -> Window:
     """The largest distances back and ahead of rows that do not reach the ends of their blocks."""
-    if int(blocks.queries.sum()) != rows.low.size:
-        return FULL
     begin, end, place = _positions(blocks, upper_left)
     visible = rows.high > rows.low
     back = (place - rows.low)[visible & (rows.low > begin)]
