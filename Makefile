@@ -18,7 +18,7 @@ help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Files on which the environment depends; it is set up again when one of them changes.
-PARTS := pyproject.toml setup.py constraints.txt $(wildcard src/maskwright/engine/native/src/*.[ch])
+PARTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*.[ch])
 
 $(VENV)/.ready: $(PARTS)
 	@echo "Setting up $(VENV) (once; a minute or two) …"

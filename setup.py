@@ -18,7 +18,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-SOURCES = Path("src/maskwright/engine/native/src")
+SOURCES = Path("csrc")
 BUILD = os.environ.get("MASKWRIGHT_BUILD", "")
 if BUILD not in ("", "none", "required"):
     sys.exit(f"MASKWRIGHT_BUILD={BUILD!r}, expected 'required', 'none' or ''.")
@@ -163,7 +163,7 @@ setup(
                 "-g0",
                 *flags,
             ],
-            extra_link_args=["-lm", "-pthread", *flags],
+            extra_link_args=["-lm", "-pthread", *(["-ldl"] if sys.platform == "linux" else []), *flags],
             py_limited_api=True,
             optional=not REQUIRED,
         )

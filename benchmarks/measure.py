@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import maskwright
 from maskwright._atomic_write import create_folder, write_atomic
-from maskwright.engine.native import loaded
+from maskwright.engine.native.kernel import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -23,7 +23,7 @@ from benchmarks.attention import FLOPS, Pace, Runner, difference, race
 from benchmarks.figures import BOTH, FORWARD
 from benchmarks.measure import machine, save, table
 from benchmarks.peak import yardstick
-from maskwright.engine.native import loaded
+from maskwright.engine.native.kernel import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from benchmarks.attention import FLOPS, Pace, Runner, difference, race
 from benchmarks.figures import BOTH, FORWARD, variants_rows
 from benchmarks.measure import machine, save, table
 from benchmarks.peak import yardstick
-from maskwright.engine.native import loaded, use_isa
+from maskwright.engine.native.kernel import loaded, use_isa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

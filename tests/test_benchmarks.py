@@ -40,7 +40,7 @@ from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.figures import BOTH, FORWARD, OURS  # noqa: E402
 from benchmarks.patterns import DECODE, PATTERNS, SMALL, make, patterns_of  # noqa: E402
 from benchmarks.peers.flex import flex  # noqa: E402
-from maskwright.engine.native import loaded, use_isa  # noqa: E402
+from maskwright.engine.native.kernel import loaded, use_isa  # noqa: E402
 from tests._helpers.native_kernel import needs_kernel  # noqa: E402
 from tests._helpers.sampling import subset_of_cases  # noqa: E402
 

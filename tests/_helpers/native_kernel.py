@@ -11,7 +11,7 @@ import torch
 
 from maskwright.engine.backends import native
 from maskwright.engine.dropout import dropout_keep
-from maskwright.engine.native import loaded, use_isa
+from maskwright.engine.native.kernel import loaded, use_isa
 from maskwright.engine.reference import reference as dense_attention
 from tests._helpers.attention_inputs import tensors
 from tests._helpers.calls import call_of as make_call
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import maskwright as mw
     from maskwright.engine.call import Call
 
-needs_kernel = pytest.mark.skipif(loaded().library is None, reason="the kernel was not built")
+needs_kernel = pytest.mark.skipif(loaded().module is None, reason="the kernel was not built")
 
 
 @pytest.fixture(params=loaded().isas)

@@ -38,7 +38,7 @@ def test_plan_prints_the_backend_and_its_work(cli: RunCli) -> None:
 def test_plan_selects_the_backend_of_the_arguments(
     cli: RunCli, words: tuple[str, ...], backend: str
 ) -> None:
-    from maskwright.engine.native import loaded
+    from maskwright.engine.native.kernel import loaded
 
     found = json.loads(cli("plan", "causal()", "--size", "64", "--format", "json", *words).out)
     assert found["backend"] == (backend if loaded().isa else "blocks")
@@ -142,7 +142,7 @@ def test_size_of_the_dense_mask_of_sdpa(size: int, free: float, reason: str | No
 
 
 def test_doctor_reports_the_kernel_its_threads_and_the_backend(cli: RunCli) -> None:
-    from maskwright.engine.native import loaded
+    from maskwright.engine.native.kernel import loaded
 
     ran = cli("doctor")
     assert ran.code == 0

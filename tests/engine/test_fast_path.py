@@ -443,4 +443,4 @@ def test_invalid_intervals_of_a_step_are_declined(ints: list[int]) -> None:
     kernel, (q, k, v) = fast_path._kernel(), tensors(q_len=1, kv_len=9, dtype=torch.float32)
     (_, _, q_len, kv_len), args = kernel.plain(q, k, v)
     spans = struct.pack(f"={7 + len(ints)}q", q_len, kv_len, 1, 1, 0, 0, 0, *ints)
-    assert kernel.forward(args, spans, (1, None, True), None, q) == -1
+    assert kernel.plain_forward(args, spans, (1, None, True), None, q) is None

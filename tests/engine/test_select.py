@@ -379,4 +379,4 @@ def test_numpy_arrays() -> None:
 
 
 def test_suite_runs_with_kernel_unless_disabled() -> None:
-    assert (select.loaded().library is not None) == HAS_KERNEL
+    assert (select.loaded().module is not None) == HAS_KERNEL

@@ -53,7 +53,7 @@ def plan(
     """
     from maskwright import explain_backend, parse
     from maskwright.draw.masks import tiles_scene
-    from maskwright.engine.native import loaded
+    from maskwright.engine.native.kernel import loaded
 
     result = opt.Output(form, output, opt.PICTURE if ranks is None else opt.TEXT)
     bound = parse(expression).on(_parse_size(size), **vars(sizes))

@@ -20,7 +20,7 @@ from maskwright.core.validate import read_choice
 from maskwright.engine import validate
 from maskwright.engine.call import AttentionOptions, Mode, read_call
 from maskwright.engine.cost import WorkEstimate, estimate_work
-from maskwright.engine.native import loaded
+from maskwright.engine.native.kernel import loaded
 from maskwright.engine.select import DESCRIPTIONS, is_flex_in_graph, select_backend
 from maskwright.engine.validate import DTYPES, TensorSpec
 from maskwright.errors import ArgumentError

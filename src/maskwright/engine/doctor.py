@@ -76,7 +76,7 @@ class _Kernel(NamedTuple):
 
 def _kernel(has_torch: bool) -> _Kernel:
     """The state of the C kernel: the only use of the binding in this module."""
-    from maskwright.engine.native import borrow_threads, loaded, thread_count
+    from maskwright.engine.native.kernel import borrow_threads, loaded, thread_count
 
     library = loaded()
     if not has_torch:

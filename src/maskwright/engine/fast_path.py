@@ -21,13 +21,7 @@ from maskwright.core.bound import BoundMask
 from maskwright.engine.backends import native
 from maskwright.engine.call import AttentionOptions, Mode, read_call
 from maskwright.engine.layout import empty_out
-from maskwright.engine.native import (
-    ERR_INTERRUPTED,
-    ERR_NO_MEMORY,
-    borrow_threads,
-    loaded,
-    raise_error,
-)
+from maskwright.engine.native.kernel import borrow_threads, loaded
 from maskwright.engine.torch_op import gradients
 from maskwright.engine.validate import bind
 from maskwright.errors import ArgumentError, AttentionError, FrameError
@@ -85,10 +79,8 @@ def attend(
         else:
             data = bytearray(4 * rows)
     settings = (get_num_threads(), scale, enable_gqa)
-    out = kernel.forward(args, spans, settings, data if lse is None else lse, q)
-    if type(out) is int:
-        if out in (ERR_NO_MEMORY, ERR_INTERRUPTED):
-            raise_error("forward", out)
+    out = kernel.plain_forward(args, spans, settings, data if lse is None else lse, q)
+    if out is None:
         return None
     if requires_grad:
         return _apply(q, k, v, (out, lse, return_lse, (mask, spans, settings, data)))
@@ -99,7 +91,7 @@ def attend(
 def _kernel() -> Any:
     """The extension module, or None. It runs on the threads of PyTorch."""
     borrow_threads()
-    kernel = loaded().extension
+    kernel = loaded().module
     if kernel is not None:
         dlpack = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # not in older versions
         kernel.set_types(Tensor, torch.strided, torch.empty_like, empty_out, DTYPES, dlpack)
@@ -133,11 +125,9 @@ class PlainAttention(torch.autograd.Function):
         if not (is_grad_enabled() or is_observed() or is_batched(grad_out, grad_lse)):
             _, spans, settings, data = ctx.call
             lse = saved[4] if data is None else data
-            found = _kernel().backward(spans, settings, lse, saved, grad_out, grad_lse)
-            if type(found) is tuple:
-                return found
-            if found in (ERR_NO_MEMORY, ERR_INTERRUPTED):
-                raise_error("backward", found)
+            grads = _kernel().plain_backward(spans, settings, lse, saved, grad_out, grad_lse)
+            if grads is not None:
+                return grads  # type: ignore[no-any-return]
         return *_general_backward(ctx.call, saved, grad_out, grad_lse), None
 
 

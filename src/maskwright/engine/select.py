@@ -13,7 +13,7 @@ from maskwright.core.bound import BoundMask
 from maskwright.core.mask_registry import constant_in_graphs
 from maskwright.engine.call import Mode
 from maskwright.engine.gpu_choice import stored_choice
-from maskwright.engine.native import ISA_VARIABLE, loaded
+from maskwright.engine.native.kernel import ISA_VARIABLE, loaded
 from maskwright.engine.support import MAX_GRAPH_INTERVALS, find_problem
 from maskwright.errors import AttentionError, Unsupported
 from maskwright.targets.predicates import is_full, is_upper_left_causal
@@ -202,7 +202,7 @@ def warn_without_kernel() -> None:
     """Warn once per process that the C kernel is missing, unless the user disabled it."""
     global _warned
     kernel = loaded()
-    if _warned or kernel.library is not None or os.environ.get(ISA_VARIABLE) == "none":
+    if _warned or kernel.module is not None or os.environ.get(ISA_VARIABLE) == "none":
         return
     _warned = True
     warnings.warn(

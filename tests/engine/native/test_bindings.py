@@ -1,8 +1,7 @@
-"""Loading the kernel, the layout of its arguments, its error codes, and its threads."""
+"""Loading the kernel, its arguments and errors, and its threads."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from maskwright.engine import native as bindings
-from maskwright.engine.backends.native import run, span_buffers
-from maskwright.engine.native import KernelArgs, ScoreArgs, loaded, use_isa
+from maskwright.engine.backends.native import span_buffers
+from maskwright.engine.native import kernel as bindings
+from maskwright.engine.native.kernel import loaded, use_isa
 from tests._helpers.native_kernel import needs_kernel
 from tests._helpers.run_python import run_python
 
@@ -21,8 +20,8 @@ pytestmark = needs_kernel
 
 
 PRINT_ISA = """
-from maskwright.engine.native import loaded
-print(loaded().isa, loaded().library is not None)
+from maskwright.engine.native.kernel import loaded
+print(loaded().isa, loaded().module is not None)
 """
 
 
@@ -46,7 +45,7 @@ def test_best_instruction_set_is_default() -> None:
 
 
 def test_missing_file_and_broken_file_are_reasons(tmp_path: Any) -> None:
-    code = "from maskwright.engine.native import loaded; print(loaded().reason)"
+    code = "from maskwright.engine.native.kernel import loaded; print(loaded().reason)"
     missing = run_python(code, MASKWRIGHT_KERNEL=str(tmp_path / "none.so")).stdout
     assert "not built" in missing
     broken = tmp_path / "broken.so"
@@ -54,65 +53,57 @@ def test_missing_file_and_broken_file_are_reasons(tmp_path: Any) -> None:
     assert "broken.so cannot be loaded" in run_python(code, MASKWRIGHT_KERNEL=str(broken)).stdout
 
 
-def test_python_and_c_agree_on_every_field() -> None:
-    fields = bindings._library_fields(loaded().library.maskwright_field)
-    assert fields[:-1] == list(bindings.leaf_fields(KernelArgs))
-    assert fields[-1] == ("", 0, ctypes.sizeof(KernelArgs))
-    assert ("dropout.k_stride", KernelArgs.dropout.offset + 40, 8) in fields
-
-
-def test_packed_arguments_are_structure() -> None:
-    values = [
-        float(i) if name in ("scale", "dropout.p") else i
-        for i, (name, *_) in enumerate(bindings.leaf_fields(KernelArgs))
-    ]
-    args = KernelArgs.from_buffer_copy(bindings.pack_args(*values))
-    assert (args.threads, args.scale, args.dropout.seed, args.dlse.row_stride) == (
-        8,
-        9.0,
-        15,
-        len(values) - 1,
-    )
-    forward_only = [name for name, *_ in bindings.leaf_fields(KernelArgs)].index("dout.data")
-    assert len(values) - forward_only == len(bindings.NO_BACKWARD)
-
-
-def test_two_swapped_fields_are_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [name for name, _ in KernelArgs._fields_]
-    first, second = names.index("q_len"), names.index("kv_len")
-    fields = list(KernelArgs._fields_)
-    fields[first], fields[second] = fields[second], fields[first]
-    swapped = type("KernelArgs", (ctypes.Structure,), {"_fields_": fields})
-    monkeypatch.setattr(bindings, "KernelArgs", swapped)
-    monkeypatch.setattr(bindings, "_declare", lambda library: library)
-    monkeypatch.setattr(bindings, "_library_fields", lambda _: bindings_fields)
-    bindings_fields = [*bindings.leaf_fields(KernelArgs), ("", 0, ctypes.sizeof(KernelArgs))]
+def test_other_interface_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bindings, "INTERFACE", bindings.INTERFACE + 1)
     kernel = loaded.__wrapped__()
-    assert kernel.library is None
+    assert kernel.module is None
     assert "another version" in kernel.reason
 
 
 # -- arguments --------------------------------------------------------------------------------
+
+# Fields of the arguments: the number of the argument, and the place in its tuple.
+TENSORS = dict(zip(("q", "k", "v", "out"), range(5, 9), strict=True))
+GRADIENTS = dict(zip(("dout", "dq", "dk", "dv"), range(10, 14), strict=True))
+SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
+DROPOUT = ("seed", "p", "q_offset", "q_stride", "k_offset", "k_stride")
+FIELDS = {
+    **{name: (0, n) for n, name in enumerate(SIZES)},
+    **{name: (1, n) for n, name in enumerate(("dtype", "threads", "scale"))},
+    **{
+        f"spans.{name}": (2, n)
+        for n, name in enumerate(("batch", "heads", "offsets", "starts", "stops"))
+    },
+    **{f"dropout.{name}": (3, n) for n, name in enumerate(DROPOUT)},
+    **{f"{x}.data": (n, 0) for x, n in {**TENSORS, **GRADIENTS, "lse": 9, "dlse": 14}.items()},
+    **{f"{x}.dim_stride": (n, 4) for x, n in {**TENSORS, **GRADIENTS}.items()},
+}
 
 
 class Call:
     """Valid arguments of both passes, and the arrays behind them."""
 
     def __init__(self) -> None:
-        self.bound = mw.causal().on(4, heads=2)
-        self.spans = span_buffers(self.bound.spans)
+        self.spans = span_buffers(mw.causal().on(4, heads=2).spans)
         self.arrays = [np.ones((1, 2, 4, 8), np.float32) for _ in range(8)]
         self.lse = np.zeros((1, 2, 4), np.float32)
         q, k, v, out, dout, dq, dk, dv = (
             (x.ctypes.data, *(step // 4 for step in x.strides)) for x in self.arrays
         )
-        rows = (self.lse.ctypes.data, 8, 4, 1)
-        sizes = (1, 2, 2, 4, 4, 8, 8, bindings.FLOAT32, 1, 1.0)
-        dropout = (0, 0.0, 0, 1, 0, 1)
-        self.args = KernelArgs(
-            *(*sizes, self.spans.args, dropout, None),
-            *(q, k, v, out, rows, dout, dq, dk, dv, (0, 0, 0, 0)),
-        )
+        lse = (self.lse.ctypes.data, 8, 4, 1)
+        sizes, settings, dropout = (1, 2, 2, 4, 4, 8, 8), (0, 1, 1.0), (0, 0.0, 0, 1, 0, 1)
+        self.args: list[Any] = [sizes, settings, self.spans.args, dropout, None]
+        self.args += [q, k, v, out, lse, dout, dq, dk, dv, (0, 0, 0, 0)]
+
+    def set(self, field: str, value: Any) -> None:
+        argument, place = FIELDS[field]
+        values = list(self.args[argument])
+        values[place] = value
+        self.args[argument] = tuple(values)
+
+    def run(self, name: str) -> None:
+        function = getattr(loaded().module, name)
+        function(*self.args[: 10 if name == "forward" else 15])
 
 
 INVALID = [
@@ -131,9 +122,9 @@ INVALID = [
     ("threads", 0, "threads"),
     ("spans.batch", 2, "spans.batch"),
     ("spans.heads", 3, "spans.heads"),
-    ("spans.offsets", None, "spans.offsets"),
-    ("spans.starts", None, "spans.starts"),
-    ("spans.stops", None, "spans.stops"),
+    ("spans.offsets", 0, "spans.offsets"),
+    ("spans.starts", 0, "spans.starts"),
+    ("spans.stops", 0, "spans.stops"),
     ("dropout.p", 1.0, "dropout.p"),
     ("dropout.p", -0.1, "dropout.p"),
     ("dropout.p", float("nan"), "dropout.p"),
@@ -141,64 +132,70 @@ INVALID = [
     ("dropout.q_offset", -1, "dropout"),
     ("scale", 1e39, "scale"),
     ("scale", float("nan"), "scale"),
-    ("lse.data", None, "lse"),
+    ("lse.data", 0, "lse"),
     *((f"{name}.data", 4097, f"{name}.data") for name in ("q", "k", "v", "out", "lse")),
-    *((f"{name}.data", None, f"{name}.data") for name in ("q", "k", "v", "out")),
+    *((f"{name}.data", 0, f"{name}.data") for name in ("q", "k", "v", "out")),
     *((f"{name}.dim_stride", 2, f"{name}.dim_stride") for name in ("q", "k", "v", "out")),
 ]
 INVALID_BACKWARD = [
-    *((f"{name}.data", None, f"{name}.data") for name in ("dout", "dq", "dk", "dv")),
+    *((f"{name}.data", 0, f"{name}.data") for name in ("dout", "dq", "dk", "dv")),
     *((f"{name}.data", 4097, f"{name}.data") for name in ("dout", "dq", "dk", "dv", "dlse")),
     *((f"{name}.dim_stride", 2, f"{name}.dim_stride") for name in ("dout", "dq", "dk", "dv")),
 ]
 
 
-def set_field(args: KernelArgs, name: str, value: Any) -> None:
-    *path, last = name.split(".")
-    for part in path:
-        args = getattr(args, part)
-    setattr(args, last, value)
-
-
 @pytest.mark.parametrize(("field", "value", "named"), [*INVALID, *INVALID_BACKWARD])
 def test_every_invalid_argument_is_named(field: str, value: Any, named: str) -> None:
     call = Call()
-    set_field(call.args, field, value)
+    call.set(field, value)
     passes = ("backward",) if (field, value, named) in INVALID_BACKWARD else ("forward", "backward")
     for name in passes:
         with pytest.raises(RuntimeError, match=named):
-            run(name, bytes(call.args))
+            call.run(name)
     assert not any((array != 1).any() for array in call.arrays)  # nothing is written
 
 
+NO_TERM: Any = ((0, 0, 0, 0, 0, 0), None, None)
+
+
 @pytest.mark.parametrize(
-    ("field", "value"), [("softcap", -1.0), ("num_terms", 5), ("num_terms", -1), ("num_terms", 1)]
+    "scores", [(-1.0, False, 0, None, ()), (0.0, False, 0, None, (NO_TERM,)), (0.0, 0, 2, None, ())]
 )
-def test_invalid_score_arguments_are_named(field: str, value: Any) -> None:
-    call, scores = Call(), ScoreArgs()
-    setattr(scores, field, value)
-    call.args.scores = ctypes.addressof(scores)
+def test_invalid_score_arguments_are_named(scores: Any) -> None:
+    call = Call()
+    call.args[4] = scores
     for name in ("forward", "backward"):
         with pytest.raises(RuntimeError, match="scores"):
-            run(name, bytes(call.args))
+            call.run(name)
 
 
-def test_every_error_code_has_own_text() -> None:
-    texts = []
-    for code in range(16, 64):
-        if (text := loaded().library.maskwright_error(code)) is None:
-            break
-        texts.append(text)
-    assert len(texts) == len(set(texts)) == 21
-    assert loaded().library.maskwright_error(0) is None
-
-
-def test_valid_arguments_and_unknown_codes() -> None:
+@pytest.mark.parametrize(
+    ("argument", "value", "error"),
+    [
+        *((n, None, TypeError) for n in (0, 1, 2, 3)),
+        *((n, (1, 2), TypeError) for n in range(15)),
+        *((n, ("a", 1, 1, 1, 1), TypeError) for n in (5, 8, 10)),
+        (5, (2**70, 1, 1, 1, 1), OverflowError),
+        (4, (0.0, False, 0, None, (NO_TERM,) * 5), ValueError),
+        (4, (0.0, False, 0, None, (None,)), TypeError),
+        (4, (0.0, False, 0, None, (((0, 0), None, None),)), TypeError),
+        (4, (0.0, False, "a", None, ()), TypeError),
+    ],
+)
+def test_arguments_of_other_types_are_errors(argument: int, value: Any, error: Any) -> None:
     call = Call()
-    run("forward", bytes(call.args))
-    run("backward", bytes(call.args))
-    with pytest.raises(RuntimeError, match="error code 999"):
-        bindings.raise_error("forward", 999)
+    call.args[argument] = value
+    with pytest.raises(error):
+        call.run("backward")
+
+
+def test_valid_arguments_and_their_number() -> None:
+    call = Call()
+    call.run("forward")
+    call.run("backward")
+    for count in (0, 9, 11, 14):
+        with pytest.raises(TypeError):
+            loaded().module.forward(*call.args[:count])
 
 
 @pytest.mark.slow
@@ -206,17 +203,15 @@ def test_valid_arguments_and_unknown_codes() -> None:
 def test_too_little_memory() -> None:
     """In a process whose address space is limited, a large call fails cleanly."""
     code = """
-import resource, numpy as np
-from maskwright.engine.backends.native import run
-from maskwright.engine.native import KernelArgs
-import sys; sys.path.insert(0, ".")
+import resource, sys
+sys.path.insert(0, ".")
 from tests.engine.native.test_bindings import Call
 call = Call()
-call.args.kv_len = 2**40
+call.set("kv_len", 2**40)
 resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
 for name in ("forward", "backward"):
     try:
-        run(name, bytes(call.args))
+        call.run(name)
     except MemoryError as error:
         print(name in str(error))
 """
@@ -341,7 +336,7 @@ def test_signal_handler_may_call_attention(name: str, threads: str) -> None:
 FORK = """
 import os, torch, maskwright as mw
 from maskwright.engine.backends import native
-from maskwright.engine import native as bindings
+from maskwright.engine.native import kernel as bindings
 from maskwright.engine.call import AttentionOptions, Mode, read_call
 torch.set_num_threads(2)
 q = torch.randn(1, 4, 500, 16)
@@ -370,7 +365,7 @@ def test_forked_child_uses_its_own_threads() -> None:
 def test_threads_are_borrowed_from_pytorch_on_first_use() -> None:
     code = """
 import maskwright as mw, torch
-from maskwright.engine.native import loaded
+from maskwright.engine.native.kernel import loaded
 before = loaded().borrows_threads
 q = torch.ones(1, 1, 4, 2)
 mw.attention(q, q, q)

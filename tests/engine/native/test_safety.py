@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from maskwright.engine.backends.native import run, span_buffers
-from maskwright.engine.native import FLOAT32, KernelArgs, ScoreArgs, Term
+from maskwright.engine.backends.native import span_buffers
+from maskwright.engine.native.kernel import loaded
 from tests._helpers.native_kernel import isa, needs_kernel
 
 __all__ = ["isa"]
@@ -64,23 +64,21 @@ def both_passes(
     k: Any,
     v: Any,
     at_end: bool = True,
-    scores: ScoreArgs | None = None,
+    scores: tuple[Any, ...] | None = None,
 ) -> list[Any]:
     """Output, logsumexp and gradients, each of them guarded too."""
     heads, rows, dim, kv_heads, keys, v_dim = (*q.shape[1:], *v.shape[1:])
     out, lse = guarded((1, heads, rows, v_dim), at_end), guarded((1, heads, rows), at_end)
     grads = [guarded(x.shape, at_end) for x in (out.array, q, k, v)]
     spans = span_buffers(bound.spans)
-    args = KernelArgs(
-        *(1, heads, kv_heads, rows, keys, dim, v_dim, FLOAT32, 1, dim**-0.5),
-        spans.args,
-        (0, 0.0, 0, 1, 0, 1),
-        None if scores is None else ctypes.addressof(scores),
+    args = (
+        (1, heads, kv_heads, rows, keys, dim, v_dim),
+        (0, 1, dim**-0.5),
+        *(spans.args, (0, 0.0, 0, 1, 0, 1), scores),
         *(pointer(x) for x in (q, k, v, out.array, lse.array)),
-        *(pointer(x.array) for x in grads),
     )
-    run("forward", bytes(args))
-    run("backward", bytes(args))
+    loaded().module.forward(*args)
+    loaded().module.backward(*args, *(pointer(x.array) for x in grads), None)
     return [x.array for x in (out, lse, *grads[1:])]
 
 
@@ -138,7 +136,7 @@ def test_fully_masked_rows_are_not_read() -> None:
 class Scores(NamedTuple):
     """The arguments, the arrays that they point to, and those of the gradients among them."""
 
-    args: ScoreArgs
+    args: tuple[Any, ...]
     held: list[Any]
     grads: list[Any]
 
@@ -165,10 +163,9 @@ def guarded_scores(kind: str, q_len: int, kv_len: int, heads: int, at_end: bool)
         points: list[Any] = []
         if kind == "grid":
             points = [coordinates(step * np.arange(n)) for n in (q_len, kv_len)]
-        addresses = [x.ctypes.data for x in points] or [None, None]
-        origin = step * (q_len - 1)
-        term = Term(data.ctypes.data, *strides, origin, *addresses, grad.ctypes.data)
-        term.grad_head_stride, term.grad_length = length, length
+        addresses = tuple(x.ctypes.data for x in points) or None
+        values = (data.ctypes.data, *strides, step * (q_len - 1))
+        term = (values, addresses, (grad.ctypes.data, 0, length, 0, length))
         held += points
     else:
         shape = {
@@ -180,15 +177,14 @@ def guarded_scores(kind: str, q_len: int, kv_len: int, heads: int, at_end: bool)
         strides = [
             step // 4 * (size != 1) for step, size in zip(data.strides, data.shape, strict=True)
         ]
-        term = Term(data.ctypes.data, 0, *strides)
         grad = zeros(shape[kind] if kind != "rows" else (1,))
+        gradient = None
         if kind != "rows":  # its gradient is computed from the rows, in Python
-            term.grad = grad.ctypes.data
-            term.grad_head_stride = grad.strides[0] // 4
-            term.grad_row_stride = grad.strides[1] // 4 * (grad.shape[1] != 1)
+            row_stride = grad.strides[1] // 4 * (grad.shape[1] != 1)
+            gradient = (grad.ctypes.data, 0, grad.strides[0] // 4, row_stride, 0)
+        term = ((data.ctypes.data, 0, *strides, 0), None, gradient)
     sinks, dsinks = guarded((heads,), at_end).array, zeros((1, heads, q_len))
-    args = ScoreArgs(softcap=20.0, num_terms=1, sinks=sinks.ctypes.data, dsinks=pointer(dsinks))
-    args.terms[0] = term
+    args = (20.0, False, sinks.ctypes.data, pointer(dsinks), (term,))
     return Scores(args, [data, sinks, *held], [grad, dsinks])
 
 

@@ -13,7 +13,6 @@ import torch
 import maskwright as mw
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
 from maskwright.engine.dropout import dropout_keep
-from maskwright.engine.native import loaded
 from maskwright.engine.native import score_args as score_args_module
 from tests._helpers.attention_inputs import INF, NAN, tensors
 from tests._helpers.native_kernel import isa, needs_kernel
@@ -34,27 +33,6 @@ MASKS = {
     "by batch": mw.by_batch([mw.causal(), mw.window(back=200)]),
 }
 SIZES = [(1, 2100), (2, 4200), (13, 400), (400, 13), (300, 700), (210, 210), (7, 7)]
-
-
-def tanh(x: np.ndarray) -> np.ndarray:
-    found = np.empty_like(x)
-    loaded().library.maskwright_tanh(x.ctypes.data, found.ctypes.data, x.size)
-    return found
-
-
-def test_tanh_is_exact_at_all_magnitudes() -> None:
-    made = np.random.default_rng(0)
-    for exponent in range(255):
-        count = 2**18 if 122 <= exponent <= 128 else 2**10
-        bits = made.integers(0, 2**23, count, dtype=np.uint32) | np.uint32(exponent << 23)
-        x = bits.view(np.float32)
-        found, exact = tanh(x), np.tanh(x.astype(np.float64))
-        small = np.finfo(np.float32).tiny  # below it there is no relative accuracy
-        assert (np.abs(found - exact) <= 2e-7 * np.maximum(np.abs(exact), small)).all(), exponent
-        assert (tanh(-x) == -found).all()
-    special = np.array([0.0, -0.0, INF, -INF] * 4, np.float32)
-    assert tanh(special).tolist() == [0.0, 0.0, 1.0, -1.0] * 4
-    assert np.isnan(tanh(np.full(16, NAN, np.float32))).all()
 
 
 def random_options(pick: random.Random, sizes: tuple[int, int, int, int], q_start: int) -> Any:

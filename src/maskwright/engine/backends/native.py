@@ -17,23 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from maskwright.engine.layout import empty_out
-from maskwright.engine.native import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    MAX_HEAD_DIM,
-    MAX_TERMS,
-    NO_BACKWARD,
-    borrow_threads,
-    loaded,
-    pack_args,
-    raise_error,
-    thread_count,
-)
+from maskwright.engine.native.kernel import borrow_threads, loaded, thread_count
 from maskwright.engine.native.score_args import (
     aligned,
     finish_gradients,
-    score_buffers,
+    score_args,
     score_gradients,
 )
 from maskwright.engine.support import Support
@@ -46,18 +34,18 @@ if TYPE_CHECKING:
     from maskwright.core.spans import Spans
     from maskwright.core.validate import IntArray
     from maskwright.engine.call import Call
-    from maskwright.engine.native.score_args import ScoreBuffers
 
 SEED_BITS = 2**64 - 1
 MAX_LISTED = 16  # intervals that are checked one by one
 PACKED_SPANS = "native.packed"  # key of `BoundMask.cached`
-_SPANS = Struct("=7q")  # PackedSpans in native/src/module.c
+_SPANS = Struct("=7q")  # PackedSpans in csrc/module.c
 _ONE_INTERVAL = Struct("=11q")  # the same and the arrays of a step: offsets 0 and 1, start, stop
-DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
+DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # codes in csrc/maskwright.h
+MAX_HEAD_DIM, MAX_TERMS = 256, 4  # likewise
 
 
 def _missing_kernel(call: Call) -> str | None:  # noqa: ARG001 - the interface of `Support`
-    return None if loaded().library is not None else f"is not available: {loaded().reason}"
+    return None if loaded().module is not None else f"is not available: {loaded().reason}"
 
 
 SUPPORT = Support(
@@ -94,54 +82,35 @@ def forward(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     if parts[0].step > 1:  # rows of no submask are fully masked
         out.zero_()
         lse.fill_(-math.inf)
-    buffers = None if call.scores.is_empty else score_buffers(call)
+    scores, alive = score_args(call)
     for part in parts:
-        _forward_part(call, part, threads, buffers, (q, k, v, out, lse))
+        rows = [x[:, :, part.rows] for x in (q, out, lse)] if part.step > 1 else (q, out, lse)
+        keys = [x[:, :, part.keys] for x in (k, v)] if part.step > 1 else (k, v)
+        loaded().module.forward(
+            *_numbers(call, part, threads, (rows[0].shape[2], keys[0].shape[2])),
+            scores,
+            *map(_strided, (rows[0], *keys, *rows[1:])),
+        )
+    del alive
     return out, lse
 
 
-def _forward_part(
-    call: Call,
-    part: DilatedSubmask,
-    threads: int,
-    buffers: ScoreBuffers | None,
-    tensors: tuple[Any, ...],
-) -> None:
-    q, k, v, out, lse = tensors
-    if part.step > 1:
-        q, out, lse = q[:, :, part.rows], out[:, :, part.rows], lse[:, :, part.rows]
-        k, v = k[:, :, part.keys], v[:, :, part.keys]
-    pointers = (
-        0 if buffers is None else buffers.address,
-        *(q.data_ptr(), *q.stride()),
-        *(k.data_ptr(), *k.stride()),
-        *(v.data_ptr(), *v.stride()),
-        *(out.data_ptr(), *out.stride()),
-        *(lse.data_ptr(), *lse.stride()),
-        *NO_BACKWARD,
-    )
-    run("forward", _pack(call, part, threads, (q.shape[2], k.shape[2]), pointers))
-
-
-def _pack(
-    call: Call,
-    part: DilatedSubmask,
-    threads: int,
-    lengths: tuple[int, int],
-    pointers: tuple[int, ...],
-) -> bytes:
-    """The arguments of one call: sizes, spans, dropout, and addresses with strides.
-
-    The first of `pointers` is that of the `ScoreArgs`, or 0.
-    """
+def _numbers(
+    call: Call, part: DilatedSubmask, threads: int, lengths: tuple[int, int]
+) -> tuple[tuple[Any, ...], ...]:
+    """The arguments of a pass that are no addresses of tensors: sizes, settings, spans, dropout."""
     shape, step = call.shape, part.step
-    return pack_args(
-        *(shape.batch, shape.heads, shape.kv_heads, *lengths, shape.head_dim, shape.v_head_dim),
-        *(DTYPES[call.dtypes.q], threads, call.scale),
-        *part.spans.args,
-        *(call.seed & SEED_BITS, call.dropout_p, part.row, step, part.key, step),
-        *pointers,
+    return (
+        (shape.batch, shape.heads, shape.kv_heads, *lengths, shape.head_dim, shape.v_head_dim),
+        (DTYPES[call.dtypes.q], threads, call.scale),
+        part.spans.args,
+        (call.seed & SEED_BITS, call.dropout_p, part.row, step, part.key, step),
     )
+
+
+def _strided(x: torch.Tensor | None) -> tuple[int, ...] | None:
+    """The address and the strides of a tensor."""
+    return None if x is None else (x.data_ptr(), *x.stride())
 
 
 def backward(
@@ -183,59 +152,31 @@ def backward(
             x.zero_()
     threads = torch.get_num_threads()
     for part in parts:
-        rows = (q, out, lse, grad_out, dq, grad_lse)
-        buffers = score_buffers(call, grads, part.rows) if grads else None
-        _backward_part(call, part, threads, buffers, rows, (k, v, dk, dv))
+        rows, keys = (q, out, lse, grad_out, dq, grad_lse), (k, v, dk, dv)
+        if part.step > 1:
+            rows = [x if x is None else x[:, :, part.rows] for x in rows]
+            keys = [x[:, :, part.keys] for x in keys]
+        scores, alive = score_args(call, grads, part.rows)
+        q_, out_, lse_, dout_, dq_, dlse_ = map(_strided, rows)
+        k_, v_, dk_, dv_ = map(_strided, keys)
+        loaded().module.backward(
+            *_numbers(call, part, threads, (rows[0].shape[2], keys[0].shape[2])),
+            scores,
+            q_,
+            k_,
+            v_,
+            out_,
+            lse_,
+            dout_,
+            dq_,
+            dk_,
+            dv_,
+            dlse_,
+        )
+        del alive
     if grads is None:
         return dq, dk, dv
     return dq, dk, dv, *finish_gradients(call, grads, lse, grad_lse)
-
-
-def _backward_part(
-    call: Call,
-    part: DilatedSubmask,
-    threads: int,
-    buffers: ScoreBuffers | None,
-    row_tensors: tuple[Any, ...],
-    key_tensors: tuple[Any, ...],
-) -> None:
-    if part.step > 1:
-        row_tensors = tuple(x if x is None else x[:, :, part.rows] for x in row_tensors)
-        key_tensors = tuple(x[:, :, part.keys] for x in key_tensors)
-    (q, out, lse, dout, dq, dlse), (k, v, dk, dv) = row_tensors, key_tensors
-    pointers = (
-        0 if buffers is None else buffers.address,
-        *(q.data_ptr(), *q.stride()),
-        *(k.data_ptr(), *k.stride()),
-        *(v.data_ptr(), *v.stride()),
-        *(out.data_ptr(), *out.stride()),
-        *(lse.data_ptr(), *lse.stride()),
-        *(dout.data_ptr(), *dout.stride()),
-        *(dq.data_ptr(), *dq.stride()),
-        *(dk.data_ptr(), *dk.stride()),
-        *(dv.data_ptr(), *dv.stride()),
-        *((0, 0, 0, 0) if dlse is None else (dlse.data_ptr(), *dlse.stride())),
-    )
-    run("backward", _pack(call, part, threads, (q.shape[2], k.shape[2]), pointers))
-
-
-def run(name: str, args: bytes) -> None:
-    """Runs one pass. The caller keeps everything alive that `args` points to.
-
-    Args:
-        name: "forward" or "backward".
-        args: The arguments, a packed `KernelArgs`.
-
-    Raises:
-        MemoryError: If scratch memory cannot be allocated.
-        KeyboardInterrupt: If the call was interrupted.
-    """
-    library = loaded().library
-    code = (
-        library.maskwright_forward(args) if name == "forward" else library.maskwright_backward(args)
-    )
-    if code:
-        raise_error(name, code)
 
 
 def _dense_rows(x: torch.Tensor) -> torch.Tensor:
@@ -263,19 +204,16 @@ def forward_numpy(
     if 0 in call.shape:
         return out, lse
     q, k, v = (_native_array(x) for x in (call.q, call.k, call.v))
-    buffers = None if call.scores.is_empty else score_buffers(call)
+    scores, alive = score_args(call)
     for part in submasks(call.mask, split=not call.scores.terms):
-        rows = [x[:, :, part.rows] for x in (q, out, lse)]
-        keys = [x[:, :, part.keys] for x in (k, v)]
-        pointers = (
-            0 if buffers is None else buffers.address,
-            *_pointer(rows[0]),
-            *(*_pointer(keys[0]), *_pointer(keys[1])),
-            *(*_pointer(rows[1]), *_pointer(rows[2])),
-            *NO_BACKWARD,
+        q_, out_, lse_ = (x[:, :, part.rows] for x in (q, out, lse))
+        k_, v_ = (x[:, :, part.keys] for x in (k, v))
+        loaded().module.forward(
+            *_numbers(call, part, thread_count(), (q_.shape[2], k_.shape[2])),
+            scores,
+            *map(_pointer, (q_, k_, v_, out_, lse_)),
         )
-        lengths = (rows[0].shape[2], keys[0].shape[2])
-        run("forward", _pack(call, part, thread_count(), lengths, pointers))
+    del alive
     return out, lse
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ctypes import c_int64
 from typing import TYPE_CHECKING
 
-from maskwright.engine.native import loaded
+from maskwright.engine.native.kernel import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,17 +29,14 @@ def phase_cycles(run: Callable[[], object]) -> dict[str, int]:
     >>> not found or found["scores"] > 0
     True
     """
-    library = loaded().library
-    if library is None:
+    kernel = loaded().module
+    if kernel is None:
         run()
         return {}
-    library.maskwright_profile(1)
+    kernel.profile(True)
     try:
         run()
     finally:
-        library.maskwright_profile(0)
-    found: dict[str, int] = {}
-    cycles = c_int64()
-    while name := library.maskwright_phase(len(found), cycles):
-        found[name.decode()] = cycles.value
-    return found
+        kernel.profile(False)
+    cycles: dict[str, int] = kernel.phases()
+    return cycles

@@ -1,33 +1,19 @@
-"""Soft cap, bias and sinks as the C kernel reads them: `ScoreArgs`, and the buffers of gradients."""
+"""Soft cap, bias and sinks as the extension module reads them, and the buffers of gradients."""
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from maskwright.bias.terms import DistanceTerm, GridTerm, TensorTerm
-from maskwright.engine.native import ScoreArgs, Term
 
 if TYPE_CHECKING:
-    from maskwright.bias.terms import Term as BiasTerm
+    from maskwright.bias.terms import Term
     from maskwright.engine.call import Call
 
 MAX_PARTIAL_BYTES: Final = 64 << 20
 """Size up to which each (batch, head) has its own gradient of a tensor that they share."""
-
-
-class ScoreBuffers(NamedTuple):
-    """The structure, and everything that it points to."""
-
-    args: ScoreArgs
-    alive: tuple[Any, ...]
-
-    @property
-    def address(self) -> int:
-        """The address of the structure."""
-        return ctypes.addressof(self.args)
 
 
 class ScoreGradients(NamedTuple):
@@ -44,66 +30,63 @@ class ScoreGradients(NamedTuple):
     in_order: bool
 
 
-def score_buffers(
+def score_args(
     call: Call, grads: ScoreGradients | None = None, rows: slice = slice(None)
-) -> ScoreBuffers:
-    """Returns the kernel's arguments for soft cap, bias and sinks.
+) -> tuple[tuple[Any, ...], list[Any]] | tuple[None, None]:
+    """Returns soft cap, bias and sinks as `read_scores` in csrc/module.c reads them.
 
     Args:
         call: The call.
         grads: The buffers of gradients in a backward pass.
         rows: The query rows of this kernel call; all if there is a bias.
+
+    Returns:
+        The argument, and the arrays to which it has addresses: keep them during the call. None and
+        None if nothing changes the scores.
     """
     scores = call.scores
-    args = ScoreArgs(softcap=scores.softcap or 0.0, num_terms=len(scores.terms))
-    alive: list[Any] = []
+    if scores.is_empty:
+        return None, None
+    terms, alive = [], []
     for n, term in enumerate(scores.terms):
-        args.terms[n], held = _term(call, term)
-        if grads is not None and grads.terms[n] is not None:
-            _set_gradient(args.terms[n], grads.terms[n], isinstance(term, TensorTerm))
-        alive.append(held)
+        grad = None if grads is None else grads.terms[n]
+        values, coordinates, arrays = _term(call, term)
+        terms.append((values, coordinates, None if grad is None else _gradient(term, grad)))
+        alive.append(arrays)
+    sinks = dsinks = None
     if scores.sinks is not None:
         sinks = _float32(scores.sinks, 1)
-        args.sinks = _address(sinks)
         alive.append(sinks)
-    if grads is not None:
-        args.in_order = grads.in_order
-        if grads.sinks is not None:
-            own = grads.sinks[:, :, rows]
-            args.dsinks = (own.data_ptr(), *own.stride())
-    return ScoreBuffers(args, tuple(alive))
+    if grads is not None and grads.sinks is not None:
+        part = grads.sinks[:, :, rows]
+        dsinks = (part.data_ptr(), *part.stride())
+    in_order = grads is not None and grads.in_order
+    address = 0 if sinks is None else _address(sinks)
+    return (scores.softcap or 0.0, in_order, address, dsinks, tuple(terms)), alive
 
 
-def _term(call: Call, term: BiasTerm) -> tuple[Term, Any]:
-    """The structure of a term, and what it points to."""
+def _term(call: Call, term: Term) -> tuple[tuple[int, ...], tuple[int, int] | None, Any]:
+    """The values of a term, with strides and origin, its coordinates, and their arrays."""
     if isinstance(term, TensorTerm):
         value = _float32(term.values)
-        strides = [
-            stride if size != 1 else 0
-            for size, stride in zip(value.shape, _strides(value), strict=True)
-        ]
-        return Term(_address(value), *strides), value
+        return (_address(value), *_broadcast_strides(value), 0), None, value
     value = _float32(term.values, len(term.values.shape) if isinstance(term, GridTerm) else 1)
-    head_stride = _strides(value)[0] if value.shape[0] != 1 else 0
+    head_stride = _broadcast_strides(value)[0]
     if isinstance(term, DistanceTerm) and call.positions is None:
         origin = term.zero - call.mask.frame.q_start
-        return Term(_address(value), 0, head_stride, -1, 1, origin), value
+        return (_address(value), 0, head_stride, -1, 1, origin), None, value
     rows, keys, origin = term.coordinates(call.bias_positions())
-    held = [np.require(x, np.int32, ["C", "A"]) for x in (rows, keys)]
-    addresses = (x.ctypes.data for x in held)
-    return Term(_address(value), 0, head_stride, 0, 0, origin, *addresses), (value, held)
+    rows, keys = (np.require(x, np.int32, ["C", "A"]) for x in (rows, keys))
+    coordinates = (rows.ctypes.data, keys.ctypes.data)
+    return (_address(value), 0, head_stride, 0, 0, origin), coordinates, (value, rows, keys)
 
 
-def _set_gradient(term: Term, grad: Any, by_row: bool) -> None:
-    strides = [
-        stride if size != 1 else 0 for size, stride in zip(grad.shape, grad.stride(), strict=True)
-    ]
-    term.grad = grad.data_ptr()
-    term.grad_batch_stride, term.grad_head_stride = strides[:2]
-    if by_row:
-        term.grad_row_stride = strides[2]
-    else:
-        term.grad_length = grad.shape[2]
+def _gradient(term: Term, grad: Any) -> tuple[int, ...]:
+    """The address of the buffer, its strides, and its length if cells share values."""
+    strides = _broadcast_strides(grad)
+    if isinstance(term, TensorTerm):
+        return (grad.data_ptr(), *strides[:3], 0)
+    return (grad.data_ptr(), *strides[:2], 0, grad.shape[2])
 
 
 def _float32(x: Any, contiguous: int = 0) -> Any:
@@ -130,10 +113,13 @@ def _address(x: Any) -> int:
     return int(x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr())
 
 
-def _strides(x: Any) -> tuple[int, ...]:
+def _broadcast_strides(x: Any) -> tuple[int, ...]:
+    """The strides in elements; 0 for dimensions of size 1."""
     if isinstance(x, np.ndarray):
-        return tuple(stride // x.itemsize for stride in x.strides)
-    return tuple(x.stride())
+        strides = tuple(stride // x.itemsize for stride in x.strides)
+    else:
+        strides = x.stride()
+    return tuple(n if size != 1 else 0 for size, n in zip(x.shape, strides, strict=True))
 
 
 # ── gradients ─────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.engine.api import explain_backend
-from maskwright.engine.native import loaded
+from maskwright.engine.native.kernel import loaded
 from maskwright.errors import MaskError
 from maskwright.explore.error_responses import ADVICE, too_large
 from maskwright.explore.expressions import bind, check_intervals

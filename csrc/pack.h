@@ -6,13 +6,13 @@
 #include "bitmask.h"
 #include "profile.h"
 
-static int64_t v_width(const KernelArgs *args) { return round_up(args->v_head_dim, W); }
+static int64_t v_width(const mw_args *args) { return round_up(args->v_head_dim, W); }
 
 /* Can V be read where it is? Not if whole vectors would pass a row's end, nor if the row stride
  * maps the rows to few cache sets. */
-static int64_t v_in_place(const KernelArgs *args) {
+static int64_t v_in_place(const mw_args *args) {
     int64_t stride = args->v.row_stride;
-    return args->dtype == FLOAT32 && args->v_head_dim % W == 0 &&
+    return args->dtype == MW_FLOAT32 && args->v_head_dim % W == 0 &&
            (stride <= 2 * args->v_head_dim || stride * 4 % 512 != 0);
 }
 
@@ -60,7 +60,7 @@ INLINE void prefetch_queued(PrefetchQueue *q, int count) {
 }
 
 /* Queue part `part` of `parts` of K and V of the keys that are packed next. */
-INLINE void queue_next(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+INLINE void queue_next(const mw_args *args, const GqaGroup *group, const PackedKV *kv,
                        int64_t part, int64_t parts, PrefetchQueue *queue) {
     const int64_t count = kv->next_last - kv->next_first, size = dtype_size(args->dtype);
     for (int64_t key = kv->next_first + count * part / parts;
@@ -95,7 +95,7 @@ INLINE void interleave(const float *const rows[W], int64_t dim, float factor, in
 
 /* K or V of one (batch, kv_head), to be packed. */
 typedef struct {
-    const Tensor *tensor;
+    const mw_tensor *tensor;
     const uint64_t *visible;
     int64_t dtype, batch, kv_head, kv_len, dim;
 } PackSource;
@@ -103,8 +103,8 @@ typedef struct {
 /* The keys first ... first + NR - 1 as one panel. A vector of keys of which none is visible is left
  * out: no row computes its scores. */
 static void pack_panel(const PackSource *s, int64_t first, float factor, float *panel) {
-    static const float zeros[MAX_HEAD_DIM];
-    float converted[W][MAX_HEAD_DIM];
+    static const float zeros[MW_MAX_HEAD_DIM];
+    float converted[W][MW_MAX_HEAD_DIM];
     for (int part = 0; part < NV; part++) {
         const float *rows[W];
         const int64_t begin = first + part * W;
@@ -112,19 +112,19 @@ static void pack_panel(const PackSource *s, int64_t first, float factor, float *
         for (int r = 0; r < W; r++) {
             int64_t key = begin + r;
             rows[r] = zeros;
-            if (s->dtype != FLOAT32 && key + W < s->kv_len)
+            if (s->dtype != MW_FLOAT32 && key + W < s->kv_len)
                 prefetch_row(tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key + W),
                              s->dim * dtype_size(s->dtype));
             if (key >= s->kv_len || !bit_is_set(s->visible, key)) continue;
             const void *row = tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key);
-            if (s->dtype == FLOAT32) {
+            if (s->dtype == MW_FLOAT32) {
                 rows[r] = row;
             } else {
                 read_floats(converted[r], row, s->dtype, s->dim);
                 rows[r] = converted[r];
             }
         }
-        const int in_place = s->dtype == FLOAT32 && first + (part + 2) * W <= s->kv_len;
+        const int in_place = s->dtype == MW_FLOAT32 && first + (part + 2) * W <= s->kv_len;
         interleave(rows, s->dim, factor, in_place ? s->tensor->row_stride * W * 4 : 0,
                    panel + part * W);
     }
@@ -146,7 +146,7 @@ static void pack_keys(const PackSource *s, int64_t first, int64_t last, float *r
 }
 
 /* The panels first_panel ... last_panel - 1 of one (batch, kv_head), and V of their keys. */
-static void pack(const KernelArgs *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
+static void pack(const mw_args *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
                  int64_t first_panel, int64_t last_panel, PackedKV *kv) {
     const PackSource k = {&args->k,      visible, args->dtype,   batch, kv_head,
                           args->kv_len, args->head_dim};

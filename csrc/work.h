@@ -13,18 +13,18 @@ enum {
 /* Multiply-adds of a unit up to which one thread may take it as a single work item. */
 #define MAX_UNIT_WORK 4e9
 
-static inline int64_t num_units(const KernelArgs *args) { return args->batch * args->kv_heads; }
+static inline int64_t num_units(const mw_args *args) { return args->batch * args->kv_heads; }
 
 /* Query heads of a GQA group, and groups of a KV head: heads with their own planes of the mask are
  * groups of one. */
-static inline int64_t group_heads(const KernelArgs *args) {
+static inline int64_t group_heads(const mw_args *args) {
     return args->spans.heads == 1 ? args->heads / args->kv_heads : 1;
 }
-static inline int64_t groups_per_kv_head(const KernelArgs *args) {
+static inline int64_t groups_per_kv_head(const mw_args *args) {
     return args->heads / args->kv_heads / group_heads(args);
 }
 
-static inline GqaGroup gqa_group(const KernelArgs *args, int64_t unit, int64_t index) {
+static inline GqaGroup gqa_group(const mw_args *args, int64_t unit, int64_t index) {
     GqaGroup g = {.batch = unit / args->kv_heads, .kv_head = unit % args->kv_heads};
     g.heads = group_heads(args);
     g.first_head = g.kv_head * (args->heads / args->kv_heads) + index * g.heads;
@@ -36,22 +36,22 @@ static inline GqaGroup gqa_group(const KernelArgs *args, int64_t unit, int64_t i
 
 /* Threads worth starting; and whether each may take whole units, of which there are at least
  * units_per_thread for each. */
-int64_t num_threads(const KernelArgs *args);
-int takes_whole_units(const KernelArgs *args, int64_t threads, int64_t units_per_thread,
+int64_t num_threads(const mw_args *args);
+int takes_whole_units(const mw_args *args, int64_t threads, int64_t units_per_thread,
                       size_t unit_size);
 
 /* Units of a wave, so that it has enough items, and not much more memory than WAVE_BYTES. */
-int64_t wave_units(const KernelArgs *args, int64_t threads, size_t unit_size,
+int64_t wave_units(const mw_args *args, int64_t threads, size_t unit_size,
                    int64_t items_per_unit);
 
 /* The keys that some row of a unit attends to: a bit per key, followed by scratch. */
-size_t visible_size(const KernelArgs *args);
-void find_visible(const KernelArgs *args, int64_t unit, uint64_t *visible);
+size_t visible_size(const mw_args *args);
+void find_visible(const mw_args *args, int64_t unit, uint64_t *visible);
 
 /* Do neighbouring rows share so few keys that rows are computed one by one (scattered.h)? */
-int is_scattered(const KernelArgs *args, int backward);
+int is_scattered(const mw_args *args, int backward);
 
-int64_t forward_pass(const KernelArgs *args, const Isa *isa);
-int64_t backward_pass(const KernelArgs *args, const Isa *isa);
+int64_t forward_pass(const mw_args *args, const Isa *isa);
+int64_t backward_pass(const mw_args *args, const Isa *isa);
 
 #endif

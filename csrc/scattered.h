@@ -25,13 +25,13 @@ typedef struct {
     int64_t key;        /* the next key of interval `span` */
 } KeyCursor;
 
-INLINE KeyCursor key_cursor(const Spans *spans, int64_t span, int64_t stop) {
+INLINE KeyCursor key_cursor(const mw_spans *spans, int64_t span, int64_t stop) {
     return (KeyCursor){span, stop, span < stop ? spans->starts[span] : 0};
 }
 
 /* Up to SCATTERED_KEYS next keys of a row; the last is repeated up to a multiple of W. `index` has
  * space for W more. */
-static int64_t next_keys(const Spans *spans, KeyCursor *c, int32_t *index) {
+static int64_t next_keys(const mw_spans *spans, KeyCursor *c, int32_t *index) {
     const ivec lane = LANES;
     int64_t count = 0;
     while (c->span < c->stop && count < SCATTERED_KEYS) {
@@ -100,7 +100,7 @@ INLINE void add_to_rows(const float *weights, const float *x, const int32_t *ind
 }
 
 /* K and V of the visible keys of some panels as rows of floats. */
-static void pack_rows(const KernelArgs *args, const uint64_t *visible, int64_t batch,
+static void pack_rows(const mw_args *args, const uint64_t *visible, int64_t batch,
                       int64_t kv_head, int64_t first_panel, int64_t last_panel, PackedKV *kv) {
     const PackSource k = {&args->k,      visible, args->dtype,   batch, kv_head,
                           args->kv_len, args->head_dim};
@@ -122,8 +122,8 @@ typedef struct {
     float m, l, alpha;
     int32_t index[SCATTERED_KEYS + W];
     float p[SCATTERED_KEYS + W] __attribute__((aligned(64)));
-    float q[MAX_HEAD_DIM] __attribute__((aligned(64))); /* times scale and log2(e) */
-    float acc[MAX_HEAD_DIM] __attribute__((aligned(64)));
+    float q[MW_MAX_HEAD_DIM] __attribute__((aligned(64))); /* times scale and log2(e) */
+    float acc[MW_MAX_HEAD_DIM] __attribute__((aligned(64)));
 } ScatteredRow;
 
 typedef struct {
@@ -131,7 +131,7 @@ typedef struct {
     PrefetchQueue queue;
 } ScatteredScratch;
 
-static size_t scattered_scratch(const KernelArgs *args) {
+static size_t scattered_scratch(const mw_args *args) {
     (void)args;
     return sizeof(ScatteredScratch);
 }
@@ -232,7 +232,7 @@ static NOINLINE void scattered_step_any(ScatteredScratch *s, int rows, const Pac
 }
 
 /* Rows of a GQA group, like forward in forward.h; kv has rows of K in place of panels. */
-static void scattered_forward(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+static void scattered_forward(const mw_args *args, const GqaGroup *group, const PackedKV *kv,
                               int64_t first_row, int64_t last_row, void *scratch) {
     ScatteredScratch *s = scratch;
     const int64_t k_stride = round_up(args->head_dim, W), width = v_width(args);
@@ -267,7 +267,7 @@ static void scattered_forward(const KernelArgs *args, const GqaGroup *group, con
             prefetch_later(&s->queue, tensor_row(&args->out, args->dtype, group->batch, head, n),
                            args->v_head_dim * dtype_size(args->dtype), 1);
             const float *q = tensor_row(&args->q, args->dtype, group->batch, head, n);
-            if (args->dtype != FLOAT32 || args->head_dim != k_stride) {
+            if (args->dtype != MW_FLOAT32 || args->head_dim != k_stride) {
                 read_padded(row->q, q, args->dtype, args->head_dim, k_stride);
                 q = row->q;
             }
@@ -296,7 +296,7 @@ typedef struct {
     KeyCursor cursor;
     int64_t count;
     int32_t index[SCATTERED_KEYS + W];
-    float scaled_q[MAX_HEAD_DIM] __attribute__((aligned(64)));
+    float scaled_q[MW_MAX_HEAD_DIM] __attribute__((aligned(64)));
 } ScatteredBwdRow;
 
 /* The arrays of a unit and of a thread. */
@@ -307,7 +307,7 @@ typedef struct {
     float *k, *v, *dk, *dv; /* [kv_len][d or dv] */
 } ScatteredBwd;
 
-static int64_t layout_scattered(const KernelArgs *args, char *memory, ScatteredBwd *s) {
+static int64_t layout_scattered(const mw_args *args, char *memory, ScatteredBwd *s) {
     int64_t used = round_up(sizeof *s, 64);
     const int64_t d = round_up(args->head_dim, W), dv = round_up(args->v_head_dim, W);
     BackwardUnit *u = &s->unit;
@@ -328,7 +328,7 @@ static int64_t layout_scattered(const KernelArgs *args, char *memory, ScatteredB
     return used;
 }
 
-static size_t scattered_backward_size(const KernelArgs *args) {
+static size_t scattered_backward_size(const mw_args *args) {
     ScatteredBwd s;
     return (size_t)layout_scattered(args, NULL, &s);
 }
@@ -374,7 +374,7 @@ static NOINLINE void scattered_backward_step_any(ScatteredBwd *s, int rows, int 
 }
 
 /* The rows first ... first + rows - 1 of a GQA group. */
-static void scattered_backward_rows(const KernelArgs *args, ScatteredBwd *s, const GqaGroup *group,
+static void scattered_backward_rows(const mw_args *args, ScatteredBwd *s, const GqaGroup *group,
                                     int64_t first, int rows) {
     BackwardUnit *u = &s->unit;
     const int k_nv = (int)(u->d / W), v_nv = (int)(u->dv / W);
@@ -410,7 +410,7 @@ static void scattered_backward_rows(const KernelArgs *args, ScatteredBwd *s, con
                   u->dq + r * u->d, (float)args->scale, args->head_dim);
 }
 
-static void scattered_backward(const KernelArgs *args, int64_t unit, void *scratch) {
+static void scattered_backward(const mw_args *args, int64_t unit, void *scratch) {
     ScatteredBwd *s = scratch;
     layout_scattered(args, scratch, s);
     BackwardUnit *u = &s->unit;

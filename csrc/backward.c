@@ -9,7 +9,7 @@
 enum { UNITS_PER_THREAD = 4, ROW_BLOCKS_PER_ITEM = 16 };
 
 typedef struct {
-    const KernelArgs *args;
+    const mw_args *args;
     const Isa *isa;
     size_t unit_size, scratch_size;
     int64_t units, row_items; /* of the current wave; items of a unit's rows */
@@ -111,26 +111,26 @@ static int64_t run_wave(Backward *b, int64_t threads, char *scratch) {
     b->threads = threads;
     b->scratch = scratch;
     int64_t status = parallel_for(threads, b->units * (b->row_items + 1), prepare_item, b, NULL, 0);
-    if (status == OK)
+    if (status == MW_OK)
         status = parallel_for(threads, b->units * b->wave[0].kv_blocks, kv_block_item, b, scratch,
                               b->scratch_size);
-    if (status == OK)
+    if (status == MW_OK)
         status = parallel_for(threads, b->units * b->row_items, write_item, b, NULL, 0);
     return status;
 }
 
 /* Must the units be processed one after the other? */
-static int in_order(const KernelArgs *args) { return args->scores && args->scores->in_order; }
+static int in_order(const mw_args *args) { return args->scores && args->scores->in_order; }
 
 static int64_t backward_waves(Backward *b, int64_t threads) {
-    const KernelArgs *args = b->args;
+    const mw_args *args = b->args;
     int64_t wave = wave_units(args, threads, b->unit_size,
                               ceil_div(args->kv_len, b->isa->bwd_block_n));
     if (in_order(args)) wave = 1;
     char *memory = scratch_alloc(b->scratch_size * (size_t)threads + b->unit_size * (size_t)wave);
     b->wave = malloc((size_t)wave * sizeof *b->wave);
-    int64_t status = memory && b->wave ? OK : ERR_NO_MEMORY;
-    for (int64_t first = 0; status == OK && first < num_units(args); first += wave) {
+    int64_t status = memory && b->wave ? MW_OK : MW_ERR_NO_MEMORY;
+    for (int64_t first = 0; status == MW_OK && first < num_units(args); first += wave) {
         b->units = min_i64(wave, num_units(args) - first);
         for (int64_t n = 0; n < b->units; n++)
             open_unit(b, first + n,
@@ -150,18 +150,18 @@ static void scattered_item(void *context, int64_t unit, void *scratch) {
 }
 
 /* Units in parallel: each is computed by one thread. */
-static int64_t scattered_pass(const KernelArgs *args, const Isa *isa, int64_t threads) {
+static int64_t scattered_pass(const mw_args *args, const Isa *isa, int64_t threads) {
     Backward b = {.args = args, .isa = isa};
     const size_t each = (size_t)round_up((int64_t)isa->scattered_backward_size(args), 64);
     threads = min_i64(threads, num_units(args));
     char *memory = scratch_alloc(each * (size_t)threads);
-    if (!memory) return ERR_NO_MEMORY;
+    if (!memory) return MW_ERR_NO_MEMORY;
     int64_t status = parallel_for(threads, num_units(args), scattered_item, &b, memory, each);
     scratch_free(memory);
     return status;
 }
 
-int64_t backward_pass(const KernelArgs *args, const Isa *isa) {
+int64_t backward_pass(const mw_args *args, const Isa *isa) {
     if (is_scattered(args, 1)) return scattered_pass(args, isa, num_threads(args));
     Backward b = {.args = args, .isa = isa, .unit_size = isa->backward_unit_size(args)};
     int64_t threads = num_threads(args);
@@ -172,7 +172,7 @@ int64_t backward_pass(const KernelArgs *args, const Isa *isa) {
     size_t each = b.scratch_size + b.unit_size;
     threads = min_i64(threads, num_units(args));
     char *memory = scratch_alloc(each * (size_t)threads);
-    if (!memory) return ERR_NO_MEMORY;
+    if (!memory) return MW_ERR_NO_MEMORY;
     int64_t status = parallel_for(threads, num_units(args), whole_unit_item, &b, memory, each);
     scratch_free(memory);
     return status;

@@ -21,11 +21,11 @@
 typedef struct {
     Run runs[BLOCK_N];
     int64_t cursor[MAX_DECODE_ROWS];
-    const float *bias[MAX_DECODE_ROWS][MAX_TERMS]; /* the row of each term of the bias */
+    const float *bias[MAX_DECODE_ROWS][MW_MAX_TERMS]; /* the row of each term of the bias */
     uint64_t keep[BLOCK_WORDS + 1]; /* dropout: bit per key that is kept */
     float p[BLOCK_N + W] __attribute__((aligned(64)));
-    float k[W][MAX_HEAD_DIM] __attribute__((aligned(64)));
-    float q[MAX_DECODE_ROWS][MAX_HEAD_DIM] __attribute__((aligned(64))); /* times score_factor */
+    float k[W][MW_MAX_HEAD_DIM] __attribute__((aligned(64)));
+    float q[MAX_DECODE_ROWS][MW_MAX_HEAD_DIM] __attribute__((aligned(64))); /* times score_factor */
     float v[] __attribute__((aligned(64))); /* [BLOCK_N][width], if V is converted */
 } DecodeScratch;
 
@@ -36,17 +36,17 @@ typedef struct {
 
 #define SKIPPED (-1.0f) /* l of a split without a visible key */
 
-INLINE int decode_v_in_place(const KernelArgs *args) {
-    return args->dtype == FLOAT32 && args->v_head_dim % W == 0;
+INLINE int decode_v_in_place(const mw_args *args) {
+    return args->dtype == MW_FLOAT32 && args->v_head_dim % W == 0;
 }
 
-static size_t decode_scratch(const KernelArgs *args) {
+static size_t decode_scratch(const mw_args *args) {
     int64_t floats = decode_v_in_place(args) ? 0 : BLOCK_N * v_width(args);
     return sizeof(DecodeScratch) + sizeof(float) * (size_t)floats;
 }
 
 /* acc of all rows, then m and l of all rows. */
-static int64_t decode_partial_floats(const KernelArgs *args) {
+static int64_t decode_partial_floats(const mw_args *args) {
     return round_up(MAX_DECODE_ROWS * (v_width(args) + 2), 16);
 }
 
@@ -56,15 +56,15 @@ INLINE DecodeRow decode_row(float *partial, int64_t width, int64_t n) {
 }
 
 /* Scores of W keys from `key` on, of which only the first `count` are read. */
-INLINE vec decode_scores(const KernelArgs *args, const GqaGroup *group, const float *q,
-                         int64_t key, int64_t count, float converted[W][MAX_HEAD_DIM]) {
+INLINE vec decode_scores(const mw_args *args, const GqaGroup *group, const float *q,
+                         int64_t key, int64_t count, float converted[W][MW_MAX_HEAD_DIM]) {
     const int64_t width = round_up(args->head_dim, W);
     const int64_t size = dtype_size(args->dtype), stride = args->k.row_stride * size;
     const char *first = tensor_row(&args->k, args->dtype, group->batch, group->kv_head, key);
     const float *rows[W];
     for (int i = 0; i < W; i++) {
         rows[i] = (const float *)(first + min_i64(i, count - 1) * stride);
-        if (args->dtype != FLOAT32 || width != args->head_dim) {
+        if (args->dtype != MW_FLOAT32 || width != args->head_dim) {
             read_padded(converted[i], rows[i], args->dtype, args->head_dim, width);
             rows[i] = converted[i];
         }
@@ -84,9 +84,9 @@ INLINE vec decode_scores(const KernelArgs *args, const GqaGroup *group, const fl
 }
 
 /* The visible keys of a row among start ... end - 1, counted from `start`. */
-static int decode_runs(const KernelArgs *args, const GqaGroup *group, int64_t row, int64_t start,
+static int decode_runs(const mw_args *args, const GqaGroup *group, int64_t row, int64_t start,
                        int64_t end, int64_t *cursor, Run *runs) {
-    const Spans *spans = &args->spans;
+    const mw_spans *spans = &args->spans;
     int count = 0;
     int64_t i = *cursor, stop = group->offsets[row + 1];
     while (i < stop && spans->stops[i] <= start) i++;
@@ -104,7 +104,7 @@ INLINE uint32_t keep_bits_at(const uint64_t *keep, int64_t key) {
 }
 
 /* V of the block's visible keys, and its stride. */
-INLINE Operand decode_values(const KernelArgs *args, const GqaGroup *group, int64_t start,
+INLINE Operand decode_values(const mw_args *args, const GqaGroup *group, int64_t start,
                              int count, DecodeScratch *s) {
     const int64_t width = v_width(args);
     if (decode_v_in_place(args))
@@ -140,9 +140,9 @@ static NOINLINE void gemm_row(const float *p, Operand v, float alpha, float *acc
 }
 
 /* Soft cap and bias of W scores. */
-static NOINLINE void change_decode_scores(const KernelArgs *args, const float *const *bias,
+static NOINLINE void change_decode_scores(const mw_args *args, const float *const *bias,
                                           int64_t key, float *s) {
-    const ScoreArgs *scores = args->scores;
+    const mw_scores *scores = args->scores;
     vec x = load(s);
     if (scores->softcap > 0) {
         tanh_vec(&x, 1);
@@ -154,7 +154,7 @@ static NOINLINE void change_decode_scores(const KernelArgs *args, const float *c
 }
 
 /* Row n and one key block. */
-static void decode_step(const KernelArgs *args, const GqaGroup *group, int64_t row_index,
+static void decode_step(const mw_args *args, const GqaGroup *group, int64_t row_index,
                         int64_t start, int count, const DecodeRow *row, DecodeScratch *s) {
     const float *q = s->q[row_index], base = score_base(args);
     const int dropout = args->dropout.p > 0;
@@ -199,7 +199,7 @@ static void decode_step(const KernelArgs *args, const GqaGroup *group, int64_t r
 
 /* Set each row's cursor to its first interval that ends after first_key. Is a key before last_key in
  * one of them? */
-static int find_cursors(const KernelArgs *args, const GqaGroup *group, int64_t first_key,
+static int find_cursors(const mw_args *args, const GqaGroup *group, int64_t first_key,
                         int64_t last_key, DecodeScratch *s) {
     int found = 0;
     for (int64_t n = 0; n < args->q_len * group->heads; n++) {
@@ -214,7 +214,7 @@ static int find_cursors(const KernelArgs *args, const GqaGroup *group, int64_t f
 
 /* All rows of a GQA group over the keys first_key ... last_key - 1. If no row attends to one of them,
  * l is SKIPPED and nothing else is written. */
-static void decode_split(const KernelArgs *args, const GqaGroup *group, int64_t first_key,
+static void decode_split(const mw_args *args, const GqaGroup *group, int64_t first_key,
                          int64_t last_key, float *partial, void *scratch) {
     DecodeScratch *s = scratch;
     const int64_t width = v_width(args), rows = args->q_len * group->heads;
@@ -264,7 +264,7 @@ INLINE float merged_max(float m, float l, float other_m, float other_l) {
 }
 
 /* Merge the splits' partial results into the first that has one, and write the output. */
-static void decode_merge(const KernelArgs *args, const GqaGroup *group, float *partials,
+static void decode_merge(const mw_args *args, const GqaGroup *group, float *partials,
                          int64_t splits) {
     const int64_t width = v_width(args), stride = decode_partial_floats(args);
     const float base = score_base(args);

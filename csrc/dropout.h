@@ -19,8 +19,8 @@ typedef struct {
     float keep_scale; /* 1 / (1 - p) */
 } DropoutState;
 
-INLINE DropoutState dropout_state(const KernelArgs *args, int64_t batch) {
-    const Dropout *d = &args->dropout;
+INLINE DropoutState dropout_state(const mw_args *args, int64_t batch) {
+    const mw_dropout *d = &args->dropout;
     double threshold = d->p * 4294967296.0;
     DropoutState s = {{(uint32_t)d->seed, (uint32_t)(d->seed >> 32)},
                       (uint32_t)batch,

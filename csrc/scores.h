@@ -60,7 +60,7 @@ INLINE void tanh_panel(vec s[MR][NV], const int nv) {
 /* -- bias ------------------------------------------------------------------------------------ */
 
 /* Where the values of a row are: value of key k at [key(k)]. */
-INLINE const float *term_row(const Term *t, int64_t batch, int64_t head, int64_t row) {
+INLINE const float *term_row(const mw_term *t, int64_t batch, int64_t head, int64_t row) {
     return t->data + batch * t->batch_stride + head * t->head_stride + t->origin +
            (t->rows ? -(int64_t)t->rows[row] : row * t->row_stride);
 }
@@ -81,7 +81,7 @@ INLINE vec gather(const float *row, const int32_t *index) {
 }
 
 /* The values of W keys from `key` on; 0 from kv_len on. */
-INLINE vec term_values(const Term *t, const float *row, int64_t key, int64_t kv_len) {
+INLINE vec term_values(const mw_term *t, const float *row, int64_t key, int64_t kv_len) {
     const int64_t left = kv_len - key;
     if (left >= W) {
         if (t->keys) {
@@ -98,17 +98,17 @@ INLINE vec term_values(const Term *t, const float *row, int64_t key, int64_t kv_
 }
 
 /* The values of a term for `nv` vectors of a panel, in any layout. */
-static NOINLINE void read_panel(const Term *t, const float *const rows[MR], int64_t key,
+static NOINLINE void read_panel(const mw_term *t, const float *const rows[MR], int64_t key,
                                 int64_t kv_len, vec values[MR][NV], int nv) {
     for (int r = 0; r < MR; r++)
         for (int n = 0; n < nv; n++) values[r][n] = term_values(t, rows[r], key + n * W, kv_len);
 }
 
 /* s += bias for `nv` vectors of keys from `key` on; rows[i][r] is the row of term i. */
-INLINE void add_bias(const ScoreArgs *scores, const float *const rows[MAX_TERMS][MR], int64_t key,
+INLINE void add_bias(const mw_scores *scores, const float *const rows[MW_MAX_TERMS][MR], int64_t key,
                      int64_t kv_len, vec s[MR][NV], const int nv) {
     for (int64_t i = 0; i < scores->num_terms; i++) {
-        const Term *t = &scores->terms[i];
+        const mw_term *t = &scores->terms[i];
         if (!t->keys && t->key_stride == 1 && key + nv * W <= kv_len) {
 #pragma GCC unroll 16
             for (int r = 0; r < MR; r++)
@@ -126,7 +126,7 @@ INLINE void add_bias(const ScoreArgs *scores, const float *const rows[MAX_TERMS]
 }
 
 /* Soft cap and bias of MR rows and `nv` vectors of a panel. */
-INLINE void change_scores(const ScoreArgs *scores, const float *const rows[MAX_TERMS][MR],
+INLINE void change_scores(const mw_scores *scores, const float *const rows[MW_MAX_TERMS][MR],
                           int64_t key, int64_t kv_len, vec s[MR][NV], const int nv,
                           const int level) {
     if (level == SOFTCAP || (level == ANY_SCORES && scores->softcap > 0)) {
@@ -141,7 +141,7 @@ INLINE void change_scores(const ScoreArgs *scores, const float *const rows[MAX_T
 }
 
 /* grad[key(k)] += y for W keys from `key` on, in any layout; the lanes from kv_len on are left out. */
-static NOINLINE void scatter_gradient(const Term *t, float *grad, int64_t key, int64_t kv_len,
+static NOINLINE void scatter_gradient(const mw_term *t, float *grad, int64_t key, int64_t kv_len,
                                       const float y[W]) {
     const int64_t left = min_i64(kv_len - key, W);
     const int32_t *keys = t->grad_length && t->keys ? t->keys + key : NULL;
@@ -152,7 +152,7 @@ static NOINLINE void scatter_gradient(const Term *t, float *grad, int64_t key, i
     for (int64_t i = 0; i < left; i++) grad[keys ? keys[i] : key + i] += y[i];
 }
 
-INLINE void add_term_gradient(const Term *t, float *grad, int64_t key, int64_t kv_len, vec y) {
+INLINE void add_term_gradient(const mw_term *t, float *grad, int64_t key, int64_t kv_len, vec y) {
     if (key + W <= kv_len && !(t->grad_length && t->keys)) {
         store(grad + key, load(grad + key) + y);
         return;
@@ -165,7 +165,7 @@ INLINE void add_term_gradient(const Term *t, float *grad, int64_t key, int64_t k
 /* -- sinks ----------------------------------------------------------------------------------- */
 
 /* l of a row with the sink of its head; the row has a visible score above -inf. m is natural. */
-INLINE float with_sink(const KernelArgs *args, int64_t head, double m, float l) {
+INLINE float with_sink(const mw_args *args, int64_t head, double m, float l) {
     if (!args->scores || !args->scores->sinks) return l;
     return l + (float)exp(args->scores->sinks[head] - m);
 }

@@ -34,7 +34,7 @@ typedef struct {
     int64_t next_key;             /* start of the next key block, or NO_KEY */
     int64_t last_key;             /* the keys from here on are masked */
     float m[MR], l[MR];
-    const float *bias[MAX_TERMS][MR]; /* the rows of each term of the bias */
+    const float *bias[MW_MAX_TERMS][MR]; /* the rows of each term of the bias */
 } RowGroup;
 
 typedef struct {
@@ -49,7 +49,7 @@ typedef struct {
 
 /* What all steps of a call share. */
 typedef struct {
-    const KernelArgs *args;
+    const mw_args *args;
     const GqaGroup *group;
     const PackedKV *kv;
     int64_t width; /* floats of a row of acc */
@@ -57,7 +57,7 @@ typedef struct {
     DropoutState dropout;
 } ForwardCall;
 
-static size_t forward_scratch(const KernelArgs *args) {
+static size_t forward_scratch(const mw_args *args) {
     return sizeof(ForwardScratch) +
            sizeof(float) * (size_t)(BLOCK_M * (v_width(args) + args->head_dim));
 }
@@ -210,7 +210,7 @@ static NOINLINE void gemm_p_v_row(const float *p, Operand v, const float *alpha,
 /* One key block for one row group. With `exact`, masked cells do not enter acc at all. */
 INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
                          ForwardScratch *s, const int dropout, const int exact, const int level) {
-    const KernelArgs *args = c->args;
+    const mw_args *args = c->args;
     const PackedKV *kv = c->kv;
     short list[BLOCK_N / W];
     float alpha[MR_PADDED], m_before[MR];
@@ -263,7 +263,7 @@ FORWARD_STEP(forward_step_exact_scores, 0, 1, ANY_SCORES)
 FORWARD_STEP(forward_step_exact_dropout, 1, 1, PLAIN)
 FORWARD_STEP(forward_step_exact_dropout_scores, 1, 1, ANY_SCORES)
 
-static ForwardStep *select_step(const KernelArgs *args, int exact) {
+static ForwardStep *select_step(const mw_args *args, int exact) {
     const int scores = changes_scores(args);
     if (args->dropout.p > 0) {
         if (exact) return scores ? forward_step_exact_dropout_scores : forward_step_exact_dropout;
@@ -278,7 +278,7 @@ static ForwardStep *select_step(const KernelArgs *args, int exact) {
  * fully masked row is not read: another row of the group takes its place. */
 static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t count,
                       float *converted) {
-    const KernelArgs *args = c->args;
+    const mw_args *args = c->args;
     const GqaGroup *group = c->group;
     const float *any = NULL;
     g->next_key = NO_KEY;
@@ -299,7 +299,7 @@ static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t 
         g->last_key = max_i64(g->last_key, args->spans.stops[g->stop[r] - 1]);
         g->q[r] = tensor_row(&args->q, args->dtype, group->batch,
                              group->first_head + n % group->heads, row);
-        if (args->dtype != FLOAT32) {
+        if (args->dtype != MW_FLOAT32) {
             read_floats(converted + r * args->head_dim, g->q[r], args->dtype, args->head_dim);
             g->q[r] = converted + r * args->head_dim;
         }
@@ -317,7 +317,7 @@ INLINE void queue_rows(const ForwardCall *c, const RowGroup *g, PrefetchQueue *q
 
 /* Queue the rows of the output that a row group writes. */
 INLINE void queue_output(const ForwardCall *c, int64_t first, int64_t end, PrefetchQueue *queue) {
-    const KernelArgs *args = c->args;
+    const mw_args *args = c->args;
     for (int64_t n = first; n < min_i64(first + MR, end); n++)
         prefetch_later(queue,
                        tensor_row(&args->out, args->dtype, c->group->batch,
@@ -344,7 +344,7 @@ static void finish_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_
     }
 }
 
-static void forward(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+static void forward(const mw_args *args, const GqaGroup *group, const PackedKV *kv,
                     int64_t first_row, int64_t last_row, void *scratch) {
     ForwardScratch *s = scratch;
     const int dropout = args->dropout.p > 0;

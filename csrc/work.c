@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-int64_t num_threads(const KernelArgs *args) {
+int64_t num_threads(const mw_args *args) {
     const double small = 1 << 17; /* multiply-adds that are done before another thread has started */
     double cells = (double)args->batch * (double)args->heads * (double)args->q_len *
                    (double)args->kv_len;
     return cells * (double)(args->head_dim + args->v_head_dim) < small ? 1 : args->threads;
 }
 
-int takes_whole_units(const KernelArgs *args, int64_t threads, int64_t units_per_thread,
+int takes_whole_units(const mw_args *args, int64_t threads, int64_t units_per_thread,
                       size_t unit_size) {
     double work = (double)(args->heads / args->kv_heads) * (double)args->q_len *
                   (double)args->kv_len * (double)(args->head_dim + args->v_head_dim);
@@ -23,20 +23,20 @@ int takes_whole_units(const KernelArgs *args, int64_t threads, int64_t units_per
            unit_size * (size_t)threads <= WAVE_BYTES;
 }
 
-int64_t wave_units(const KernelArgs *args, int64_t threads, size_t unit_size,
+int64_t wave_units(const mw_args *args, int64_t threads, size_t unit_size,
                    int64_t items_per_unit) {
     int64_t fit = WAVE_BYTES / (int64_t)unit_size;
     int64_t busy = ceil_div(ITEMS_PER_THREAD * threads, items_per_unit);
     return min_i64(max_i64(max_i64(fit, busy), 1), num_units(args));
 }
 
-static int64_t visible_words(const KernelArgs *args) { return round_up(args->kv_len + 64, 64) / 64; }
+static int64_t visible_words(const mw_args *args) { return round_up(args->kv_len + 64, 64) / 64; }
 
-size_t visible_size(const KernelArgs *args) {
+size_t visible_size(const mw_args *args) {
     return 8 * (size_t)round_up(visible_words(args), 8) + 4 * (size_t)round_up(args->kv_len + 1, 16);
 }
 
-void find_visible(const KernelArgs *args, int64_t unit, uint64_t *visible) {
+void find_visible(const mw_args *args, int64_t unit, uint64_t *visible) {
     int32_t *change = (int32_t *)(visible + round_up(visible_words(args), 8));
     memset(change, 0, (size_t)(args->kv_len + 1) * sizeof *change);
     for (int64_t n = 0; n < groups_per_kv_head(args); n++) {
@@ -74,7 +74,7 @@ typedef struct {
 #define BACKWARD_CELL_COST 1.9
 #define ROW_COST 32
 
-static void add_costs(const Spans *spans, const int64_t *offsets, int64_t first, int64_t count,
+static void add_costs(const mw_spans *spans, const int64_t *offsets, int64_t first, int64_t count,
                       int64_t heads, double cell_cost, Costs *costs) {
     int64_t cursor[SAMPLE_ROWS], stop[SAMPLE_ROWS], panels = 0, keys = 0, last_panel = -1;
     for (int64_t r = 0; r < count; r++) {
@@ -104,8 +104,8 @@ static void add_costs(const Spans *spans, const int64_t *offsets, int64_t first,
     costs->tiles += SAMPLE_ROWS * (double)(panels * SAMPLE_PANEL + keys);
 }
 
-int is_scattered(const KernelArgs *args, int backward) {
-    const Spans *spans = &args->spans;
+int is_scattered(const mw_args *args, int backward) {
+    const mw_spans *spans = &args->spans;
     const int64_t planes = spans->batch * spans->heads;
     if (args->dropout.p > 0 || changes_scores(args))
         return 0;

@@ -6,20 +6,20 @@
 enum { UNITS_PER_THREAD = 8, PANELS_PER_ITEM = 64, KEYS_PER_SPLIT = 2048 };
 
 typedef struct {
-    const KernelArgs *args;
+    const mw_args *args;
     const Isa *isa;
     int64_t first_unit, units; /* of the current wave */
     int64_t panels, pack_items, row_blocks, groups;
     int64_t panel_floats, v_floats, v_stride; /* of a unit; v_stride is 0 if V is read in place */
     size_t packed_size, scratch_size;
     char *packed;
-    void (*pack)(const KernelArgs *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
+    void (*pack)(const mw_args *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
                  int64_t first_panel, int64_t last_panel, PackedKV *kv);
-    void (*rows)(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+    void (*rows)(const mw_args *args, const GqaGroup *group, const PackedKV *kv,
                  int64_t first_row, int64_t last_row, void *scratch);
 } Forward;
 
-static Forward plan_forward(const KernelArgs *args, const Isa *isa) {
+static Forward plan_forward(const mw_args *args, const Isa *isa) {
     Forward f = {.args = args, .isa = isa, .groups = groups_per_kv_head(args)};
     f.panels = ceil_div(args->kv_len, isa->panel_keys);
     f.pack_items = ceil_div(f.panels, PANELS_PER_ITEM);
@@ -44,7 +44,7 @@ static PackedKV packed_kv(const Forward *f, int64_t unit, char *memory, uint64_t
     PackedKV kv = {(float *)memory, (float *)memory + f->panel_floats, f->v_stride, 0, 0};
     *visible = (uint64_t *)((float *)memory + f->panel_floats + f->v_floats);
     if (!f->v_stride) {
-        const KernelArgs *args = f->args;
+        const mw_args *args = f->args;
         kv.v_stride = args->v.row_stride;
         kv.v = tensor_row(&args->v, args->dtype, unit / args->kv_heads, unit % args->kv_heads, 0);
     }
@@ -62,7 +62,7 @@ typedef struct {
 
 static PanelRange panels_of_rows(const Forward *f, const GqaGroup *group, int64_t first_row,
                                  int64_t last_row) {
-    const Spans *spans = &f->args->spans;
+    const mw_spans *spans = &f->args->spans;
     int64_t first = NO_KEY, last = 0;
     for (int64_t row = first_row / group->heads; row * group->heads < last_row; row++) {
         if (group->offsets[row] == group->offsets[row + 1]) continue;
@@ -76,7 +76,7 @@ static PanelRange panels_of_rows(const Forward *f, const GqaGroup *group, int64_
 /* Pack the panels of `wanted` that are not in `packed`, and extend `packed` by them. */
 static void extend_packed(const Forward *f, const uint64_t *visible, int64_t unit, PackedKV *kv,
                           PanelRange wanted, PanelRange *packed) {
-    const KernelArgs *args = f->args;
+    const mw_args *args = f->args;
     const int64_t batch = unit / args->kv_heads, kv_head = unit % args->kv_heads;
     if (wanted.first == wanted.last) return;
     if (packed->first == packed->last) packed->first = packed->last = wanted.first;
@@ -91,7 +91,7 @@ static void extend_packed(const Forward *f, const uint64_t *visible, int64_t uni
 }
 
 /* Units with the same planes of the mask have the same number. */
-static int64_t planes_of_unit(const KernelArgs *args, int64_t unit) {
+static int64_t planes_of_unit(const mw_args *args, int64_t unit) {
     if (args->spans.heads > 1) return unit;
     return args->spans.batch > 1 ? unit / args->kv_heads : 0;
 }
@@ -104,7 +104,7 @@ static int64_t *known_planes(const Forward *f, void *scratch) {
 /* Keys are packed when the first block of rows needs them: then they are in the cache. */
 static void whole_unit_item(void *context, int64_t unit, void *scratch) {
     const Forward *f = context;
-    const KernelArgs *args = f->args;
+    const mw_args *args = f->args;
     uint64_t *visible;
     PackedKV kv = packed_kv(f, unit, (char *)scratch + f->scratch_size, &visible);
     PanelRange packed = {0, 0};
@@ -161,7 +161,7 @@ static void rows_item(void *context, int64_t item, void *scratch) {
 /* -- split-KV decode ------------------------------------------------------------------------- */
 
 typedef struct {
-    const KernelArgs *args;
+    const mw_args *args;
     const Isa *isa;
     int64_t groups, splits;
     float *partials;
@@ -177,7 +177,7 @@ static void split_item(void *context, int64_t item, void *scratch) {
                          d->partials + item * d->partial_floats, scratch);
 }
 
-static int64_t decode_pass(const KernelArgs *args, const Isa *isa, int64_t threads) {
+static int64_t decode_pass(const mw_args *args, const Isa *isa, int64_t threads) {
     Decode d = {.args = args, .isa = isa, .groups = groups_per_kv_head(args)};
     int64_t groups = num_units(args) * d.groups;
     d.splits = ceil_div(args->kv_len, KEYS_PER_SPLIT);
@@ -185,10 +185,10 @@ static int64_t decode_pass(const KernelArgs *args, const Isa *isa, int64_t threa
     size_t scratch = (size_t)round_up((int64_t)isa->decode_scratch(args), 64);
     char *memory = scratch_alloc(scratch * (size_t)threads +
                                  4 * (size_t)(groups * d.splits * d.partial_floats));
-    if (!memory) return ERR_NO_MEMORY;
+    if (!memory) return MW_ERR_NO_MEMORY;
     d.partials = (float *)(memory + scratch * (size_t)threads);
     int64_t status = parallel_for(threads, groups * d.splits, split_item, &d, memory, scratch);
-    for (int64_t n = 0; status == OK && n < groups; n++) {
+    for (int64_t n = 0; status == MW_OK && n < groups; n++) {
         GqaGroup group = gqa_group(args, n / d.groups, n % d.groups);
         isa->decode_merge(args, &group, d.partials + n * d.splits * d.partial_floats, d.splits);
     }
@@ -202,16 +202,16 @@ static int64_t decode_pass(const KernelArgs *args, const Isa *isa, int64_t threa
 static int64_t forward_waves(Forward *f, int64_t threads) {
     int64_t wave = wave_units(f->args, threads, f->packed_size, f->row_blocks * f->groups);
     char *memory = scratch_alloc(f->scratch_size * (size_t)threads + f->packed_size * (size_t)wave);
-    int64_t status = OK;
-    if (!memory) return ERR_NO_MEMORY;
+    int64_t status = MW_OK;
+    if (!memory) return MW_ERR_NO_MEMORY;
     f->packed = memory + f->scratch_size * (size_t)threads;
-    for (int64_t first = 0; status == OK && first < num_units(f->args); first += wave) {
+    for (int64_t first = 0; status == MW_OK && first < num_units(f->args); first += wave) {
         f->first_unit = first;
         f->units = min_i64(wave, num_units(f->args) - first);
         status = parallel_for(threads, f->units, visible_item, f, memory, 0);
-        if (status == OK)
+        if (status == MW_OK)
             status = parallel_for(threads, f->units * f->pack_items, pack_item, f, memory, 0);
-        if (status == OK)
+        if (status == MW_OK)
             status = parallel_for(threads, f->units * f->groups * f->row_blocks, rows_item, f,
                                   memory, f->scratch_size);
     }
@@ -219,7 +219,7 @@ static int64_t forward_waves(Forward *f, int64_t threads) {
     return status;
 }
 
-int64_t forward_pass(const KernelArgs *args, const Isa *isa) {
+int64_t forward_pass(const mw_args *args, const Isa *isa) {
     int64_t threads = num_threads(args);
     if (args->q_len * group_heads(args) <= MAX_DECODE_ROWS)
         return decode_pass(args, isa, threads);
@@ -228,7 +228,7 @@ int64_t forward_pass(const KernelArgs *args, const Isa *isa) {
     size_t each = f.scratch_size + f.packed_size + 64;
     threads = min_i64(threads, num_units(args));
     char *memory = scratch_alloc(each * (size_t)threads);
-    if (!memory) return ERR_NO_MEMORY;
+    if (!memory) return MW_ERR_NO_MEMORY;
     for (int64_t i = 0; i < threads; i++) *known_planes(&f, memory + each * (size_t)i) = -1;
     int64_t status = parallel_for(threads, num_units(args), whole_unit_item, &f, memory, each);
     scratch_free(memory);

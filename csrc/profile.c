@@ -6,14 +6,12 @@
 _Atomic int profiling;
 _Atomic int64_t phase_cycles[NUM_PHASES];
 
-/* Start counting from 0, or stop. The counters are of all calls in the process. */
-void maskwright_profile(int64_t on) {
+void mw_profile(int on) {
     for (int n = 0; on && n < NUM_PHASES; n++) atomic_store(&phase_cycles[n], 0);
     atomic_store(&profiling, on != 0);
 }
 
-/* The name and the cycles of the nth phase; NULL past the last. */
-const char *maskwright_phase(int64_t n, int64_t *cycles) {
+const char *mw_phase(int64_t n, int64_t *cycles) {
     static const char *const names[] = {
         [PHASE_PACK] = "pack K and V",
         [PHASE_SCORES] = "scores",

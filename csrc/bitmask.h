@@ -59,7 +59,7 @@ INLINE int first_vector(const BitMask *mask, int panel, int *count) {
 }
 
 /* Does every row's next interval contain the whole block? */
-INLINE int block_is_full(const Spans *spans, int64_t start, int64_t end, const int64_t cursor[MR],
+INLINE int block_is_full(const mw_spans *spans, int64_t start, int64_t end, const int64_t cursor[MR],
                          const int64_t stop[MR], int64_t *next) {
     *next = NO_KEY;
     for (int r = 0; r < MR; r++) {
@@ -75,7 +75,7 @@ INLINE int block_is_full(const Spans *spans, int64_t start, int64_t end, const i
 
 /* The bits of the keys start ... start + length - 1, a multiple of 64. Row r has the intervals
  * cursor[r] ... stop[r] - 1 left; cursors advance past the intervals that end in the block. */
-INLINE void bitmask_build(const Spans *spans, int64_t start, int64_t length, int64_t cursor[MR],
+INLINE void bitmask_build(const mw_spans *spans, int64_t start, int64_t length, int64_t cursor[MR],
                           const int64_t stop[MR], BitMask *mask) {
     const int64_t end = start + length;
     const int count = (int)(length / 64);

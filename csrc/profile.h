@@ -1,4 +1,4 @@
-/* Cycles of each phase of both passes, counted while maskwright_profile is on. Off, a phase costs
+/* Cycles of each phase of both passes, counted while mw_profile is on. Off, a phase costs
  * one predictable branch. */
 #ifndef MASKWRIGHT_PROFILE_H
 #define MASKWRIGHT_PROFILE_H
@@ -21,6 +21,12 @@ enum {
     PHASE_DK_DV,
     NUM_PHASES,
 };
+
+/* Start counting from 0, or stop. The counters are of all calls in the process. */
+void mw_profile(int on);
+
+/* The name and the cycles of the nth phase; NULL past the last. */
+const char *mw_phase(int64_t n, int64_t *cycles);
 
 extern _Atomic int profiling;
 extern _Atomic int64_t phase_cycles[NUM_PHASES];

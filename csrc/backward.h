@@ -52,16 +52,16 @@ typedef struct {
 } Ahead;
 
 typedef struct {
-    const KernelArgs *args;
+    const mw_args *args;
     BackwardUnit *unit;
     DropoutState dropout;
     float *k_panels, *v_panels, *k_rows;
     float *dk, *dv;
     float *p, *ds; /* [BWD_BLOCK_M][BWD_BLOCK_N] */
-    float *grads[MAX_TERMS];              /* [heads of the unit][grad_length], of shared values */
-    int64_t first_grad[MAX_TERMS], last_grad[MAX_TERMS]; /* the part of them that the item has */
-    const float *bias[MAX_TERMS][MR];     /* of the row group: the rows of each term */
-    float *bias_grads[MAX_TERMS][MR];     /* and of its gradient, or NULL */
+    float *grads[MW_MAX_TERMS];              /* [heads of the unit][grad_length], of shared values */
+    int64_t first_grad[MW_MAX_TERMS], last_grad[MW_MAX_TERMS]; /* the part of them that the item has */
+    const float *bias[MW_MAX_TERMS][MR];     /* of the row group: the rows of each term */
+    float *bias_grads[MW_MAX_TERMS][MR];     /* and of its gradient, or NULL */
     uint64_t vectors[BWD_GROUPS]; /* bit per vector of keys that a row group has computed */
     uint8_t key_flags[BWD_BLOCK_N]; /* the key holds NaN or Inf */
     int any_key_flag;
@@ -80,12 +80,12 @@ INLINE void *carve(char *memory, int64_t *used, int64_t bytes) {
 }
 
 /* Rows of one GQA group, padded to whole row blocks. */
-INLINE int64_t padded_group_rows(const KernelArgs *args) {
+INLINE int64_t padded_group_rows(const mw_args *args) {
     return round_up(args->q_len * group_heads(args), BWD_BLOCK_M);
 }
 
 /* The arrays of a unit in `memory`; with memory NULL, their total size. */
-static int64_t layout_unit(const KernelArgs *args, char *memory, BackwardUnit *u) {
+static int64_t layout_unit(const mw_args *args, char *memory, BackwardUnit *u) {
     int64_t used = 0;
     u->rows = padded_group_rows(args) * groups_per_kv_head(args);
     u->row_blocks = u->rows / BWD_BLOCK_M;
@@ -109,12 +109,12 @@ static int64_t layout_unit(const KernelArgs *args, char *memory, BackwardUnit *u
     return used;
 }
 
-static size_t backward_unit_size(const KernelArgs *args) {
+static size_t backward_unit_size(const mw_args *args) {
     BackwardUnit u;
     return (size_t)layout_unit(args, NULL, &u);
 }
 
-static void backward_unit(const KernelArgs *args, int64_t batch, int64_t kv_head, char *memory,
+static void backward_unit(const mw_args *args, int64_t batch, int64_t kv_head, char *memory,
                           BackwardUnit *unit) {
     layout_unit(args, memory, unit);
     unit->batch = batch;
@@ -124,7 +124,7 @@ static void backward_unit(const KernelArgs *args, int64_t batch, int64_t kv_head
     unit->next_first = unit->next_last = 0;
 }
 
-static int64_t layout_scratch(const KernelArgs *args, char *memory, BackwardScratch *s) {
+static int64_t layout_scratch(const mw_args *args, char *memory, BackwardScratch *s) {
     const int64_t d = round_up(args->head_dim, W), dv = round_up(args->v_head_dim, W);
     int64_t used = round_up(sizeof *s, 64);
     s->k_panels = carve(memory, &used, BWD_BLOCK_N * args->head_dim * 4);
@@ -135,14 +135,14 @@ static int64_t layout_scratch(const KernelArgs *args, char *memory, BackwardScra
     s->p = carve(memory, &used, BWD_BLOCK_M * BWD_BLOCK_N * 4);
     s->ds = carve(memory, &used, BWD_BLOCK_M * BWD_BLOCK_N * 4);
     for (int64_t i = 0; args->scores && i < args->scores->num_terms; i++) {
-        const Term *t = &args->scores->terms[i];
+        const mw_term *t = &args->scores->terms[i];
         int64_t heads = args->heads / args->kv_heads;
         s->grads[i] = t->grad ? carve(memory, &used, heads * t->grad_length * 4) : NULL;
     }
     return used;
 }
 
-static size_t backward_scratch(const KernelArgs *args) {
+static size_t backward_scratch(const mw_args *args) {
     BackwardScratch s;
     return (size_t)layout_scratch(args, NULL, &s);
 }
@@ -156,7 +156,7 @@ typedef struct {
     int64_t first, count;
 } BlockRows;
 
-INLINE BlockRows block_rows(const KernelArgs *args, const BackwardUnit *u, int64_t block) {
+INLINE BlockRows block_rows(const mw_args *args, const BackwardUnit *u, int64_t block) {
     int64_t each = padded_group_rows(args) / BWD_BLOCK_M;
     BlockRows b = {gqa_group(args, u->batch * args->kv_heads + u->kv_head, block / each),
                    block % each * BWD_BLOCK_M, 0};
@@ -190,12 +190,12 @@ typedef struct {
 
 /* The sum of row n, whose q is read. If the saved logsumexp is over further keys, l is that over all
  * of them. Scores are computed in the order of gemm_panel, so they are equal to the last bit. */
-static NOINLINE RowSum row_sum(const KernelArgs *args, const BackwardUnit *u, int64_t n,
+static NOINLINE RowSum row_sum(const mw_args *args, const BackwardUnit *u, int64_t n,
                                int64_t head, int64_t row, float lse) {
-    const Spans *spans = &args->spans;
-    const ScoreArgs *scores = args->scores;
+    const mw_spans *spans = &args->spans;
+    const mw_scores *scores = args->scores;
     const float *q = u->q + n * u->d, base = score_base(args), score_scale = score_factor(args);
-    float panel[MAX_HEAD_DIM * NR], converted[W][MAX_HEAD_DIM], m = -INFINITY, l = 0.0f;
+    float panel[MW_MAX_HEAD_DIM * NR], converted[W][MW_MAX_HEAD_DIM], m = -INFINITY, l = 0.0f;
     for (int64_t span = u->span[n]; span < u->span_stop[n]; span++)
         for (int64_t key = spans->starts[span]; key < spans->stops[span]; key += W) {
             const int64_t left = spans->stops[span] - key;
@@ -203,7 +203,7 @@ static NOINLINE RowSum row_sum(const KernelArgs *args, const BackwardUnit *u, in
             for (int i = 0; i < W; i++) {
                 rows[i] = tensor_row(&args->k, args->dtype, u->batch, u->kv_head,
                                      key + min_i64(i, left - 1));
-                if (args->dtype == FLOAT32) continue;
+                if (args->dtype == MW_FLOAT32) continue;
                 read_floats(converted[i], rows[i], args->dtype, args->head_dim);
                 rows[i] = converted[i];
             }
@@ -238,9 +238,9 @@ static NOINLINE RowSum row_sum(const KernelArgs *args, const BackwardUnit *u, in
 
 /* Read q, dO, lse and delta of row n, which is query `row` of a GQA group. Returns the sums of
  * nonfinite_sums. */
-static vec prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
+static vec prepare_row(const mw_args *args, BackwardUnit *u, int64_t n,
                        const int64_t *offsets, int64_t head, int64_t row) {
-    float *q = u->q + n * u->d, *dout = u->dout + n * u->dv, out[MAX_HEAD_DIM];
+    float *q = u->q + n * u->d, *dout = u->dout + n * u->dv, out[MW_MAX_HEAD_DIM];
     float lse = -INFINITY;
     if (offsets[row] < offsets[row + 1]) lse = *row_element(&args->lse, u->batch, head, row);
     if (lse == -INFINITY) {
@@ -254,7 +254,7 @@ static vec prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
     const float *out_row = tensor_row(&args->out, args->dtype, u->batch, head, row);
     vec sum = {0};
     float delta;
-    if (args->dtype == FLOAT32 && args->head_dim == u->d && args->v_head_dim == u->dv) {
+    if (args->dtype == MW_FLOAT32 && args->head_dim == u->d && args->v_head_dim == u->dv) {
         for (int64_t d = 0; d < u->d; d += W) store(q + d, load(q_row + d));
         for (int64_t d = 0; d < u->dv; d += W) {
             const vec x = load(dout_row + d);
@@ -296,7 +296,7 @@ static vec prepare_row(const KernelArgs *args, BackwardUnit *u, int64_t n,
 }
 
 /* Prefetch what prepare_row reads of row r of a block. */
-INLINE void prefetch_block_row(const KernelArgs *args, const BackwardUnit *u, const BlockRows *b,
+INLINE void prefetch_block_row(const mw_args *args, const BackwardUnit *u, const BlockRows *b,
                                int64_t r) {
     if (r >= b->count) return;
     const int64_t size = dtype_size(args->dtype), head = query_head(b, r), row = query_row(b, r);
@@ -306,7 +306,7 @@ INLINE void prefetch_block_row(const KernelArgs *args, const BackwardUnit *u, co
 }
 
 /* Prefetch into the L2 cache what prepare_row reads of row r of a block. */
-INLINE void prefetch_block_row_l2(const KernelArgs *args, const BackwardUnit *u, const BlockRows *b,
+INLINE void prefetch_block_row_l2(const mw_args *args, const BackwardUnit *u, const BlockRows *b,
                                   int64_t r) {
     const int64_t size = dtype_size(args->dtype), head = query_head(b, r), row = query_row(b, r);
     prefetch_read(tensor_row(&args->q, args->dtype, u->batch, head, row), args->head_dim * size);
@@ -315,19 +315,19 @@ INLINE void prefetch_block_row_l2(const KernelArgs *args, const BackwardUnit *u,
 }
 
 /* Prefetch dK and dV of a key, which are written. */
-INLINE void prefetch_dk_dv(const KernelArgs *args, const BackwardUnit *u, int64_t key) {
+INLINE void prefetch_dk_dv(const mw_args *args, const BackwardUnit *u, int64_t key) {
     const int64_t size = dtype_size(args->dtype), head = u->kv_head;
     prefetch_write(tensor_row(&args->dk, args->dtype, u->batch, head, key), args->head_dim * size);
     prefetch_write(tensor_row(&args->dv, args->dtype, u->batch, head, key), args->v_head_dim * size);
 }
 
 /* Prefetch dQ of a row, which is written. */
-INLINE void prefetch_dq(const KernelArgs *args, const BackwardUnit *u, int64_t head, int64_t row) {
+INLINE void prefetch_dq(const mw_args *args, const BackwardUnit *u, int64_t head, int64_t row) {
     prefetch_write(tensor_row(&args->dq, args->dtype, u->batch, head, row),
                    args->head_dim * dtype_size(args->dtype));
 }
 
-static NOINLINE void prefetch_ahead(const KernelArgs *args, const BackwardUnit *u, Ahead *a) {
+static NOINLINE void prefetch_ahead(const mw_args *args, const BackwardUnit *u, Ahead *a) {
     const int64_t size = dtype_size(args->dtype);
     a->rows += a->rows_per_panel;
     a->keys += a->keys_per_panel;
@@ -366,9 +366,9 @@ INLINE int64_t next_tile(const BackwardUnit *u, int64_t row_block, int64_t from)
 }
 
 /* Find the key blocks of some row blocks. */
-static void backward_tiles(const KernelArgs *args, BackwardUnit *u, int64_t first_block,
+static void backward_tiles(const mw_args *args, BackwardUnit *u, int64_t first_block,
                            int64_t last_block) {
-    const Spans *spans = &args->spans;
+    const mw_spans *spans = &args->spans;
     for (int64_t block = first_block; block < last_block; block++) {
         uint64_t *tiles = u->tiles + block * u->tile_words;
         const BlockRows b = block_rows(args, u, block);
@@ -382,7 +382,7 @@ static void backward_tiles(const KernelArgs *args, BackwardUnit *u, int64_t firs
     }
 }
 
-static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t first_block,
+static void backward_prepare(const mw_args *args, BackwardUnit *u, int64_t first_block,
                              int64_t last_block) {
     const int64_t begin = phase_begin();
     for (int64_t block = first_block; block < last_block; block++) {
@@ -407,7 +407,7 @@ static void backward_prepare(const KernelArgs *args, BackwardUnit *u, int64_t fi
     phase_end(PHASE_PREPARE, begin);
 }
 
-static void backward_write_dq(const KernelArgs *args, const BackwardUnit *u, int64_t first_block,
+static void backward_write_dq(const mw_args *args, const BackwardUnit *u, int64_t first_block,
                               int64_t last_block) {
     for (int64_t block = first_block; block < last_block; block++) {
         const BlockRows b = block_rows(args, u, block);
@@ -425,7 +425,7 @@ static void backward_write_dq(const KernelArgs *args, const BackwardUnit *u, int
 
 /* K and V as panels, and K as rows. */
 static void load_keys(BackwardScratch *s, int64_t start) {
-    const KernelArgs *args = s->args;
+    const mw_args *args = s->args;
     const BackwardUnit *u = s->unit;
     const int64_t end = min_i64(start + BWD_BLOCK_N, args->kv_len);
     const PackSource k = {&args->k,      u->visible,   args->dtype,   u->batch, u->kv_head,
@@ -457,7 +457,7 @@ static void load_keys(BackwardScratch *s, int64_t start) {
 /* Soft cap and bias of `nv` vectors of a panel; the derivative of the soft cap is stored in ds. */
 INLINE void change_scores_backward(const BackwardScratch *s, int64_t key, float *ds,
                                    vec acc[MR][NV], const int nv) {
-    const ScoreArgs *scores = s->args->scores;
+    const mw_scores *scores = s->args->scores;
     if (scores->softcap > 0) {
         const float factor = (float)scores->softcap;
         tanh_panel(acc, nv);
@@ -474,7 +474,7 @@ INLINE void change_scores_backward(const BackwardScratch *s, int64_t key, float 
 
 /* Add dS of W cells of row r of the row group to the gradients of the bias. */
 INLINE void add_bias_gradients(const BackwardScratch *s, int r, int64_t key, vec y) {
-    const ScoreArgs *scores = s->args->scores;
+    const mw_scores *scores = s->args->scores;
     for (int64_t i = 0; i < scores->num_terms; i++)
         if (scores->terms[i].grad)
             add_term_gradient(&scores->terms[i], s->bias_grads[i][r], key, s->args->kv_len, y);
@@ -485,7 +485,7 @@ INLINE void add_bias_gradients(const BackwardScratch *s, int r, int64_t key, vec
 INLINE void compute_ds(BackwardScratch *s, int64_t row, int offset, int64_t key, float *p, float *ds,
                        const int nv, const int dropout, const int level) {
     const BackwardUnit *u = s->unit;
-    const KernelArgs *args = s->args;
+    const mw_args *args = s->args;
     const int partial =
         !s->mask.full && ~vector_bits(s->mask.every, offset, nv) << (32 - nv * W);
     const int64_t panel = offset / NR * NR, within = offset % NR;
@@ -544,7 +544,7 @@ INLINE void compute_ds(BackwardScratch *s, int64_t row, int offset, int64_t key,
 /* Set the mask to the rows of one row group and the key block; return whether a cell is visible. */
 INLINE int group_mask(BackwardScratch *s, int64_t row, int64_t start) {
     const BackwardUnit *u = s->unit;
-    const Spans *spans = &s->args->spans;
+    const mw_spans *spans = &s->args->spans;
     int64_t cursor[MR];
     int some = 0;
     for (int r = 0; r < MR; r++) {
@@ -659,11 +659,11 @@ static void draw_tile_bits(BackwardScratch *s, int64_t row_block, int64_t first,
 /* The rows of the bias and of its gradients for a row group, whose first row is row `first` of the
  * row block. Rows of padding have those of another row; they have no visible cell. */
 static void set_bias_rows(BackwardScratch *s, int64_t row_block, int64_t first) {
-    const KernelArgs *args = s->args;
+    const mw_args *args = s->args;
     const BlockRows b = block_rows(args, s->unit, row_block);
     const int64_t heads = args->heads / args->kv_heads;
     for (int64_t i = 0; i < args->scores->num_terms; i++) {
-        const Term *t = &args->scores->terms[i];
+        const mw_term *t = &args->scores->terms[i];
         for (int r = 0; r < MR; r++) {
             const int64_t n = min_i64(first + r, b.count - 1);
             const int64_t row = query_row(&b, n), head = query_head(&b, n);
@@ -734,7 +734,7 @@ BACKWARD_TILE(backward_tile_scores, 0, ANY_SCORES)
 BACKWARD_TILE(backward_tile_dropout, 1, PLAIN)
 BACKWARD_TILE(backward_tile_dropout_scores, 1, ANY_SCORES)
 
-static BackwardTile *select_tile(const KernelArgs *args) {
+static BackwardTile *select_tile(const mw_args *args) {
     const int scores = changes_scores(args);
     if (args->dropout.p > 0) return scores ? backward_tile_dropout_scores : backward_tile_dropout;
     return scores ? backward_tile_scores : backward_tile_plain;
@@ -742,7 +742,7 @@ static BackwardTile *select_tile(const KernelArgs *args) {
 
 /* Clear the part of the gradients of shared values that the rows and keys of an item have. */
 static void clear_shared_gradients(BackwardScratch *s, int64_t kv_block) {
-    const KernelArgs *args = s->args;
+    const mw_args *args = s->args;
     const BackwardUnit *u = s->unit;
     int64_t first_row = INT64_MAX, last_row = -1;
     for (int64_t block = 0; block < u->row_blocks; block++) {
@@ -752,7 +752,7 @@ static void clear_shared_gradients(BackwardScratch *s, int64_t kv_block) {
         last_row = max_i64(last_row, query_row(&b, b.count - 1));
     }
     for (int64_t i = 0; args->scores && i < args->scores->num_terms; i++) {
-        const Term *t = &args->scores->terms[i];
+        const mw_term *t = &args->scores->terms[i];
         s->first_grad[i] = s->last_grad[i] = 0;
         if (!t->grad || !t->grad_length || last_row < 0) continue;
         int64_t first = kv_block * BWD_BLOCK_N, last = min_i64(first + BWD_BLOCK_N, args->kv_len) - 1;
@@ -768,7 +768,7 @@ static void clear_shared_gradients(BackwardScratch *s, int64_t kv_block) {
 
 /* Add the item's gradients of shared values to those of its unit, in the order of the items. */
 static void merge_shared_gradients(BackwardScratch *s, int64_t kv_block) {
-    const KernelArgs *args = s->args;
+    const mw_args *args = s->args;
     BackwardUnit *u = s->unit;
     if (!args->scores) return;
     for (int spins = 0; atomic_load_explicit(&u->next_merge, memory_order_acquire) != kv_block;
@@ -779,7 +779,7 @@ static void merge_shared_gradients(BackwardScratch *s, int64_t kv_block) {
     }
     const int64_t heads = args->heads / args->kv_heads;
     for (int64_t i = 0; i < args->scores->num_terms; i++) {
-        const Term *t = &args->scores->terms[i];
+        const mw_term *t = &args->scores->terms[i];
         for (int64_t h = 0; t->grad && t->grad_length && h < heads; h++) {
             const float *from = s->grads[i] + h * t->grad_length;
             float *to = t->grad + u->batch * t->grad_batch_stride +
@@ -807,7 +807,7 @@ static void plan_ahead(BackwardScratch *s, int64_t kv_block) {
     a->keys_per_panel = (float)(a->last_key - a->key) / panels;
 }
 
-static void backward_kv_block(const KernelArgs *args, BackwardUnit *u, int64_t kv_block,
+static void backward_kv_block(const mw_args *args, BackwardUnit *u, int64_t kv_block,
                               void *scratch) {
     BackwardScratch *s = scratch;
     const int64_t start = kv_block * BWD_BLOCK_N;

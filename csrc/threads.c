@@ -3,7 +3,7 @@
  * threads, they are started for each call. */
 #include "threads.h"
 
-#include "kernel_args.h"
+#include "maskwright.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -28,6 +28,7 @@ typedef struct {
     _Atomic int cancelled;
 } Job;
 
+static _Atomic(int (*)(void)) interrupt;
 static _Atomic(Parallel) borrowed;
 static _Atomic int forked; /* stays set: the pool of the parent is never usable in a child */
 static _Thread_local Job *current_job;
@@ -39,12 +40,14 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(NULL, NULL, note_fork);
 }
 
-/* Use this GOMP_parallel, or none if NULL. */
-void maskwright_borrow_threads(void *parallel) { atomic_store(&borrowed, (Parallel)parallel); }
+void mw_set_interrupt(int (*is_interrupted)(void)) { atomic_store(&interrupt, is_interrupted); }
 
-int64_t maskwright_borrows_threads(void) {
-    return atomic_load(&borrowed) && !atomic_load(&forked);
+int mw_borrow_threads(void) {
+    atomic_store(&borrowed, (Parallel)find_openmp_parallel());
+    return mw_borrows_threads();
 }
+
+int mw_borrows_threads(void) { return atomic_load(&borrowed) && !atomic_load(&forked); }
 
 static double seconds(void) {
     struct timespec now;
@@ -63,14 +66,15 @@ int cancelled(void) {
     double now = seconds();
     if (now < job->next_poll) return 0;
     job->next_poll = now + POLL_SECONDS;
-    if (!check_signals()) return 0;
+    int (*is_interrupted)(void) = atomic_load(&interrupt);
+    if (!is_interrupted || !is_interrupted()) return 0;
     atomic_store_explicit(&job->cancelled, 1, memory_order_relaxed);
     return 1;
 }
 
 static void work_loop(void *data) {
     Job *job = data;
-    /* A signal handler of Python, which `cancelled` runs, may call the kernel within a job. */
+    /* The function that `cancelled` calls may run a pass within this job, as a signal handler does. */
     Job *outer_job = current_job;
     const int outer_is_caller = is_caller;
     current_job = job;
@@ -96,7 +100,7 @@ int64_t parallel_for(int64_t threads, int64_t items, WorkItem work, void *contex
                      size_t scratch_size) {
     Job job = {items, work, context, scratch, scratch_size, pthread_self(),
                seconds() + POLL_SECONDS, 0, 0, 0};
-    Parallel parallel = maskwright_borrows_threads() ? atomic_load(&borrowed) : NULL;
+    Parallel parallel = mw_borrows_threads() ? atomic_load(&borrowed) : NULL;
     if (threads > items) threads = items;
     if (threads <= 1) {
         work_loop(&job);
@@ -111,7 +115,7 @@ int64_t parallel_for(int64_t threads, int64_t items, WorkItem work, void *contex
         work_loop(&job);
         for (int64_t i = 0; i < count; i++) pthread_join(started[i], NULL);
     }
-    return atomic_load(&job.cancelled) ? ERR_INTERRUPTED : OK;
+    return atomic_load(&job.cancelled) ? MW_ERR_INTERRUPTED : MW_OK;
 }
 
 /* -- scratch memory -------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
 #ifndef MASKWRIGHT_ISA_H
 #define MASKWRIGHT_ISA_H
 
-#include "kernel_args.h"
+#include "args.h"
 
 #include <stdatomic.h>
 
@@ -15,7 +15,7 @@ enum { MAX_DECODE_ROWS = 8 }; /* query rows of a GQA group up to which split-KV 
  * a group is query n / heads of head first_head + n % heads. */
 typedef struct {
     int64_t batch, kv_head, first_head, heads;
-    const int64_t *offsets; /* the plane's part of Spans.offsets */
+    const int64_t *offsets; /* the plane's part of mw_spans.offsets */
 } GqaGroup;
 
 /* K and V of one (batch, kv_head) as the forward kernel reads them. */
@@ -57,43 +57,43 @@ typedef struct {
     int64_t block_m;    /* rows of a forward work item */
 
     void (*tanh)(const float *from, float *to, int64_t n);
-    int64_t (*v_in_place)(const KernelArgs *args); /* can V be read where it is? */
-    int64_t (*v_width)(const KernelArgs *args);    /* floats of a row of packed V */
-    void (*pack)(const KernelArgs *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
+    int64_t (*v_in_place)(const mw_args *args); /* can V be read where it is? */
+    int64_t (*v_width)(const mw_args *args);    /* floats of a row of packed V */
+    void (*pack)(const mw_args *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
                  int64_t first_panel, int64_t last_panel, PackedKV *kv);
-    size_t (*forward_scratch)(const KernelArgs *args);
-    void (*forward)(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+    size_t (*forward_scratch)(const mw_args *args);
+    void (*forward)(const mw_args *args, const GqaGroup *group, const PackedKV *kv,
                     int64_t first_row, int64_t last_row, void *scratch);
 
-    size_t (*decode_scratch)(const KernelArgs *args);
-    int64_t (*decode_partial_floats)(const KernelArgs *args); /* partial result of one split */
-    void (*decode_split)(const KernelArgs *args, const GqaGroup *group, int64_t first_key,
+    size_t (*decode_scratch)(const mw_args *args);
+    int64_t (*decode_partial_floats)(const mw_args *args); /* partial result of one split */
+    void (*decode_split)(const mw_args *args, const GqaGroup *group, int64_t first_key,
                          int64_t last_key, float *partial, void *scratch);
-    void (*decode_merge)(const KernelArgs *args, const GqaGroup *group, float *partials,
+    void (*decode_merge)(const mw_args *args, const GqaGroup *group, float *partials,
                          int64_t splits);
 
     int64_t bwd_block_m, bwd_block_n;
-    size_t (*backward_unit_size)(const KernelArgs *args);
-    void (*backward_unit)(const KernelArgs *args, int64_t batch, int64_t kv_head, char *memory,
+    size_t (*backward_unit_size)(const mw_args *args);
+    void (*backward_unit)(const mw_args *args, int64_t batch, int64_t kv_head, char *memory,
                           BackwardUnit *unit);
-    size_t (*backward_scratch)(const KernelArgs *args);
-    void (*backward_tiles)(const KernelArgs *args, BackwardUnit *unit, int64_t first_block,
+    size_t (*backward_scratch)(const mw_args *args);
+    void (*backward_tiles)(const mw_args *args, BackwardUnit *unit, int64_t first_block,
                            int64_t last_block);
-    void (*backward_prepare)(const KernelArgs *args, BackwardUnit *unit, int64_t first_block,
+    void (*backward_prepare)(const mw_args *args, BackwardUnit *unit, int64_t first_block,
                              int64_t last_block);
-    void (*backward_kv_block)(const KernelArgs *args, BackwardUnit *unit, int64_t kv_block,
+    void (*backward_kv_block)(const mw_args *args, BackwardUnit *unit, int64_t kv_block,
                               void *scratch);
-    void (*backward_write_dq)(const KernelArgs *args, const BackwardUnit *unit,
+    void (*backward_write_dq)(const mw_args *args, const BackwardUnit *unit,
                               int64_t first_block, int64_t last_block);
 
     /* For scattered masks; the first three are in place of pack, forward_scratch and forward. */
-    void (*pack_rows)(const KernelArgs *args, const uint64_t *visible, int64_t batch,
+    void (*pack_rows)(const mw_args *args, const uint64_t *visible, int64_t batch,
                       int64_t kv_head, int64_t first_panel, int64_t last_panel, PackedKV *kv);
-    size_t (*scattered_scratch)(const KernelArgs *args);
-    void (*scattered_forward)(const KernelArgs *args, const GqaGroup *group, const PackedKV *kv,
+    size_t (*scattered_scratch)(const mw_args *args);
+    void (*scattered_forward)(const mw_args *args, const GqaGroup *group, const PackedKV *kv,
                               int64_t first_row, int64_t last_row, void *scratch);
-    size_t (*scattered_backward_size)(const KernelArgs *args);
-    void (*scattered_backward)(const KernelArgs *args, int64_t unit, void *scratch);
+    size_t (*scattered_backward_size)(const mw_args *args);
+    void (*scattered_backward)(const mw_args *args, int64_t unit, void *scratch);
 } Isa;
 
 extern const Isa isa_baseline;

@@ -4,7 +4,7 @@
 #ifndef MASKWRIGHT_VECTOR_H
 #define MASKWRIGHT_VECTOR_H
 
-#include "kernel_args.h"
+#include "args.h"
 
 #include <math.h>
 #include <string.h>
@@ -227,9 +227,9 @@ INLINE uint16_t to_float16(float x) {
 /* n numbers of the given dtype as floats. */
 static void read_floats(float *restrict to, const void *from, int64_t dtype, int64_t n) {
     const uint16_t *halves = from;
-    if (dtype == FLOAT32)
+    if (dtype == MW_FLOAT32)
         memcpy(to, from, (size_t)n * sizeof(float));
-    else if (dtype == BFLOAT16)
+    else if (dtype == MW_BFLOAT16)
         for (int64_t i = 0; i < n; i++) to[i] = from_bfloat16(halves[i]);
     else
         for (int64_t i = 0; i < n; i++) to[i] = from_float16(halves[i]);
@@ -243,19 +243,19 @@ static void read_padded(float *restrict to, const void *from, int64_t dtype, int
 }
 
 /* n floats times a factor, as one row of a tensor. */
-static void write_row(const Tensor *t, int64_t dtype, int64_t batch, int64_t head, int64_t row,
+static void write_row(const mw_tensor *t, int64_t dtype, int64_t batch, int64_t head, int64_t row,
                       const float *restrict from, float factor, int64_t n) {
     float *floats = tensor_row(t, dtype, batch, head, row);
     uint16_t *halves = (uint16_t *)floats;
-    if (dtype == FLOAT32)
+    if (dtype == MW_FLOAT32)
         for (int64_t i = 0; i < n; i++) floats[i] = from[i] * factor;
-    else if (dtype == BFLOAT16)
+    else if (dtype == MW_BFLOAT16)
         for (int64_t i = 0; i < n; i++) halves[i] = to_bfloat16(from[i] * factor);
     else
         for (int64_t i = 0; i < n; i++) halves[i] = to_float16(from[i] * factor);
 }
 
-static void write_zeros(const Tensor *t, int64_t dtype, int64_t batch, int64_t head, int64_t row,
+static void write_zeros(const mw_tensor *t, int64_t dtype, int64_t batch, int64_t head, int64_t row,
                         int64_t n) {
     memset(tensor_row(t, dtype, batch, head, row), 0, (size_t)(n * dtype_size(dtype)));
 }

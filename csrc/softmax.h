@@ -27,7 +27,7 @@ INLINE float logsumexp(double m, float l) {
 }
 
 /* Write one row of the output and its logsumexp. */
-INLINE void write_output(const KernelArgs *args, int64_t batch, int64_t head, int64_t row,
+INLINE void write_output(const mw_args *args, int64_t batch, int64_t head, int64_t row,
                          const float *acc, float max_score, float l) {
     const double m = (double)max_score * (changes_scores(args) ? 1.0 : LN2);
     if (l == 0.0f)
