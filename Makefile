@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 TEST := MASKWRIGHT_MAX_SKIPPED=$(if $(CI),$(MAX_SKIPPED),1000) OMP_NUM_THREADS=1 $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-fast test-engine test-triton test-gpu test-all test-core test-tf test-sanitize dist notebooks check fuzz audit-faults conformance bench docs release-check pictures format clean
+.PHONY: help setup tour test test-fast test-engine test-triton test-gpu test-all test-core test-tf test-c test-sanitize dist notebooks check fuzz audit-faults conformance bench docs release-check pictures format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,11 +95,23 @@ test-tf: $(VENV)-tf/.ready ## Run TensorFlow's tests in their own environment
 test-core: $(VENV)-core/.ready ## Run the core's tests with numpy only: make test-core PYTHON=python3.13
 	PYTHONPATH=src $(VENV)-core/bin/python -m pytest tests/core tests/recipes
 
-# Python itself is not built with sanitizers, so their runtime is preloaded. EMULATE_AVX512 computes the
-# AVX-512 tiles with AVX2, so that they are tested on any processor with AVX2.
-SANITIZE := -O1 -g -DEMULATE_AVX512 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-test-sanitize: $(VENV)/.peers ## Run the kernel's tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	MASKWRIGHT_BUILD=required MASKWRIGHT_CFLAGS="$(SANITIZE)" $(BIN)/python setup.py --quiet build_ext --build-temp build/sanitize --build-lib build/sanitize
+# The C library without Python. EMULATE_AVX512 computes the AVX-512 tiles with AVX2, so that they are
+# tested on any processor with AVX2.
+C_TEST = mkdir -p build && $${CC:-cc} -std=gnu11 -Wall -Wextra -Werror -Wno-psabi -fno-math-errno -fno-trapping-math \
+    $(filter-out csrc/module.c,$(wildcard csrc/*.c)) csrc/tests/test_kernel.c -lm -pthread -ldl -o build/test_kernel
+test-c: ## Test the C library without Python
+	$(C_TEST) -O2
+	build/test_kernel
+
+# Python itself is not built with sanitizers, so their runtime is preloaded.
+SANITIZE := -O1 -g -DEMULATE_AVX512 -fno-omit-frame-pointer
+UNDEFINED := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+test-sanitize: $(VENV)/.peers ## Run the tests of the C library and the kernel under sanitizers (address, undefined behaviour, threads)
+	$(C_TEST) $(SANITIZE) -fsanitize=thread
+	build/test_kernel
+	$(C_TEST) $(SANITIZE) $(UNDEFINED)
+	build/test_kernel
+	MASKWRIGHT_BUILD=required MASKWRIGHT_CFLAGS="$(SANITIZE) $(UNDEFINED)" $(BIN)/python setup.py --quiet build_ext --build-temp build/sanitize --build-lib build/sanitize
 	LD_PRELOAD=$$($${CC:-cc} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
 	MASKWRIGHT_KERNEL=build/sanitize/maskwright/engine/native/_kernel.abi3.so \
 	$(BIN)/python -m pytest tests/engine/native
