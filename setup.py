@@ -163,7 +163,12 @@ setup(
                 "-g0",
                 *flags,
             ],
-            extra_link_args=["-lm", "-pthread", *(["-ldl"] if sys.platform == "linux" else []), *flags],
+            extra_link_args=[
+                "-lm",
+                "-pthread",
+                *(["-ldl"] if sys.platform == "linux" else []),
+                *flags,
+            ],
             py_limited_api=True,
             optional=not REQUIRED,
         )

@@ -76,14 +76,14 @@ def combinations() -> list[tuple[str, str, Any]]:
     "Plain" is without terms of the scores and dropout and with one interval per row, "heavy" with all
     of them and several intervals per row.
     """
-    from maskwright.engine.backends.triton.compile_report import TARGETS
+    from benchmarks.triton_compile import TARGETS
 
     made = dict.fromkeys([*_tiled(), *_decode(), *_bias(), *_rows()])
     return [(name, target, variant) for name, variant in made for target in TARGETS]
 
 
 def _heavy(dtype: str, dim: int, v_dim: int = 0, **options: Any) -> Any:
-    from maskwright.engine.backends.triton.compile_report import Variant
+    from benchmarks.triton_compile import Variant
 
     return Variant(
         dtype, dim, v_dim or dim, one_interval=False, terms=True, dropout=True, **options
@@ -92,7 +92,7 @@ def _heavy(dtype: str, dim: int, v_dim: int = 0, **options: Any) -> Any:
 
 def _both(dtype: str, dim: int, **options: Any) -> list[Any]:
     """The plain and the heavy variant."""
-    from maskwright.engine.backends.triton.compile_report import Variant
+    from benchmarks.triton_compile import Variant
 
     return [Variant(dtype, dim, dim, **options), _heavy(dtype, dim, **options)]
 
@@ -117,7 +117,7 @@ def _tiled() -> list[tuple[str, Any]]:
 
 def _decode() -> list[tuple[str, Any]]:
     """Variants of the decode kernel, for each of its tiles of query rows."""
-    from maskwright.engine.backends.triton.compile_report import ITEM_SIZES
+    from benchmarks.triton_compile import ITEM_SIZES
     from maskwright.engine.backends.triton.config import max_decode_rows
 
     variants = []
@@ -147,7 +147,7 @@ def _bias() -> list[tuple[str, Any]]:
 
 def _rows() -> list[tuple[str, Any]]:
     """Variants of the kernels of single rows: the merge of splits, with and without sinks, and delta."""
-    from maskwright.engine.backends.triton.compile_report import ITEM_SIZES, Variant
+    from benchmarks.triton_compile import ITEM_SIZES, Variant
 
     made = []
     for dtype in ITEM_SIZES:
@@ -161,7 +161,7 @@ def run() -> int:
     """Compile everything, and write the figures."""
     import triton
 
-    from maskwright.engine.backends.triton.compile_report import compile_kernel, default_config
+    from benchmarks.triton_compile import compile_kernel, default_config
 
     data: dict[str, Any] = {"triton": triton.__version__, "sources": source_hash()}
     stored = json.loads(COMPILED.read_text()) if COMPILED.exists() else {}

@@ -83,7 +83,7 @@ WRITES_FILE = re.compile(
 WRITES_ITSELF = {  # why write_atomic is not used
     "src/maskwright/_atomic_write.py": "it is here",
     "src/maskwright/apps/data/corpora.py": "settings of apt in a temporary folder",
-    "src/maskwright/engine/backends/triton/compile_report.py": "a binary in a temporary folder",
+    "benchmarks/triton_compile.py": "a binary in a temporary folder",
     "benchmarks/bias.py": "a file of the Linux kernel",
 }
 

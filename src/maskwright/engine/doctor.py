@@ -255,8 +255,6 @@ def _phase_shares(backend: str, tensors: tuple[Any, ...], bound: BoundMask) -> d
     """The share of each phase in the cycles of a forward and a backward pass."""
     import torch
 
-    from maskwright.engine.native.profile import phase_cycles
-
     if backend != "native":
         raise ArgumentError(
             f"bench: profile counts the cycles of the C kernel, and the backend is {backend}. "
@@ -270,6 +268,30 @@ def _phase_shares(backend: str, tensors: tuple[Any, ...], bound: BoundMask) -> d
 
     cycles = {name: count for name, count in phase_cycles(both_passes).items() if count}
     return {name: count / sum(cycles.values()) for name, count in cycles.items()}
+
+
+def phase_cycles(run: Callable[[], object]) -> dict[str, int]:
+    """Counts the cycles that the C kernel spends in each phase while `run` runs.
+
+    The counters are those of the time stamp counter, of all threads, and of all calls in the
+    process. On processors other than x86 they are nanoseconds.
+
+    Args:
+        run: Calls attention.
+
+    Returns:
+        The cycles by phase, 0 for one that did not run.
+    """
+    from maskwright.engine.native.kernel import loaded
+
+    kernel = loaded().module
+    kernel.profile(True)
+    try:
+        run()
+    finally:
+        kernel.profile(False)
+    cycles: dict[str, int] = kernel.phases()
+    return cycles
 
 
 def _best_times(runners: dict[str, Callable[[], object]]) -> dict[str, float]:

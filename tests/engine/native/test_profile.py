@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import maskwright as mw
-from maskwright.engine.native.profile import phase_cycles
+from maskwright.engine.doctor import phase_cycles
 from tests._helpers.native_kernel import call_of, inputs, isa, needs_kernel, run_native
 
 __all__ = ["isa"]

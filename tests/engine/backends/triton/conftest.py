@@ -14,7 +14,7 @@ import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # The compiler does not work in a process that interprets.
-ignored = ["test_sample.py", "test_compile_report.py"]
+ignored = ["test_sample.py"]
 collect_ignore_glob = ignored if INTERPRETED else ["test_interpreted_*.py"]
 if INTERPRETED or not torch.cuda.is_available():
     collect_ignore_glob.append("test_gpu.py")
