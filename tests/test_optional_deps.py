@@ -40,7 +40,7 @@ def call(module: str, name: str, *given: Any) -> Callable[[], Any]:
 # The import, the missing package, and the module that must be imported again.
 # Frameworks that a mask is lowered to are tried in tests/targets/test_options.py.
 DOORS: list[tuple[Callable[[], Any], str, str]] = [
-    (later("audit"), "torch", "maskwright.auditing"),
+    (later("audit"), "torch", "maskwright.auditing.run"),
     (later("trace"), "torch", "maskwright.tracing"),
     (later("influence"), "torch", "maskwright.auditing.measure"),
     (lambda: mw.attention(None, None, None), "torch", "maskwright.engine.torch_op"),

@@ -65,9 +65,9 @@ from maskwright.errors import (
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from maskwright.auditing import audit
     from maskwright.auditing.measure import Influence, influence
     from maskwright.auditing.report import AuditFinding, AuditReport
+    from maskwright.auditing.run import audit
     from maskwright.draw.picture import picture
     from maskwright.draw.walkthrough import Walkthrough, walkthrough
     from maskwright.engine.api import BackendChoice, attention, explain_backend
@@ -82,10 +82,10 @@ if TYPE_CHECKING:
     from maskwright.tracing import AttentionCall, Trace, trace
 
 # Loaded on first access, so that `import maskwright` needs numpy only.
-_LATER = {  # the same names as above, by module
-    "auditing": ("audit",),
+_LAZY = {  # the same names as above, by module
     "auditing.measure": ("Influence", "influence"),
     "auditing.report": ("AuditFinding", "AuditReport"),
+    "auditing.run": ("audit",),
     "draw.picture": ("picture",),
     "draw.walkthrough": ("Walkthrough", "walkthrough"),
     "engine.api": ("BackendChoice", "attention", "explain_backend"),
@@ -99,7 +99,7 @@ _LATER = {  # the same names as above, by module
     "targets.lower": ("capabilities", "explain_lowering", "lower"),
     "tracing": ("AttentionCall", "Trace", "trace"),
 }
-_MODULES = {name: module for module, names in _LATER.items() for name in names}
+_MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 __all__ = [
     "ArgumentError",

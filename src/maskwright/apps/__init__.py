@@ -285,7 +285,7 @@ class Task:
 
     def audit(self) -> AuditReport:
         """The full audit of the model against its mask."""
-        from maskwright.auditing import audit
+        from maskwright.auditing.run import audit
 
         model, inputs, expected = self.audit_inputs()
         expects: Any = expected.get(None, expected)
