@@ -461,9 +461,9 @@ INLINE void change_scores_backward(const BackwardScratch *s, int64_t key, float 
     if (scores->softcap > 0) {
         const float factor = (float)scores->softcap;
         tanh_panel(acc, nv);
-#pragma GCC unroll 16
+UNROLL(16)
         for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
+UNROLL(4)
             for (int n = 0; n < nv; n++) {
                 store(ds + r * BWD_BLOCK_N + n * W, 1.0f - acc[r][n] * acc[r][n]);
                 acc[r][n] *= factor;
@@ -491,34 +491,33 @@ INLINE void compute_ds(BackwardScratch *s, int64_t row, int offset, int64_t key,
     const int64_t panel = offset / NR * NR, within = offset % NR;
     const float *rows[MR], *lse = u->lse + row, *deltas = u->delta + row;
     vec acc[MR][NV];
-#pragma GCC unroll 16
+UNROLL(16)
     for (int r = 0; r < MR; r++) rows[r] = u->q + (row + r) * u->d;
     p += offset;
     ds += offset;
     gemm_panel(rows, s->k_panels + panel * args->head_dim + within, args->head_dim, acc, nv);
     if (level) change_scores_backward(s, key, ds, acc, nv);
-#pragma GCC unroll 16
+UNROLL(16)
     for (int r = 0; r < MR; r += 2) {
         vec x[2 * NV];
-#pragma GCC unroll 8
+UNROLL(8)
         for (int n = 0; n < 2 * nv; n++) x[n] = acc[r + n / nv][n % nv] - lse[r + n / nv];
         if (level)
-#pragma GCC unroll 8
+UNROLL(8)
             for (int n = 0; n < 2 * nv; n++) x[n] *= (float)LOG2E;
         exp2_vec(x, 2 * nv);
-#pragma GCC unroll 8
+UNROLL(8)
         for (int n = 0; n < 2 * nv; n++) store(p + (r + n / nv) * BWD_BLOCK_N + n % nv * W, x[n]);
     }
-#pragma GCC unroll 16
+UNROLL(16)
     for (int r = 0; r < MR; r++) rows[r] = u->dout + (row + r) * u->dv;
     gemm_panel_split(rows, s->v_panels + panel * args->v_head_dim + within, args->v_head_dim, acc,
                      nv);
-#pragma GCC unroll 16
+UNROLL(16)
     for (int r = 0; r < MR; r++) {
         float delta = deltas[r];
         uint32_t bits = partial ? vector_bits(s->mask.row[r], offset, nv) : 0;
         uint32_t keep = dropout ? vector_bits(s->keep[r], offset, nv) : 0;
-#pragma GCC unroll 4
         for (int n = 0; n < nv; n++) {
             float *to = p + r * BWD_BLOCK_N + n * W;
             vec x = load(to), dp = acc[r][n];

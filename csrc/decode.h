@@ -73,11 +73,11 @@ INLINE vec decode_scores(const mw_args *args, const GqaGroup *group, const float
         for (int i = 0; i < W; i++)
             prefetch_row(first + (2 * W + i) * stride, args->head_dim * size);
     vec acc[W];
-#pragma GCC unroll 16
+UNROLL(16)
     for (int i = 0; i < W; i++) acc[i] = (vec){0};
     for (int64_t d = 0; d < width; d += W) {
         vec x = load(q + d);
-#pragma GCC unroll 16
+UNROLL(16)
         for (int i = 0; i < W; i++) acc[i] += x * load(rows[i] + d);
     }
     return reduce_each(acc);

@@ -74,17 +74,17 @@ INLINE void score_vectors(const ForwardCall *c, const RowGroup *g, int64_t start
     if (level)
         change_scores(c->args->scores, g->bias, start + offset, c->args->kv_len, s, nv, level);
     if (!mask->full && ~vector_bits(mask->every, offset, nv) << (32 - nv * W)) {
-#pragma GCC unroll 16
+UNROLL(16)
         for (int r = 0; r < MR; r++) {
             uint32_t bits = vector_bits(mask->row[r], offset, nv);
-#pragma GCC unroll 4
+UNROLL(4)
             for (int n = 0; n < nv; n++)
                 s[r][n] = blend(lane_mask(bits, n), s[r][n], broadcast(-INFINITY));
         }
     }
-#pragma GCC unroll 16
+UNROLL(16)
     for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
+UNROLL(4)
         for (int n = 0; n < nv; n++) {
             store(scratch->p + r * BLOCK_N + offset + n * W, s[r][n]);
             row_max[r] = max_vec(row_max[r], s[r][n]);
@@ -132,14 +132,14 @@ INLINE void exp_vectors(ForwardScratch *s, int r, const short *list, const vec s
                         const int nv, const int dropout, const int level) {
     float *p = s->p + r * BLOCK_N;
     vec x[2 * NV];
-#pragma GCC unroll 8
+UNROLL(8)
     for (int n = 0; n < 2 * nv; n++)
         x[n] = load(p + n / nv * BLOCK_N + list[n % nv]) - shift[n / nv];
     if (level)
-#pragma GCC unroll 8
+UNROLL(8)
         for (int n = 0; n < 2 * nv; n++) x[n] *= (float)LOG2E;
     exp2_vec(x, 2 * nv);
-#pragma GCC unroll 8
+UNROLL(8)
     for (int n = 0; n < 2 * nv; n++) {
         sum[n / nv] += x[n];
         if (dropout) {

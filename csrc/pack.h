@@ -81,12 +81,12 @@ INLINE void interleave(const float *const rows[W], int64_t dim, float factor, in
     int64_t d = 0;
     for (; d + W <= dim; d += W) {
         vec x[W];
-#pragma GCC unroll 16
+UNROLL(16)
         for (int r = 0; r < W; r++) x[r] = load(rows[r] + d) * factor;
         for (int r = 0; ahead && r < W; r++)
             __builtin_prefetch((const char *)(rows[r] + d) + ahead);
         transpose(x);
-#pragma GCC unroll 16
+UNROLL(16)
         for (int r = 0; r < W; r++) store(panel + (d + r) * NR, x[r]);
     }
     for (; d < dim; d++)

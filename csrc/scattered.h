@@ -50,11 +50,11 @@ static int64_t next_keys(const mw_spans *spans, KeyCursor *c, int32_t *index) {
 INLINE vec dot_rows(const float *x, const float *rows, int64_t stride, const int32_t *index,
                     const int nv) {
     vec acc[W];
-#pragma GCC unroll 16
+UNROLL(16)
     for (int i = 0; i < W; i++) {
         const float *row = rows + index[i] * stride;
         acc[i] = load(x) * load(row);
-#pragma GCC unroll 8
+UNROLL(8)
         for (int n = 1; n < nv; n++) acc[i] += load(x + n * W) * load(row + n * W);
     }
     return reduce_each(acc);
@@ -64,15 +64,15 @@ INLINE vec dot_rows(const float *x, const float *rows, int64_t stride, const int
 INLINE void add_rows_tile(const float *weights, const float *rows, int64_t stride,
                           const int32_t *index, int64_t count, float *acc, const int tile) {
     vec sum[8];
-#pragma GCC unroll 8
+UNROLL(8)
     for (int n = 0; n < tile; n++) sum[n] = load(acc + n * W);
     for (int64_t i = 0; i < count; i++) {
         const float *row = rows + index[i] * stride;
         const vec weight = broadcast(weights[i]);
-#pragma GCC unroll 8
+UNROLL(8)
         for (int n = 0; n < tile; n++) sum[n] += weight * load(row + n * W);
     }
-#pragma GCC unroll 8
+UNROLL(8)
     for (int n = 0; n < tile; n++) store(acc + n * W, sum[n]);
 }
 
@@ -94,7 +94,7 @@ INLINE void add_to_rows(const float *weights, const float *x, const int32_t *ind
     for (int64_t i = 0; i < count; i++) {
         float *row = rows + index[i] * stride;
         const vec weight = broadcast(weights[i]);
-#pragma GCC unroll 8
+UNROLL(8)
         for (int n = 0; n < nv; n++) store(row + n * W, load(row + n * W) + weight * load(x + n * W));
     }
 }

@@ -19,7 +19,7 @@ INLINE void tanh_vec(vec *x, const int count) {
                      broadcast(-3.33332819422e-1f)};
     const ivec sign = (ivec){0} + (int32_t)0x80000000;
     vec e[8], square[8], small[8];
-#define EACH _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
+#define EACH UNROLL(8) for (int i = 0; i < count; i++)
     EACH e[i] = (vec)((ivec)x[i] & ~sign) * -2.88539008f;
     exp2_vec(e, count);
     EACH e[i] = 1.0f - 2.0f * e[i] / (1.0f + e[i]);
@@ -46,13 +46,13 @@ static void tanh_floats(const float *from, float *to, int64_t n) {
 
 /* s = tanh(s) for MR rows and `nv` vectors of a panel. */
 INLINE void tanh_panel(vec s[MR][NV], const int nv) {
-#pragma GCC unroll 16
+UNROLL(16)
     for (int r = 0; r < MR; r += 2) {
         vec x[2 * NV];
-#pragma GCC unroll 8
+UNROLL(8)
         for (int n = 0; n < 2 * nv; n++) x[n] = s[r + n / nv][n % nv];
         tanh_vec(x, 2 * nv);
-#pragma GCC unroll 8
+UNROLL(8)
         for (int n = 0; n < 2 * nv; n++) s[r + n / nv][n % nv] = x[n];
     }
 }
@@ -110,16 +110,16 @@ INLINE void add_bias(const mw_scores *scores, const float *const rows[MW_MAX_TER
     for (int64_t i = 0; i < scores->num_terms; i++) {
         const mw_term *t = &scores->terms[i];
         if (!t->keys && t->key_stride == 1 && key + nv * W <= kv_len) {
-#pragma GCC unroll 16
+UNROLL(16)
             for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
+UNROLL(4)
                 for (int n = 0; n < nv; n++) s[r][n] += load(rows[i][r] + key + n * W);
         } else {
             vec values[MR][NV];
             read_panel(t, rows[i], key, kv_len, values, nv);
-#pragma GCC unroll 16
+UNROLL(16)
             for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
+UNROLL(4)
                 for (int n = 0; n < nv; n++) s[r][n] += values[r][n];
         }
     }
@@ -132,9 +132,9 @@ INLINE void change_scores(const mw_scores *scores, const float *const rows[MW_MA
     if (level == SOFTCAP || (level == ANY_SCORES && scores->softcap > 0)) {
         const float factor = (float)scores->softcap;
         tanh_panel(s, nv);
-#pragma GCC unroll 16
+UNROLL(16)
         for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
+UNROLL(4)
             for (int n = 0; n < nv; n++) s[r][n] *= factor;
     }
     add_bias(scores, rows, key, kv_len, s, nv);

@@ -19,6 +19,19 @@ typedef uint64_t u64vec __attribute__((vector_size(4 * W), may_alias));
 typedef vec unaligned_vec __attribute__((aligned(4)));
 typedef ivec unaligned_ivec __attribute__((aligned(4)));
 
+/* UNROLL(n) is for a loop whose number of turns, at most n, is a constant after inlining: it is
+ * unrolled fully, so that small arrays become registers. Clang needs the word `full` for that.
+ * UNROLL_SOME(n) is for other loops. Clang before 19 would unroll them first, and keep the arrays of
+ * the loops within in memory. */
+#define PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define UNROLL(n) PRAGMA(clang loop unroll(full))
+#define UNROLL_SOME(n) PRAGMA(clang loop unroll(disable))
+#else
+#define UNROLL(n) PRAGMA(GCC unroll n)
+#define UNROLL_SOME(n) PRAGMA(GCC unroll n)
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 
@@ -86,7 +99,7 @@ INLINE float reduce_max(vec x) {
 #if defined(USE_AVX512)
     return _mm512_reduce_max_ps((__m512)x);
 #else
-#pragma GCC unroll 4
+UNROLL(4)
     for (int n = 1; n < W; n *= 2)
         x = max_vec(INTERLEAVE(x, x, INTERLEAVE_LOW), INTERLEAVE(x, x, INTERLEAVE_HIGH));
     return x[0];
@@ -97,7 +110,7 @@ INLINE float reduce_sum(vec x) {
 #if defined(USE_AVX512)
     return _mm512_reduce_add_ps((__m512)x);
 #else
-#pragma GCC unroll 4
+UNROLL(4)
     for (int n = 1; n < W; n *= 2)
         x = INTERLEAVE(x, x, INTERLEAVE_LOW) + INTERLEAVE(x, x, INTERLEAVE_HIGH);
     return x[0];
@@ -108,7 +121,7 @@ INLINE float reduce_sum(vec x) {
 INLINE vec reduce_each(vec x[W]) {
 #if defined(USE_AVX512)
     __m512 four[4]; /* in each quarter, the sums of that quarter of four vectors */
-#pragma GCC unroll 4
+UNROLL(4)
     for (int i = 0; i < 4; i++) {
         const __m512 *y = (const __m512 *)x + 4 * i;
         const __m512d ab = (__m512d)(_mm512_unpacklo_ps(y[0], y[1]) + _mm512_unpackhi_ps(y[0], y[1]));
@@ -121,9 +134,9 @@ INLINE vec reduce_each(vec x[W]) {
                         _mm512_shuffle_f32x4(four[2], four[3], 0xee);
     return (vec)_mm512_shuffle_f32x4(low, high, 0x88) + (vec)_mm512_shuffle_f32x4(low, high, 0xdd);
 #else
-#pragma GCC unroll 4
+UNROLL(4)
     for (int half = W / 2; half; half /= 2)
-#pragma GCC unroll 8
+UNROLL(8)
         for (int i = 0; i < half; i++)
             x[i] = INTERLEAVE(x[i], x[i + half], INTERLEAVE_LOW) +
                    INTERLEAVE(x[i], x[i + half], INTERLEAVE_HIGH);
@@ -173,7 +186,7 @@ INLINE void exp2_vec(vec *x, int count) {
                      broadcast(9.618437358e-3f), broadcast(5.550332471e-2f),
                      broadcast(2.402264791e-1f), broadcast(6.931472029e-1f), broadcast(1.0f)};
     vec shifted[8], f[8], square[8], p[8];
-#define EACH _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
+#define EACH UNROLL(8) for (int i = 0; i < count; i++)
     EACH x[i] = max_vec(broadcast(-127.0f), x[i]); /* there the exponent's bits are 0, and f is 0 */
     EACH shifted[i] = x[i] + magic;
     EACH f[i] = x[i] - (shifted[i] - magic);
@@ -265,14 +278,14 @@ static void write_zeros(const mw_tensor *t, int64_t dtype, int64_t batch, int64_
 /* Transpose a W x W matrix in log2(W) perfect shuffles. */
 INLINE void transpose(vec x[W]) {
     vec y[W];
-#pragma GCC unroll 4
+UNROLL(4)
     for (int stage = 1; stage < W; stage *= 2) {
-#pragma GCC unroll 8
+UNROLL(8)
         for (int i = 0; i < W / 2; i++) {
             y[2 * i] = INTERLEAVE(x[i], x[i + W / 2], INTERLEAVE_LOW);
             y[2 * i + 1] = INTERLEAVE(x[i], x[i + W / 2], INTERLEAVE_HIGH);
         }
-#pragma GCC unroll 16
+UNROLL(16)
         for (int i = 0; i < W; i++) x[i] = y[i];
     }
 }
