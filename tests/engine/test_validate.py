@@ -162,4 +162,4 @@ def test_mask_remembers_few_frames() -> None:
     mask = mw.window(back=2)
     for length in range(1, 60):
         mw.attention(*tensors(q_len=length), mask)
-    assert len(mask._bounds) <= 16
+    assert len(mask._bounds.values) <= 16

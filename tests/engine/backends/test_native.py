@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import maskwright as mw
-from maskwright.engine import native as bindings
 from maskwright.engine.backends import native
+from maskwright.engine.native import kernel as bindings
 from maskwright.engine.support import find_problem
 from tests._helpers.calls import call_of as make_call
 from tests._helpers.native_kernel import call_of, inputs, needs_kernel, run_native

@@ -82,24 +82,21 @@ def forward(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     if parts[0].step > 1:  # rows of no submask are fully masked
         out.zero_()
         lse.fill_(-math.inf)
-    scores, alive = score_args(call)
+    scores, arrays = score_args(call)
     for part in parts:
-        rows = [x[:, :, part.rows] for x in (q, out, lse)] if part.step > 1 else (q, out, lse)
-        keys = [x[:, :, part.keys] for x in (k, v)] if part.step > 1 else (k, v)
-        loaded().module.forward(
-            *_numbers(call, part, threads, (rows[0].shape[2], keys[0].shape[2])),
-            scores,
-            *map(_strided, (rows[0], *keys, *rows[1:])),
-        )
-    del alive
+        rows, keys = part.select((q, out, lse), (k, v))
+        arguments = (*_numbers(call, part, threads, rows[0], keys[0]), scores)
+        loaded().module.forward(*arguments, *map(_strided, (rows[0], *keys, *rows[1:])))
+    del arrays  # kept alive until here
     return out, lse
 
 
 def _numbers(
-    call: Call, part: DilatedSubmask, threads: int, lengths: tuple[int, int]
+    call: Call, part: DilatedSubmask, threads: int, q: Any, k: Any
 ) -> tuple[tuple[Any, ...], ...]:
-    """The arguments of a pass that are no addresses of tensors: sizes, settings, spans, dropout."""
+    """The first arguments of the extension module: sizes, settings, spans and dropout."""
     shape, step = call.shape, part.step
+    lengths = (q.shape[2], k.shape[2])
     return (
         (shape.batch, shape.heads, shape.kv_heads, *lengths, shape.head_dim, shape.v_head_dim),
         (DTYPES[call.dtypes.q], threads, call.scale),
@@ -152,28 +149,14 @@ def backward(
             x.zero_()
     threads = torch.get_num_threads()
     for part in parts:
-        rows, keys = (q, out, lse, grad_out, dq, grad_lse), (k, v, dk, dv)
-        if part.step > 1:
-            rows = [x if x is None else x[:, :, part.rows] for x in rows]
-            keys = [x[:, :, part.keys] for x in keys]
-        scores, alive = score_args(call, grads, part.rows)
+        rows, keys = part.select((q, out, lse, grad_out, dq, grad_lse), (k, v, dk, dv))
+        scores, arrays = score_args(call, grads, part.rows)
+        arguments = (*_numbers(call, part, threads, rows[0], keys[0]), scores)
         q_, out_, lse_, dout_, dq_, dlse_ = map(_strided, rows)
         k_, v_, dk_, dv_ = map(_strided, keys)
-        loaded().module.backward(
-            *_numbers(call, part, threads, (rows[0].shape[2], keys[0].shape[2])),
-            scores,
-            q_,
-            k_,
-            v_,
-            out_,
-            lse_,
-            dout_,
-            dq_,
-            dk_,
-            dv_,
-            dlse_,
-        )
-        del alive
+        results = (q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_, dlse_)
+        loaded().module.backward(*arguments, *results)
+        del arrays  # kept alive until here
     if grads is None:
         return dq, dk, dv
     return dq, dk, dv, *finish_gradients(call, grads, lse, grad_lse)
@@ -204,16 +187,12 @@ def forward_numpy(
     if 0 in call.shape:
         return out, lse
     q, k, v = (_native_array(x) for x in (call.q, call.k, call.v))
-    scores, alive = score_args(call)
+    scores, arrays = score_args(call)
     for part in submasks(call.mask, split=not call.scores.terms):
-        q_, out_, lse_ = (x[:, :, part.rows] for x in (q, out, lse))
-        k_, v_ = (x[:, :, part.keys] for x in (k, v))
-        loaded().module.forward(
-            *_numbers(call, part, thread_count(), (q_.shape[2], k_.shape[2])),
-            scores,
-            *map(_pointer, (q_, k_, v_, out_, lse_)),
-        )
-    del alive
+        rows, keys = part.select((q, out, lse), (k, v))
+        arguments = (*_numbers(call, part, thread_count(), rows[0], keys[0]), scores)
+        loaded().module.forward(*arguments, *map(_pointer, (rows[0], *keys, *rows[1:])))
+    del arrays  # kept alive until here
     return out, lse
 
 
@@ -261,6 +240,15 @@ class DilatedSubmask(NamedTuple):
     def keys(self) -> slice:
         """The keys of the whole mask."""
         return slice(self.key, None, self.step)
+
+    def select(
+        self, row_tensors: tuple[Any, ...], key_tensors: tuple[Any, ...]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The rows and keys of the submask in tensors or arrays, which may be None."""
+        if self.step == 1:
+            return row_tensors, key_tensors
+        rows = tuple(x if x is None else x[:, :, self.rows] for x in row_tensors)
+        return rows, tuple(x[:, :, self.keys] for x in key_tensors)
 
 
 def submasks(bound: BoundMask, split: bool = True) -> list[DilatedSubmask]:
