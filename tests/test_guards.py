@@ -66,7 +66,7 @@ WRITES_DICT = re.compile(
     r"\.__dict__(\[[^\]]+\]\s*(=[^=]|\+=)|\.(setdefault|update|pop|clear)\b|\s*=[^=])"
 )
 OWN_DICT = {
-    *("core/expression.py", "core/expr.py", "core/bound.py"),
+    *("core/expression.py", "core/expr.py", "core/operators.py", "core/bound.py"),
     "engine/call.py",  # a copy of a call, which is no mask
 }
 

@@ -41,8 +41,9 @@ from maskwright.core.batching import Packed, Padded, pack, pad
 from maskwright.core.bound import BoundMask
 from maskwright.core.compare import Comparison
 from maskwright.core.explain import Why
-from maskwright.core.expr import Mask, by_batch, by_head
+from maskwright.core.expr import Mask
 from maskwright.core.frame import Frame
+from maskwright.core.operators import by_batch, by_head
 from maskwright.core.parser import parse
 from maskwright.core.serialize import from_json, to_json
 from maskwright.core.simplify import simplify

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.core import evaluate, expr
+from maskwright.core import evaluate, expr, operators
 from tests._helpers.strategies import bind, cases
 
 MASKS = [
@@ -255,10 +255,10 @@ def test_equal_masks_have_equal_cells(case: tuple[mw.Mask, mw.Frame], data: st.D
 
 
 def shuffle(mask: mw.Mask, data: st.DataObject) -> mw.Mask:
-    if not isinstance(mask, expr.Composite):
+    if not isinstance(mask, operators.Composite):
         return mask
     parts = [shuffle(part, data) for part in mask._parts()]
-    if isinstance(mask, expr.Chain):
+    if isinstance(mask, operators.Chain):
         parts = data.draw(st.permutations(parts))
     return mask._with_parts(tuple(parts))
 

@@ -15,7 +15,7 @@ from maskwright.core.atoms.index import Keys, Queries
 from maskwright.core.atoms.position import Prefix
 from maskwright.core.atoms.structure import Tree
 from maskwright.core.atoms.tokens import Documents, Padding
-from maskwright.core.expr import And, Not, Or, PerAxis, Transpose
+from maskwright.core.operators import And, Not, Or, PerAxis, Transpose
 from maskwright.core.oracle import rule
 from maskwright.core.positions import token_positions
 from tests._helpers import strategies

@@ -12,7 +12,8 @@ from maskwright import Frame, Mask
 from maskwright.core import evaluate, expr
 from maskwright.core.atoms import array as atoms_array
 from maskwright.core.atoms.array import Where
-from maskwright.core.expr import And, Or, brief, walk
+from maskwright.core.expr import brief, walk
+from maskwright.core.operators import And, Or
 from maskwright.core.oracle import truth
 from tests._helpers.strategies import bind, cases
 from tests.conftest import CASES, SHARES

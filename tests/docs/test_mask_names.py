@@ -13,7 +13,8 @@ import maskwright as mw
 from docs import commands
 from maskwright.core.atoms.index import Keys
 from maskwright.core.atoms.position import Window
-from maskwright.core.expr import Or, find
+from maskwright.core.expr import find
+from maskwright.core.operators import Or
 from maskwright.recipes.registry import EXAMPLES, example_masks
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,8 @@ import numpy as np
 
 from maskwright.core.atoms import causal, dense, everything
 from maskwright.core.atoms.tokens import Documents, Padding
-from maskwright.core.expr import And, Mask, find
+from maskwright.core.expr import Mask, find
+from maskwright.core.operators import And
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 from maskwright.recognition import recognize

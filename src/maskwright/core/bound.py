@@ -11,11 +11,12 @@ import numpy as np
 
 from maskwright.core.cache import MISSING
 from maskwright.core.evaluate import RowReader, View, row_intervals
-from maskwright.core.expr import Cell, Mask, tensor_hint
+from maskwright.core.expr import Mask, tensor_hint
 from maskwright.core.expression import BoundExpression, drawn
 from maskwright.core.frame import MAX_SIZE, Frame, check_size, on_call
 from maskwright.core.interval_ops import CSR
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
+from maskwright.core.nodes import Cell
 from maskwright.core.spans import Spans
 from maskwright.core.tiles import Tiles, covered_cells, cut, read_index, read_range
 from maskwright.core.validate import parse_int

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from maskwright.core import regions
-from maskwright.core.expr import MAX_CHEAP, MAX_VIEW_ROWS, Atom, Row, brief, find
+from maskwright.core.expr import MAX_CHEAP, MAX_VIEW_ROWS, Atom, brief, find
 from maskwright.core.frame import MAX_BYTES
 from maskwright.core.interval_ops import CSR
+from maskwright.core.nodes import Row
 from maskwright.core.spans import Spans, union
 from maskwright.errors import ArgumentError, SizeError
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maskwright.core.evaluate import View
-from maskwright.core.expr import Cell, Mask
+from maskwright.core.nodes import Cell
 from maskwright.messages import Reason, render
 
 if TYPE_CHECKING:
+    from maskwright.core.expr import Mask
     from maskwright.core.frame import Frame
 
 

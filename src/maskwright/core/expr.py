@@ -1,4 +1,4 @@
-"""Mask expressions: `Mask`, the base class; `Atom`; and the operators that combine masks.
+"""Mask expressions: `Mask`, the base class, and `Atom`. The operators are in `core.operators`.
 
 An expression has no size. `Mask.on()` binds it to one.
 """
@@ -6,39 +6,36 @@ An expression has no size. `Mask.on()` binds it to one.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
     Final,
-    Literal,
-    NamedTuple,
     NoReturn,
-    Protocol,
     TypeVar,
 )
 
 import numpy as np
 
-from maskwright.core import regions
 from maskwright.core import spans as span_ops
 from maskwright.core.cache import Cache, mask_property
-from maskwright.core.expression import AtomExpression, CompositeExpression, Expression
-from maskwright.core.frame import BroadcastDims, Frame, make_frame, merge_dims
-from maskwright.core.interval_ops import CSR, complement_row, intersect_rows, unite_rows
+from maskwright.core.expression import AtomExpression, Expression
+from maskwright.core.frame import Frame, make_frame, merge_dims
+from maskwright.core.interval_ops import CSR
 from maskwright.core.mask_registry import HANDLES, MASKS, outside_graphs
+from maskwright.core.nodes import Sizes
 from maskwright.core.validate import FrozenArray, parse_int
-from maskwright.errors import ArgumentError, FrameError
+from maskwright.errors import FrameError
 from maskwright.messages import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator
 
     from maskwright.core.bound import BoundMask
     from maskwright.core.evaluate import View
     from maskwright.core.explain import CellQuery
+    from maskwright.core.nodes import Cell, FormulaWriter, Operator, Row
     from maskwright.core.regions import SignedRegions
     from maskwright.core.spans import Spans
 
@@ -55,62 +52,8 @@ AtomT = TypeVar("AtomT", bound="Mask")
 _DATA: Final = (FrozenArray, tuple)  # arguments that may be long
 _NOT_COPIED: Final = ("_handle", "_cache", "_bounds")
 
-Operator = Literal["&", "|", "~"]
-
-
-class Cell(NamedTuple):
-    """One (batch row, head, query position, key position)."""
-
-    batch: int
-    head: int
-    query: int
-    key: int
-
-
-class Sizes(NamedTuple):
-    """Number of queries and keys that a mask's data describes; None where it describes neither."""
-
-    queries: int | None = None
-    keys: int | None = None
-
-
-class Row(NamedTuple):
-    """One query row of one plane: its position, and the keys `first` … `stop - 1`.
-
-    `batch` and `head` are 0 where nothing varies.
-    """
-
-    query: int
-    first: int
-    stop: int
-    batch: int
-    head: int
-
-    def cut(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The interval `start` … `stop - 1`, cut to the keys of the row; none if it is empty."""
-        first, last = self.first, self.stop
-        start, stop = first if start < first else start, last if stop > last else stop
-        return [(start, stop)] if start < stop else []
-
-
-class FormulaWriter(Protocol):
-    """Writes source code for formulas, as code generation passes it to the nodes."""
-
-    def constant(self, value: bool, row: str, col: str) -> str:
-        """An array of one value."""
-
-    def before(self, position: str, lengths: FrozenArray) -> str:
-        """Whether `position` is one of the first `lengths` tokens of its sequence."""
-
-    def lookup(self, name: str, table: Any, position: str) -> str:
-        """The entry of a (batch, tokens) table at `position`."""
-
-    def contains(self, positions: Any, position: str) -> str:
-        """Whether `position` is in a list of positions."""
-
-    @property
-    def tokens(self) -> int:
-        """Number of positions of the frame."""
+OPERATORS: Final[dict[str, Callable[..., Mask]]] = {}
+"""The classes of `&`, `|`, `~` and `.T`; `core.operators`, which imports this module, adds them."""
 
 
 # Attributes that code for tensors reads first, such as that of a transformers model.
@@ -186,16 +129,22 @@ class Mask(Expression):
     # ── operators ─────────────────────────────────────────────────────────────────────────────
 
     def __and__(self, other: Mask) -> Mask:
-        return And(self._terms_of(And) + self._operand(other, "&")._terms_of(And))
+        return self._chain("&", self._operand(other, "&"))
 
     def __or__(self, other: Mask) -> Mask:
-        return Or(self._terms_of(Or) + self._operand(other, "|")._terms_of(Or))
+        return self._chain("|", self._operand(other, "|"))
 
     def __sub__(self, other: Mask) -> Mask:
-        return self & Not(self._operand(other, "-"))
+        inverse: Mask = ~self._operand(other, "-")
+        return self & inverse
 
     def __invert__(self) -> Mask:
-        return Not(self)
+        return OPERATORS["~"](self)
+
+    def _chain(self, operator: str, other: Mask) -> Mask:
+        chain: Any = OPERATORS[operator]
+        mask: Mask = chain(self._terms_of(chain) + other._terms_of(chain))
+        return mask
 
     # These are called only if the left operand is not a mask.
 
@@ -220,7 +169,7 @@ class Mask(Expression):
         >>> both.on(3).dense().astype(int).tolist()
         [[[[1, 1, 0], [1, 1, 0], [0, 0, 0]]]]
         """
-        return Transpose(self)
+        return OPERATORS[".T"](self)
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = ""
@@ -529,469 +478,6 @@ class KeyOnly(Atom):
         return 1
 
 
-class Composite(CompositeExpression, Mask):
-    """Base class of masks that are composed of others."""
-
-    _members: tuple[Mask, ...]
-
-    def _bound_intervals(self) -> int:
-        """The bound `_max_intervals` from those of the parts."""
-        return ANY_NUMBER
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        nodes, known = 1, True
-        for part in self._members:
-            nodes += part._nodes
-            known = known and part._dims_known
-        intervals = min(self._bound_intervals(), ANY_NUMBER)
-        self.__dict__.update(_nodes=nodes, _dims_known=known, _max_intervals=intervals)
-        if nodes > MAX_NODES:
-            raise ArgumentError(
-                f"The expression has {nodes} nodes, more than {MAX_NODES}. "
-                "Make it smaller, or pass an array to dense(...)."
-            )
-
-    @abstractmethod
-    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
-        """The same operator on other masks."""
-
-    def _planes(self, frame: Frame) -> tuple[int, int]:
-        batch, heads = merge_dims(self._dims)
-        if not self._dims_known:
-            for part in self._members:
-                b, h = part._planes(frame)
-                batch, heads = (b if b != 1 else batch), (h if h != 1 else heads)
-        return batch, heads
-
-    def _transposed(self) -> Mask | None:
-        return self._with_parts(tuple(transpose(part) for part in self._members))
-
-    def _sizes(self, exact: bool) -> Sizes:
-        sizes = [part._sizes(exact) for part in self._members]
-        queries = (size.queries for size in sizes if size.queries is not None)
-        keys = (size.keys for size in sizes if size.keys is not None)
-        return Sizes(max(queries, default=None), max(keys, default=None))
-
-
-class Chain(Composite):
-    """Base class of `&` and `|`, which have any number of terms in any order."""
-
-    terms: tuple[Mask, ...]
-    symbol: ClassVar[str]
-    _precedence = 1
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Chain) or self.symbol != other.symbol:
-            return NotImplemented if not isinstance(other, Mask) else False
-        return self.terms == other.terms or set(self.terms) == set(other.terms)
-
-    def __hash__(self) -> int:
-        return hash((self.symbol, frozenset(self.terms)))
-
-    def _terms_of(self, operator: type[Mask]) -> tuple[Mask, ...]:
-        return self.terms if type(self) is operator else (self,)
-
-    def _parts(self) -> tuple[Mask, ...]:
-        return self.terms
-
-    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
-        return type(self)(parts)
-
-    def _width(self, keys: int) -> int:
-        return sum(term._width(keys) for term in self.terms)
-
-    def _text(self, data: bool = True) -> str:
-        shown = [
-            f"({term._text(data)})"
-            if term._precedence == 1 and type(term) is not type(self)
-            else term._text(data)
-            for term in self.terms
-        ]
-        return f" {self.symbol} ".join(shown)
-
-    def _explain(self, query: CellQuery) -> Reason:
-        visible = query.visible(self)
-        deciding = tuple(
-            Reason("term.reason", {"term": brief(term), "reason": term._explain(query)})
-            for term in self.terms
-            if query.visible(term) == visible
-        )
-        return Reason("terms", {"terms": deciding})
-
-    def _deciding_terms(self, query: CellQuery) -> tuple[Reason, ...]:
-        return _verdicts(self.terms, query, query.visible(self))
-
-    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
-        neutral = "everything" if self.symbol == "&" else "nothing"
-        terms = [term for term in self.terms if getattr(type(term), "name", "") != neutral]
-        if not terms:
-            return writer.constant(self.symbol == "&", row, col)
-        formulas = []
-        for term in terms:
-            formula = term._formula(writer, row, col)
-            if formula is None:
-                return None
-            formulas.append(formula)
-        return f"({f' {self.symbol} '.join(formulas)})" if len(formulas) > 1 else formulas[0]
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class And(Chain):
-    """The cells that are visible in all terms."""
-
-    terms: tuple[Mask, ...]
-    operator: ClassVar[str] = "and"
-    symbol: ClassVar[str] = "&"
-
-    def _spans(self, view: View) -> Spans:
-        keys = view.key_stop - view.key
-        cheap: list[Spans] = []
-        expensive: list[Mask] = []
-        for term in self.terms:
-            if term._width(keys) <= MAX_CHEAP:
-                cheap.append(term._spans(view))
-            else:
-                expensive.append(term)
-        spans = span_ops.intersection(cheap) if cheap else None
-        for term in expensive:
-            if spans is None:
-                spans = term._spans(view)
-                continue
-            views = [view.narrow(first, stop) for first, stop in spans.reaches()]
-            if not views:
-                return spans
-            parts = [term._spans(part) for part in views]
-            spans = span_ops.intersection(
-                [spans, span_ops.union(parts) if len(parts) > 1 else parts[0]]
-            )
-        return view.everything() if spans is None else spans
-
-    def _row(self, row: Row) -> list[tuple[int, int]] | None:
-        found = row.cut(row.first, row.stop)
-        for term in self.terms:
-            part = term._row(row)
-            if part is None:
-                return None
-            found = intersect_rows(found, part)
-        return found
-
-    def _width(self, keys: int) -> int:
-        extent = self._extent()
-        # A block has several rows, so its view has more keys than one row attends to.
-        view = keys if extent is None else min(keys, extent + MAX_VIEW_ROWS)
-        return sum(term._width(view) for term in self.terms)
-
-    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
-        if operator == "~":
-            return None
-        terms: dict[Mask, None] = {}  # without repetition
-        for term in self.terms:
-            sequence = term._sequence(frame)
-            if sequence is not None:
-                terms.update(dict.fromkeys(sequence._terms_of(And)))
-        return And(tuple(terms)) if len(terms) > 1 else next(iter(terms), None)
-
-    def _bound_intervals(self) -> int:
-        # n intervals have n - 1 gaps between them, and each gap of the intersection is one of a term.
-        return 1 + sum(max(term._max_intervals, 1) - 1 for term in self.terms)
-
-    def _extent(self) -> int | None:
-        known = [e for e in (term._extent() for term in self.terms) if e is not None]
-        return min(known, default=None)
-
-    def _regions(self, batch: int, head: int) -> SignedRegions | None:
-        return regions.intersection([term._regions(batch, head) for term in self.terms])
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Or(Chain):
-    """The cells that are visible in at least one term."""
-
-    terms: tuple[Mask, ...]
-    operator: ClassVar[str] = "or"
-    symbol: ClassVar[str] = "|"
-
-    def _spans(self, view: View) -> Spans:
-        if not self.terms:
-            return view.nothing()
-        return span_ops.union([term._spans(view) for term in self.terms])
-
-    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
-        # Sequences with a prefix in common: every other term is a prefix.
-        if operator == "~":
-            return None
-        prefixes = tuple(term for term in self.terms if term._sequence(frame, "~") is not None)
-        others = [term for term in self.terms if term not in prefixes]
-        sequence = others[0]._sequence(frame, "|") if len(others) == 1 else None
-        return None if sequence is None else Or((sequence, *prefixes))
-
-    def _bound_intervals(self) -> int:
-        return sum(term._max_intervals for term in self.terms)
-
-    def _row(self, row: Row) -> list[tuple[int, int]] | None:
-        found: list[tuple[int, int]] = []
-        for term in self.terms:
-            part = term._row(row)
-            if part is None:
-                return None
-            found = unite_rows(found, part)
-        return found
-
-    def _regions(self, batch: int, head: int) -> SignedRegions | None:
-        # De Morgan: the complement of the intersection of the complements.
-        terms = [regions.complement(term._regions(batch, head)) for term in self.terms]
-        return regions.complement(regions.intersection(terms))
-
-
-class Unary(Composite):
-    """Base class of `~` and `.T`, which have one term."""
-
-    term: Mask
-
-    def _parts(self) -> tuple[Mask, ...]:
-        return (self.term,)
-
-    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
-        return type(self)(*parts)
-
-    def _operands(self, parts: list[Any]) -> Any:
-        return parts[0]
-
-
-@dataclass(frozen=True, repr=False)
-class Not(Unary):
-    """The cells that the term masks out."""
-
-    term: Mask
-    operator: ClassVar[str] = "not"
-    _precedence = 2
-
-    def _spans(self, view: View) -> Spans:
-        return self.term._spans(view).complement(view.key, view.key_stop)
-
-    def _row(self, row: Row) -> list[tuple[int, int]] | None:
-        part = self.term._row(row)
-        return None if part is None else complement_row(part, row.first, row.stop)
-
-    def _width(self, keys: int) -> int:
-        return 1 + self.term._width(keys)
-
-    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
-        return self.term._sequence(frame, "~") if operator == "&" else None
-
-    def _bound_intervals(self) -> int:
-        return 1 + self.term._max_intervals
-
-    def _text(self, data: bool = True) -> str:
-        return f"~{self.term._in_brackets(2, data)}"
-
-    def _explain(self, query: CellQuery) -> Reason:
-        return self.term._explain(query)
-
-    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
-        term = self.term._formula(writer, row, col)
-        return None if term is None else f"~{term}"
-
-    def _regions(self, batch: int, head: int) -> SignedRegions | None:
-        return regions.complement(self.term._regions(batch, head))
-
-
-@dataclass(frozen=True, repr=False)
-class Transpose(Unary):
-    """The cells (q, k) for which (k, q) is visible in the term."""
-
-    term: Mask
-    operator: ClassVar[str] = "transpose"
-
-    @mask_property
-    def _closed(self) -> Mask | None:
-        """An equal mask without `.T`, if one is known."""
-        return self.term._transposed()
-
-    def _spans(self, view: View) -> Spans:
-        closed = self._closed
-        return self.term._spans_transposed(view) if closed is None else closed._spans(view)
-
-    def _row(self, row: Row) -> list[tuple[int, int]] | None:
-        return None if self._closed is None else self._closed._row(row)
-
-    def _fit(self, frame: Frame) -> None:
-        try:
-            self.term._fit(frame.transposed)
-        except FrameError as error:
-            raise FrameError(f"Under .T, with queries and keys exchanged: {error}") from None
-
-    def _planes(self, frame: Frame) -> tuple[int, int]:
-        return super()._planes(frame) if self._dims_known else self.term._planes(frame.transposed)
-
-    def _bound_intervals(self) -> int:
-        if isinstance(self.term, KeyOnly):
-            return 1  # all keys or none
-        if not isinstance(self.term, Atom) or self.term._max_intervals == ANY_NUMBER:
-            return ANY_NUMBER
-        closed = self.term._transposed()
-        return ANY_NUMBER if closed is None else closed._max_intervals
-
-    def _width(self, keys: int) -> int:
-        closed = self._closed
-        return self.term._width_transposed(keys) if closed is None else closed._width(keys)
-
-    def _extent(self) -> int | None:
-        return None if self._closed is None else self._closed._extent()
-
-    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
-        return None if self._closed is None else self._closed._sequence(frame, operator)
-
-    def _transposed(self) -> Mask:
-        return self.term
-
-    def _sizes(self, exact: bool) -> Sizes:
-        queries, keys = self.term._sizes(exact)
-        return Sizes(keys, queries)
-
-    @mask_property
-    def _query_tokens(self) -> int | None:
-        closed = self._closed
-        return self.term._sizes(exact=False).keys if closed is None else closed._query_tokens
-
-    def _text(self, data: bool = True) -> str:
-        return f"{self.term._in_brackets(3, data)}.T"
-
-    def _explain(self, query: CellQuery) -> Reason:
-        return Reason("transpose", {"reason": self.term._explain(query.transposed())})
-
-    def _formula(self, writer: FormulaWriter, row: str, col: str) -> str | None:
-        return self.term._formula(writer, col, row)
-
-    def _regions(self, batch: int, head: int) -> SignedRegions | None:
-        return regions.transpose(self.term._regions(batch, head))
-
-
-@dataclass(frozen=True, repr=False)
-class PerAxis(Composite):
-    """A separate mask for each head, or for each batch row."""
-
-    axis: Literal["batch", "head"]
-    masks: tuple[Mask, ...]
-    _max_parts = MAX_NODES
-
-    @property
-    def operator(self) -> str:  # type: ignore[override]
-        """The function that constructs this mask: by_head or by_batch."""
-        return f"by_{self.axis}"
-
-    def member(self, batch: int, head: int) -> Mask:
-        """The mask of this batch row or head."""
-        index = head if self.axis == "head" else batch
-        return self.masks[0 if len(self.masks) == 1 else index]
-
-    @property
-    def _dims(self) -> tuple[BroadcastDims, ...]:
-        count = len(self.masks)
-        batch, heads = (1, count) if self.axis == "head" else (count, 1)
-        return BroadcastDims(f"{self.operator}([{count} masks])", batch, heads), *super()._dims
-
-    def _spans(self, view: View) -> Spans:
-        if len(self.masks) == 1:
-            return self.masks[0]._spans(view)
-        spans = {mask: mask._spans(view) for mask in set(self.masks)}  # equal masks once
-        axis = 1 if self.axis == "head" else 0
-        parts = [spans[mask].plane(axis, index) for index, mask in enumerate(self.masks)]
-        return span_ops.Spans.stack(parts, axis)
-
-    def _row(self, row: Row) -> list[tuple[int, int]] | None:
-        return self.member(row.batch, row.head)._row(row)
-
-    def _width(self, keys: int) -> int:
-        return max(mask._width(keys) for mask in self.masks)
-
-    def _sequence(self, frame: Frame, operator: Operator = "&") -> Mask | None:
-        if operator != "&":
-            return None
-        sequences = {mask: mask._sequence(frame) for mask in set(self.masks)}  # equal masks once
-        distinct = set(sequences.values())
-        if self.axis == "head" or distinct == {None}:
-            return distinct.pop() if len(distinct) == 1 else None
-        # In a row that determines none, all tokens count, as without position_ids.
-        rows = [sequences[mask] for mask in self.masks]
-        return PerAxis("batch", tuple(And(()) if row is None else row for row in rows))
-
-    def _bound_intervals(self) -> int:
-        return max((mask._max_intervals for mask in self.masks), default=0)
-
-    def _extent(self) -> int | None:
-        extents = [mask._extent() for mask in self.masks]
-        known = [extent for extent in extents if extent is not None]
-        return max(known) if len(known) == len(extents) else None
-
-    def _parts(self) -> tuple[Mask, ...]:
-        return self.masks
-
-    def _with_parts(self, parts: tuple[Mask, ...]) -> Mask:
-        return PerAxis(self.axis, parts)
-
-    def _text(self, data: bool = True) -> str:
-        if not data:
-            return f"{self.operator}(...)"
-        return f"{self.operator}([{', '.join(mask._text() for mask in self.masks)}])"
-
-    def _explain(self, query: CellQuery) -> Reason:
-        member = self.member(query.cell.batch, query.cell.head)
-        return Reason("term.reason", {"term": brief(member), "reason": member._explain(query)})
-
-    def _deciding_terms(self, query: CellQuery) -> tuple[Reason, ...]:
-        cell = query.cell
-        member = self.member(cell.batch, cell.head)
-        index = cell.head if self.axis == "head" else cell.batch
-        uses = Reason(f"axis.{self.axis}", {"index": index, "term": brief(member)})
-        return uses, *member._deciding_terms(query)
-
-    def _regions(self, batch: int, head: int) -> SignedRegions | None:
-        return self.member(batch, head)._regions(batch, head)
-
-
-def by_head(masks: Sequence[Mask]) -> Mask:
-    """A separate mask for each head: head h uses `masks[h]`.
-
-    Args:
-        masks: One mask per head.
-
-    Returns:
-        The mask.
-
-    Raises:
-        ArgumentError: If `masks` is empty or has another element than a mask.
-
-    >>> import maskwright as mw
-    >>> mask = mw.by_head([mw.causal(), mw.window(back=1)])
-    >>> mask.on(3).dense().shape
-    (1, 2, 3, 3)
-    >>> mask.on(3).spans.row(2, head=1)
-    [(1, 3)]
-    """
-    return PerAxis("head", _members(masks, "by_head"))
-
-
-def by_batch(masks: Sequence[Mask]) -> Mask:
-    """A separate mask for each batch row: row b uses `masks[b]`.
-
-    Args:
-        masks: One mask per batch row.
-
-    Returns:
-        The mask.
-
-    Raises:
-        ArgumentError: If `masks` is empty or has another element than a mask.
-
-    >>> import maskwright as mw
-    >>> mw.by_batch([mw.causal(), mw.everything()]).on(2).dense().astype(int).tolist()
-    [[[[1, 0], [1, 1]]], [[[1, 1], [1, 1]]]]
-    """
-    return PerAxis("batch", _members(masks, "by_batch"))
-
-
 def walk(mask: Mask) -> Iterator[Mask]:
     """Yields the mask and all masks in it, outermost first.
 
@@ -1023,7 +509,7 @@ def transpose(mask: Mask) -> Mask:
     (window(back=0, ahead=None), tree([[-1, 0]]).T)
     """
     found = mask._transposed()
-    return Transpose(mask) if found is None else found
+    return mask.T if found is None else found
 
 
 def brief(expression: Expression) -> str:
@@ -1069,20 +555,3 @@ def _verdicts(terms: tuple[Mask, ...], query: CellQuery, visible: bool) -> tuple
 
 def _bracketed(mask: Mask) -> str:
     return f"({brief(mask)})" if mask._precedence == 1 else brief(mask)
-
-
-def _members(masks: Sequence[Mask], name: str) -> tuple[Mask, ...]:
-    if isinstance(masks, Mask) or not hasattr(masks, "__iter__"):
-        raise ArgumentError(
-            f"{name}: expected a list of masks, got {type(masks).__name__}. Pass [mask, ...]."
-        )
-    members = tuple(masks)
-    if not members:
-        raise ArgumentError(f"{name}: the list is empty. Pass at least one mask.")
-    for index, member in enumerate(members):
-        if not isinstance(member, Mask):
-            raise ArgumentError(
-                f"{name}: expected a list of masks, got {type(member).__name__} at index {index}. "
-                "Wrap an array in dense(...)."
-            )
-    return members

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from maskwright.core.atoms import ATOMS
-from maskwright.core.expr import And, Mask, Or, by_batch, by_head
+from maskwright.core.expr import Mask
+from maskwright.core.operators import And, Or, by_batch, by_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ from maskwright.core.atoms.index import IndexSet, Keys, Queries
 from maskwright.core.atoms.position import Chunks, Everything, Nothing, Prefix, Stride, Window
 from maskwright.core.atoms.structure import Graph, Image, Tree
 from maskwright.core.atoms.tokens import Documents, Padding
-from maskwright.core.expr import And, Not, Or, PerAxis, Transpose
+from maskwright.core.operators import And, Not, Or, PerAxis, Transpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from maskwright.core.atoms.position import Everything, Nothing
-from maskwright.core.expr import And, Atom, Composite, Mask, Not, Or, PerAxis, Transpose, walk
+from maskwright.core.expr import Atom, Mask, walk
+from maskwright.core.operators import And, Composite, Not, Or, PerAxis, Transpose
 from maskwright.core.validate import FrozenArray
 from maskwright.errors import ArgumentError
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maskwright import __version__
 from maskwright.core.atoms import ATOMS
-from maskwright.core.expr import by_batch, by_head
+from maskwright.core.operators import by_batch, by_head
 from maskwright.explore import schema
 from maskwright.recipes.registry import recipe_table, summary
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from maskwright.core import atoms
 from maskwright.core.atoms import causal, window
-from maskwright.core.expr import Cell, brief
+from maskwright.core.expr import brief
+from maskwright.core.nodes import Cell
 from maskwright.core.spans import Spans
 from maskwright.errors import FrameError
 from maskwright.linting.codes import CODES, Checks, Finding, make_finding

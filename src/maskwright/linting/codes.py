@@ -18,7 +18,7 @@ from maskwright.messages import Reason, render
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from maskwright.core.expr import Cell
+    from maskwright.core.nodes import Cell
 
 InputT = TypeVar("InputT")
 

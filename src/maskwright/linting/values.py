@@ -11,7 +11,7 @@ import numpy as np
 from maskwright.bias.atoms import Alibi, TensorBias
 from maskwright.bias.expr import Multiple, Sum, brief
 from maskwright.bias.values import is_torch
-from maskwright.core.expr import Cell
+from maskwright.core.nodes import Cell
 from maskwright.core.validate import describe_type
 from maskwright.errors import ArgumentError
 from maskwright.linting.codes import Checks, Finding, make_finding

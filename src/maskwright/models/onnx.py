@@ -21,7 +21,8 @@ from maskwright._atomic_write import write_atomic
 from maskwright._optional_deps import require
 from maskwright.bias.atoms import T5, Alibi
 from maskwright.core.atoms import everything
-from maskwright.core.expr import Atom, PerAxis, brief, find
+from maskwright.core.expr import Atom, brief, find
+from maskwright.core.operators import PerAxis
 from maskwright.core.validate import parse_int
 from maskwright.engine.api import override_attention
 from maskwright.engine.softmax import masked_softmax

@@ -14,8 +14,9 @@ import numpy as np
 from maskwright.core.atoms.array import Blocks
 from maskwright.core.atoms.position import Everything, Nothing, Stride, Window
 from maskwright.core.bound import BoundMask
-from maskwright.core.expr import And, Not, Or, walk
+from maskwright.core.expr import walk
 from maskwright.core.frame import Frame
+from maskwright.core.operators import And, Not, Or
 from maskwright.core.spans import Spans
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from maskwright.core.atoms.structure import Tree
 from maskwright.core.atoms.tokens import Padding
-from maskwright.core.expr import And, Or
+from maskwright.core.operators import And, Or
 
 if TYPE_CHECKING:
     from collections.abc import Callable

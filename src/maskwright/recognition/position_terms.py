@@ -14,7 +14,7 @@ import numpy as np
 from maskwright.core.atoms.index import IndexSet, Keys, Queries
 from maskwright.core.atoms.position import Chunks, Prefix, Stride, Window
 from maskwright.core.atoms.tokens import Padding
-from maskwright.core.expr import Not, Transpose
+from maskwright.core.operators import Not, Transpose
 from maskwright.core.validate import FrozenArray
 from maskwright.recognition.plane import (
     Plane,

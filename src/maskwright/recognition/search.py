@@ -15,7 +15,8 @@ import numpy as np
 from maskwright.core.atoms.array import Dense
 from maskwright.core.atoms.position import Everything, Nothing, Window
 from maskwright.core.atoms.structure import Graph, Tree
-from maskwright.core.expr import And, Not, PerAxis, Transpose, walk
+from maskwright.core.expr import walk
+from maskwright.core.operators import And, Not, PerAxis, Transpose
 from maskwright.core.validate import FrozenArray
 from maskwright.recognition import position_terms as position
 from maskwright.recognition import structure_terms as structure

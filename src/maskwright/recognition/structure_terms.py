@@ -13,7 +13,7 @@ from maskwright.core.atoms import tree
 from maskwright.core.atoms.array import Blocks
 from maskwright.core.atoms.structure import Graph, Image, unique_pairs
 from maskwright.core.atoms.tokens import Documents
-from maskwright.core.expr import Transpose
+from maskwright.core.operators import Transpose
 from maskwright.core.validate import FrozenArray
 from maskwright.errors import MaskError
 from maskwright.recognition.plane import Plane, Term, cost, read_cells, read_equal_labels

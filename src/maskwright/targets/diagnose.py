@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maskwright.core.bound import BoundMask
-from maskwright.core.expr import Chain, Not, brief
+from maskwright.core.expr import brief
+from maskwright.core.operators import Chain, Not
 
 if TYPE_CHECKING:
     from collections.abc import Callable

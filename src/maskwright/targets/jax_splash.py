@@ -11,8 +11,8 @@ import numpy as np
 from maskwright.bias.scores import NO_SCORES, Scores
 from maskwright.bias.values import to_numpy
 from maskwright.core.bound import BoundMask
-from maskwright.core.expr import And, Chain
 from maskwright.core.interval_ops import CSR, covered, sweep
+from maskwright.core.operators import And, Chain
 from maskwright.core.spans import Spans, union
 from maskwright.targets.base import Target, Unrepresentable
 from maskwright.targets.codegen import bound_code

@@ -13,8 +13,9 @@ from maskwright.core.atoms.index import max_runs
 from maskwright.core.atoms.position import Chunks
 from maskwright.core.cache import mask_property
 from maskwright.core.evaluate import MAX_CELLS, View
-from maskwright.core.expr import Atom, Mask, Operator, Sizes
+from maskwright.core.expr import Atom, Mask
 from maskwright.core.frame import BroadcastDims, Frame
+from maskwright.core.nodes import Operator, Sizes
 from maskwright.core.predicate import Positions, call, call_with_arrays, frameworks
 from maskwright.core.spans import Spans
 from maskwright.core.validate import (

@@ -14,19 +14,11 @@ from maskwright.core import regions
 from maskwright.core.atoms.position import Nothing
 from maskwright.core.cache import mask_property
 from maskwright.core.evaluate import View
-from maskwright.core.expr import (
-    MAX_CHEAP,
-    Atom,
-    FormulaWriter,
-    Mask,
-    Not,
-    Operator,
-    Row,
-    Sizes,
-    set_max_intervals,
-)
+from maskwright.core.expr import MAX_CHEAP, Atom, Mask, set_max_intervals
 from maskwright.core.frame import BroadcastDims, Frame
 from maskwright.core.interval_ops import CSR, sweep
+from maskwright.core.nodes import FormulaWriter, Operator, Row, Sizes
+from maskwright.core.operators import Not
 from maskwright.core.spans import Spans
 from maskwright.core.validate import (
     MAX_INT,

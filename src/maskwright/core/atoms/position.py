@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskwright.core import regions
-from maskwright.core.expr import Atom, Cell, FormulaWriter, KeyOnly, Mask, Not, Operator, Row
+from maskwright.core.expr import Atom, KeyOnly, Mask
 from maskwright.core.frame import BroadcastDims
+from maskwright.core.operators import Not
 from maskwright.core.regions import Region, SignedRegions
 from maskwright.core.spans import Spans
 from maskwright.core.validate import FrozenArray, parse_int, read_ints
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from maskwright.core.evaluate import View
     from maskwright.core.frame import Frame
+    from maskwright.core.nodes import Cell, FormulaWriter, Operator, Row
     from maskwright.core.validate import IntArray
 
 

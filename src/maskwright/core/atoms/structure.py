@@ -9,8 +9,10 @@ import numpy as np
 
 from maskwright.core.atoms.position import Nothing, Window
 from maskwright.core.cache import mask_property
-from maskwright.core.expr import And, Atom, Cell, Mask, Operator, Sizes
+from maskwright.core.expr import Atom, Mask
 from maskwright.core.frame import BroadcastDims
+from maskwright.core.nodes import Cell, Operator, Sizes
+from maskwright.core.operators import And
 from maskwright.core.validate import (
     FrozenArray,
     parse_bool,

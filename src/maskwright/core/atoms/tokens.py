@@ -17,18 +17,9 @@ from maskwright.core.atoms.position import (
     read_lengths,
 )
 from maskwright.core.cache import mask_property
-from maskwright.core.expr import (
-    Atom,
-    Cell,
-    FormulaWriter,
-    KeyOnly,
-    Mask,
-    Operator,
-    Row,
-    Sizes,
-    set_max_intervals,
-)
+from maskwright.core.expr import Atom, KeyOnly, Mask, set_max_intervals
 from maskwright.core.frame import BroadcastDims
+from maskwright.core.nodes import Cell, FormulaWriter, Operator, Row, Sizes
 from maskwright.core.spans import Spans
 from maskwright.core.validate import (
     MAX_INT,
