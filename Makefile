@@ -97,6 +97,7 @@ test-core: $(VENV)-core/.ready ## Run the core's tests with numpy only: make tes
 
 # The C library without Python. EMULATE_AVX512 computes the AVX-512 tiles with AVX2, so that they are
 # tested on any processor with AVX2.
+C_FILES := $(wildcard csrc/*.[ch] csrc/tests/*.c)
 C_TEST = mkdir -p build && $${CC:-cc} -std=gnu11 -Wall -Wextra -Werror -Wno-psabi -fno-math-errno -fno-trapping-math \
     $(filter-out csrc/module.c,$(wildcard csrc/*.c)) csrc/tests/test_kernel.c -lm -pthread -ldl -o build/test_kernel
 test-c: ## Test the C library without Python
@@ -126,6 +127,7 @@ dist: $(VENV)/.ready ## Build the source distribution and a wheel with the kerne
 
 check: $(VENV)/.ready ## Formatting, lint, types and import contracts
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
@@ -163,6 +165,7 @@ pictures: $(VENV)/.ready ## Redraw the pictures of docs/, with screenshots of th
 
 format: $(VENV)/.ready ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_FILES)
 	$(BIN)/ruff check --fix .
 
 clean: ## Remove the environments and all generated files

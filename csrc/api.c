@@ -61,7 +61,9 @@ const char *mw_isa(void) { return current_isa()->name; }
 
 /* -- argument checks ------------------------------------------------------------------------- */
 
-static int is_unaligned(const void *data, int64_t size) { return (uintptr_t)data % (size_t)size != 0; }
+static int is_unaligned(const void *data, int64_t size) {
+    return (uintptr_t)data % (size_t)size != 0;
+}
 
 static int bad_tensor(const mw_tensor *t, int64_t dim, int64_t dtype) {
     return !t->data || (dim > 1 && t->dim_stride != 1) || is_unaligned(t->data, dtype_size(dtype));
@@ -113,7 +115,8 @@ static int64_t check_backward_args(const mw_args *a) {
 }
 
 const char *mw_error(int64_t code) {
-#define TENSOR_RULE(name) name ".data must be aligned and not NULL, and " name ".dim_stride must be 1"
+#define TENSOR_RULE(name) \
+    name ".data must be aligned and not NULL, and " name ".dim_stride must be 1"
     static const char *const rules[] = {
         [MW_OK] = "no error",
         [MW_ERR_NO_MEMORY] = "not enough memory for the scratch buffers",
@@ -128,7 +131,8 @@ const char *mw_error(int64_t code) {
         [MW_ERR_THREADS] = "threads must be at least 1",
         [MW_ERR_SPANS] = "spans.batch and spans.heads must be 1, or batch and heads",
         [MW_ERR_SPANS_POINTER] = "spans.offsets, spans.starts and spans.stops must not be NULL",
-        [MW_ERR_DROPOUT] = "dropout.p must be in [0, 1), its offsets at least 0, its strides at least 1",
+        [MW_ERR_DROPOUT] =
+            "dropout.p must be in [0, 1), its offsets at least 0, its strides at least 1",
         [MW_ERR_SCALE] = "scale must be between -1e30 and 1e30",
         [MW_ERR_Q] = TENSOR_RULE("q"),
         [MW_ERR_K] = TENSOR_RULE("k"),
@@ -140,8 +144,9 @@ const char *mw_error(int64_t code) {
         [MW_ERR_DK] = TENSOR_RULE("dk"),
         [MW_ERR_DV] = TENSOR_RULE("dv"),
         [MW_ERR_DLSE] = "dlse.data must be aligned",
-        [MW_ERR_SCORES] = "scores must have a softcap of 0 or more and at most 4 terms, whose data is "
-                       "aligned and not NULL, and which have both coordinates or none",
+        [MW_ERR_SCORES] =
+            "scores must have a softcap of 0 or more and at most 4 terms, whose data is "
+            "aligned and not NULL, and which have both coordinates or none",
     };
     return code >= 0 && code < MW_ERR_COUNT && rules[code] ? rules[code] : "unknown error code";
 }

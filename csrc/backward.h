@@ -57,13 +57,14 @@ typedef struct {
     DropoutState dropout;
     float *k_panels, *v_panels, *k_rows;
     float *dk, *dv;
-    float *p, *ds; /* [BWD_BLOCK_M][BWD_BLOCK_N] */
-    float *grads[MW_MAX_TERMS];              /* [heads of the unit][grad_length], of shared values */
-    int64_t first_grad[MW_MAX_TERMS], last_grad[MW_MAX_TERMS]; /* the part of them that the item has */
-    const float *bias[MW_MAX_TERMS][MR];     /* of the row group: the rows of each term */
-    float *bias_grads[MW_MAX_TERMS][MR];     /* and of its gradient, or NULL */
-    uint64_t vectors[BWD_GROUPS]; /* bit per vector of keys that a row group has computed */
-    uint8_t key_flags[BWD_BLOCK_N]; /* the key holds NaN or Inf */
+    float *p, *ds;              /* [BWD_BLOCK_M][BWD_BLOCK_N] */
+    float *grads[MW_MAX_TERMS]; /* [heads of the unit][grad_length], of shared values */
+    int64_t first_grad[MW_MAX_TERMS],
+        last_grad[MW_MAX_TERMS];         /* the part of them that the item has */
+    const float *bias[MW_MAX_TERMS][MR]; /* of the row group: the rows of each term */
+    float *bias_grads[MW_MAX_TERMS][MR]; /* and of its gradient, or NULL */
+    uint64_t vectors[BWD_GROUPS];        /* bit per vector of keys that a row group has computed */
+    uint8_t key_flags[BWD_BLOCK_N];      /* the key holds NaN or Inf */
     int any_key_flag;
     uint64_t visible[BWD_GROUPS][MR][BWD_WORDS]; /* bit per visible cell, if something is flagged */
     uint64_t keep[MR][BWD_WORDS];
@@ -190,8 +191,8 @@ typedef struct {
 
 /* The sum of row n, whose q is read. If the saved logsumexp is over further keys, l is that over all
  * of them. Scores are computed in the order of gemm_panel, so they are equal to the last bit. */
-static NOINLINE RowSum row_sum(const mw_args *args, const BackwardUnit *u, int64_t n,
-                               int64_t head, int64_t row, float lse) {
+static NOINLINE RowSum row_sum(const mw_args *args, const BackwardUnit *u, int64_t n, int64_t head,
+                               int64_t row, float lse) {
     const mw_spans *spans = &args->spans;
     const mw_scores *scores = args->scores;
     const float *q = u->q + n * u->d, base = score_base(args), score_scale = score_factor(args);
@@ -209,7 +210,8 @@ static NOINLINE RowSum row_sum(const mw_args *args, const BackwardUnit *u, int64
             }
             interleave(rows, args->head_dim, score_scale, 0, panel);
             vec x[1] = {{0}};
-            for (int64_t d = 0; d < args->head_dim; d++) x[0] += broadcast(q[d]) * load(panel + d * NR);
+            for (int64_t d = 0; d < args->head_dim; d++)
+                x[0] += broadcast(q[d]) * load(panel + d * NR);
             if (scores && scores->softcap > 0) {
                 tanh_vec(x, 1);
                 x[0] *= (float)scores->softcap;
@@ -238,8 +240,8 @@ static NOINLINE RowSum row_sum(const mw_args *args, const BackwardUnit *u, int64
 
 /* Read q, dO, lse and delta of row n, which is query `row` of a GQA group. Returns the sums of
  * nonfinite_sums. */
-static vec prepare_row(const mw_args *args, BackwardUnit *u, int64_t n,
-                       const int64_t *offsets, int64_t head, int64_t row) {
+static vec prepare_row(const mw_args *args, BackwardUnit *u, int64_t n, const int64_t *offsets,
+                       int64_t head, int64_t row) {
     float *q = u->q + n * u->d, *dout = u->dout + n * u->dv, out[MW_MAX_HEAD_DIM];
     float lse = -INFINITY;
     if (offsets[row] < offsets[row + 1]) lse = *row_element(&args->lse, u->batch, head, row);
@@ -283,7 +285,8 @@ static vec prepare_row(const mw_args *args, BackwardUnit *u, int64_t n,
         float sink = args->scores->sinks[head];
         float odds = (float)exp(sink - m) * factor; /* weight of the sink by that of the keys */
         if (args->scores->dsinks.data)
-            *row_element(&args->scores->dsinks, u->batch, head, row) = -delta / (1.0f + 1.0f / odds);
+            *row_element(&args->scores->dsinks, u->batch, head, row) = -delta /
+                                                                       (1.0f + 1.0f / odds);
         factor /= 1.0f + odds;
         delta /= 1.0f + odds;
     }
@@ -301,7 +304,8 @@ INLINE void prefetch_block_row(const mw_args *args, const BackwardUnit *u, const
     if (r >= b->count) return;
     const int64_t size = dtype_size(args->dtype), head = query_head(b, r), row = query_row(b, r);
     prefetch_row(tensor_row(&args->q, args->dtype, u->batch, head, row), args->head_dim * size);
-    prefetch_row(tensor_row(&args->dout, args->dtype, u->batch, head, row), args->v_head_dim * size);
+    prefetch_row(tensor_row(&args->dout, args->dtype, u->batch, head, row),
+                 args->v_head_dim * size);
     prefetch_row(tensor_row(&args->out, args->dtype, u->batch, head, row), args->v_head_dim * size);
 }
 
@@ -310,15 +314,18 @@ INLINE void prefetch_block_row_l2(const mw_args *args, const BackwardUnit *u, co
                                   int64_t r) {
     const int64_t size = dtype_size(args->dtype), head = query_head(b, r), row = query_row(b, r);
     prefetch_read(tensor_row(&args->q, args->dtype, u->batch, head, row), args->head_dim * size);
-    prefetch_read(tensor_row(&args->dout, args->dtype, u->batch, head, row), args->v_head_dim * size);
-    prefetch_read(tensor_row(&args->out, args->dtype, u->batch, head, row), args->v_head_dim * size);
+    prefetch_read(tensor_row(&args->dout, args->dtype, u->batch, head, row),
+                  args->v_head_dim * size);
+    prefetch_read(tensor_row(&args->out, args->dtype, u->batch, head, row),
+                  args->v_head_dim * size);
 }
 
 /* Prefetch dK and dV of a key, which are written. */
 INLINE void prefetch_dk_dv(const mw_args *args, const BackwardUnit *u, int64_t key) {
     const int64_t size = dtype_size(args->dtype), head = u->kv_head;
     prefetch_write(tensor_row(&args->dk, args->dtype, u->batch, head, key), args->head_dim * size);
-    prefetch_write(tensor_row(&args->dv, args->dtype, u->batch, head, key), args->v_head_dim * size);
+    prefetch_write(tensor_row(&args->dv, args->dtype, u->batch, head, key),
+                   args->v_head_dim * size);
 }
 
 /* Prefetch dQ of a row, which is written. */
@@ -340,7 +347,8 @@ static NOINLINE void prefetch_ahead(const mw_args *args, const BackwardUnit *u, 
         const int64_t next = a->key + BWD_BLOCK_N, head = u->kv_head;
         prefetch_dk_dv(args, u, a->key);
         if (next >= args->kv_len) continue;
-        prefetch_read(tensor_row(&args->k, args->dtype, u->batch, head, next), args->head_dim * size);
+        prefetch_read(tensor_row(&args->k, args->dtype, u->batch, head, next),
+                      args->head_dim * size);
         prefetch_read(tensor_row(&args->v, args->dtype, u->batch, head, next),
                       args->v_head_dim * size);
     }
@@ -374,8 +382,10 @@ static void backward_tiles(const mw_args *args, BackwardUnit *u, int64_t first_b
         const BlockRows b = block_rows(args, u, block);
         memset(tiles, 0, (size_t)u->tile_words * 8);
         const int64_t *offsets = b.group.offsets;
-        for (int64_t i = offsets[query_row(&b, 0)]; i < offsets[query_row(&b, b.count - 1) + 1]; i++)
-            set_bits(tiles, spans->starts[i] / BWD_BLOCK_N, (spans->stops[i] - 1) / BWD_BLOCK_N + 1);
+        for (int64_t i = offsets[query_row(&b, 0)]; i < offsets[query_row(&b, b.count - 1) + 1];
+             i++)
+            set_bits(tiles, spans->starts[i] / BWD_BLOCK_N,
+                     (spans->stops[i] - 1) / BWD_BLOCK_N + 1);
         u->states[block] = ROWS_UNREAD;
         atomic_store_explicit(&u->next_kv_block[block], (int32_t)next_tile(u, block, 0),
                               memory_order_relaxed);
@@ -399,8 +409,8 @@ static void backward_prepare(const mw_args *args, BackwardUnit *u, int64_t first
         for (int64_t r = 0; r < b.count; r++) {
             const int64_t n = first + r;
             prefetch_block_row(args, u, &b, r + PREFETCH_ROWS);
-            nonfinite +=
-                prepare_row(args, u, n, b.group.offsets, query_head(&b, r), query_row(&b, r));
+            nonfinite += prepare_row(args, u, n, b.group.offsets, query_head(&b, r),
+                                     query_row(&b, r));
         }
         if (any_nonzero(nonfinite)) flag_rows(u, block, b.count);
     }
@@ -415,8 +425,7 @@ static void backward_write_dq(const mw_args *args, const BackwardUnit *u, int64_
             const int64_t next = r + PREFETCH_ROWS;
             if (next < b.count) prefetch_dq(args, u, query_head(&b, next), query_row(&b, next));
             write_row(&args->dq, args->dtype, u->batch, query_head(&b, r), query_row(&b, r),
-                      u->dq + (block * BWD_BLOCK_M + r) * u->d, (float)args->scale,
-                      args->head_dim);
+                      u->dq + (block * BWD_BLOCK_M + r) * u->d, (float)args->scale, args->head_dim);
         }
     }
 }
@@ -428,22 +437,21 @@ static void load_keys(BackwardScratch *s, int64_t start) {
     const mw_args *args = s->args;
     const BackwardUnit *u = s->unit;
     const int64_t end = min_i64(start + BWD_BLOCK_N, args->kv_len);
-    const PackSource k = {&args->k,      u->visible,   args->dtype,   u->batch, u->kv_head,
-                          args->kv_len, args->head_dim};
+    const PackSource k = {&args->k,   u->visible,   args->dtype,   u->batch,
+                          u->kv_head, args->kv_len, args->head_dim};
     PackSource v = k;
     v.tensor = &args->v;
     v.dim = args->v_head_dim;
     for (int64_t n = 0; n < BWD_PANELS && start + n * NR < args->kv_len; n++) {
-        pack_panel(&k, start + n * NR, score_factor(args),
-                   s->k_panels + n * NR * args->head_dim);
+        pack_panel(&k, start + n * NR, score_factor(args), s->k_panels + n * NR * args->head_dim);
         pack_panel(&v, start + n * NR, 1.0f, s->v_panels + n * NR * args->v_head_dim);
     }
     vec nonfinite = {0};
     for (int64_t key = start; key < end; key++) {
         if (!bit_is_set(u->visible, key)) continue;
         float *row = s->k_rows + (key - start) * u->d;
-        read_padded(row, tensor_row(&args->k, args->dtype, u->batch, u->kv_head, key),
-                    args->dtype, args->head_dim, u->d);
+        read_padded(row, tensor_row(&args->k, args->dtype, u->batch, u->kv_head, key), args->dtype,
+                    args->head_dim, u->d);
         nonfinite += nonfinite_sums(row, u->d);
     }
     s->any_key_flag = any_nonzero(nonfinite);
@@ -451,7 +459,8 @@ static void load_keys(BackwardScratch *s, int64_t start) {
     memset(s->key_flags, 0, sizeof s->key_flags);
     for (int64_t key = start; key < end; key++)
         s->key_flags[key - start] = (uint8_t)(bit_is_set(u->visible, key) &&
-                                              has_nonfinite(s->k_rows + (key - start) * u->d, u->d));
+                                              has_nonfinite(s->k_rows + (key - start) * u->d,
+                                                            u->d));
 }
 
 /* Soft cap and bias of `nv` vectors of a panel; the derivative of the soft cap is stored in ds. */
@@ -461,10 +470,8 @@ INLINE void change_scores_backward(const BackwardScratch *s, int64_t key, float 
     if (scores->softcap > 0) {
         const float factor = (float)scores->softcap;
         tanh_panel(acc, nv);
-UNROLL(16)
-        for (int r = 0; r < MR; r++)
-UNROLL(4)
-            for (int n = 0; n < nv; n++) {
+        UNROLL(16, int r = 0; r < MR; r++)
+            UNROLL(4, int n = 0; n < nv; n++) {
                 store(ds + r * BWD_BLOCK_N + n * W, 1.0f - acc[r][n] * acc[r][n]);
                 acc[r][n] *= factor;
             }
@@ -482,47 +489,43 @@ INLINE void add_bias_gradients(const BackwardScratch *s, int r, int64_t key, vec
 
 /* P and dS of `nv` vectors of keys from key `offset` of the block on, which is key `key`, for the MR
  * rows from `row` on; 0 in masked cells. p and ds are those of the row group. */
-INLINE void compute_ds(BackwardScratch *s, int64_t row, int offset, int64_t key, float *p, float *ds,
-                       const int nv, const int dropout, const int level) {
+INLINE void compute_ds(BackwardScratch *s, int64_t row, int offset, int64_t key, float *p,
+                       float *ds, const int nv, const int dropout, const int level) {
     const BackwardUnit *u = s->unit;
     const mw_args *args = s->args;
-    const int partial =
-        !s->mask.full && ~vector_bits(s->mask.every, offset, nv) << (32 - nv * W);
+    const int partial = !s->mask.full && ~vector_bits(s->mask.every, offset, nv) << (32 - nv * W);
     const int64_t panel = offset / NR * NR, within = offset % NR;
     const float *rows[MR], *lse = u->lse + row, *deltas = u->delta + row;
     vec acc[MR][NV];
-UNROLL(16)
-    for (int r = 0; r < MR; r++) rows[r] = u->q + (row + r) * u->d;
+    UNROLL(16, int r = 0; r < MR; r++) rows[r] = u->q + (row + r) * u->d;
     p += offset;
     ds += offset;
     gemm_panel(rows, s->k_panels + panel * args->head_dim + within, args->head_dim, acc, nv);
     if (level) change_scores_backward(s, key, ds, acc, nv);
-UNROLL(16)
-    for (int r = 0; r < MR; r += 2) {
+    UNROLL(16, int r = 0; r < MR; r += 2) {
         vec x[2 * NV];
-UNROLL(8)
-        for (int n = 0; n < 2 * nv; n++) x[n] = acc[r + n / nv][n % nv] - lse[r + n / nv];
+        UNROLL(8, int n = 0; n < 2 * nv; n++) x[n] = acc[r + n / nv][n % nv] - lse[r + n / nv];
         if (level)
-UNROLL(8)
-            for (int n = 0; n < 2 * nv; n++) x[n] *= (float)LOG2E;
+            UNROLL(8, int n = 0; n < 2 * nv; n++) x[n] *= (float)LOG2E;
         exp2_vec(x, 2 * nv);
-UNROLL(8)
-        for (int n = 0; n < 2 * nv; n++) store(p + (r + n / nv) * BWD_BLOCK_N + n % nv * W, x[n]);
+        UNROLL(8, int n = 0; n < 2 * nv; n++)
+            store(p + (r + n / nv) * BWD_BLOCK_N + n % nv * W, x[n]);
     }
-UNROLL(16)
-    for (int r = 0; r < MR; r++) rows[r] = u->dout + (row + r) * u->dv;
+    UNROLL(16, int r = 0; r < MR; r++) rows[r] = u->dout + (row + r) * u->dv;
     gemm_panel_split(rows, s->v_panels + panel * args->v_head_dim + within, args->v_head_dim, acc,
                      nv);
-UNROLL(16)
-    for (int r = 0; r < MR; r++) {
+    vec dp[MR][NV]; /* read by a loop that Clang does not unroll: acc stays in registers */
+    UNROLL(16, int r = 0; r < MR; r++)
+        UNROLL(4, int n = 0; n < nv; n++) dp[r][n] = acc[r][n];
+    UNROLL(16, int r = 0; r < MR; r++) {
         float delta = deltas[r];
         uint32_t bits = partial ? vector_bits(s->mask.row[r], offset, nv) : 0;
         uint32_t keep = dropout ? vector_bits(s->keep[r], offset, nv) : 0;
         for (int n = 0; n < nv; n++) {
             float *to = p + r * BWD_BLOCK_N + n * W;
-            vec x = load(to), dp = acc[r][n];
-            if (dropout) dp = (vec)((ivec)(dp * s->dropout.keep_scale) & lane_mask(keep, n));
-            vec y = x * (dp - delta);
+            vec x = load(to), z = dp[r][n];
+            if (dropout) z = (vec)((ivec)(z * s->dropout.keep_scale) & lane_mask(keep, n));
+            vec y = x * (z - delta);
             if (dropout) x = (vec)((ivec)x & lane_mask(keep, n));
             if (partial) {
                 ivec lanes = lane_mask(bits, n);
@@ -559,8 +562,7 @@ INLINE int group_mask(BackwardScratch *s, int64_t row, int64_t start) {
         cursor[r] = low;
         some |= low < u->span_stop[row + r] && spans->starts[low] < start + BWD_BLOCK_N;
     }
-    if (some)
-        bitmask_build(spans, start, BWD_BLOCK_N, cursor, u->span_stop + row, &s->mask);
+    if (some) bitmask_build(spans, start, BWD_BLOCK_N, cursor, u->span_stop + row, &s->mask);
     return some;
 }
 
@@ -723,9 +725,9 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
 
 typedef int BackwardTile(BackwardScratch *s, int64_t row, int64_t start);
 
-#define BACKWARD_TILE(name, dropout, level)                                           \
-    static NOINLINE int name(BackwardScratch *s, int64_t row, int64_t start) {        \
-        return backward_tile(s, row, start, dropout, level);                          \
+#define BACKWARD_TILE(name, dropout, level)                                    \
+    static NOINLINE int name(BackwardScratch *s, int64_t row, int64_t start) { \
+        return backward_tile(s, row, start, dropout, level);                   \
     }
 
 BACKWARD_TILE(backward_tile_plain, 0, PLAIN)
@@ -754,7 +756,8 @@ static void clear_shared_gradients(BackwardScratch *s, int64_t kv_block) {
         const mw_term *t = &args->scores->terms[i];
         s->first_grad[i] = s->last_grad[i] = 0;
         if (!t->grad || !t->grad_length || last_row < 0) continue;
-        int64_t first = kv_block * BWD_BLOCK_N, last = min_i64(first + BWD_BLOCK_N, args->kv_len) - 1;
+        int64_t first = kv_block * BWD_BLOCK_N,
+                last = min_i64(first + BWD_BLOCK_N, args->kv_len) - 1;
         int64_t low = t->keys ? t->keys[first] - t->rows[last_row] : first - last_row;
         int64_t high = t->keys ? t->keys[last] - t->rows[first_row] : last - first_row;
         s->first_grad[i] = t->origin + low;

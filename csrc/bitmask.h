@@ -59,8 +59,8 @@ INLINE int first_vector(const BitMask *mask, int panel, int *count) {
 }
 
 /* Does every row's next interval contain the whole block? */
-INLINE int block_is_full(const mw_spans *spans, int64_t start, int64_t end, const int64_t cursor[MR],
-                         const int64_t stop[MR], int64_t *next) {
+INLINE int block_is_full(const mw_spans *spans, int64_t start, int64_t end,
+                         const int64_t cursor[MR], const int64_t stop[MR], int64_t *next) {
     *next = NO_KEY;
     for (int r = 0; r < MR; r++) {
         int64_t i = cursor[r];

@@ -22,7 +22,7 @@ typedef struct {
     Run runs[BLOCK_N];
     int64_t cursor[MAX_DECODE_ROWS];
     const float *bias[MAX_DECODE_ROWS][MW_MAX_TERMS]; /* the row of each term of the bias */
-    uint64_t keep[BLOCK_WORDS + 1]; /* dropout: bit per key that is kept */
+    uint64_t keep[BLOCK_WORDS + 1];                   /* dropout: bit per key that is kept */
     float p[BLOCK_N + W] __attribute__((aligned(64)));
     float k[W][MW_MAX_HEAD_DIM] __attribute__((aligned(64)));
     float q[MAX_DECODE_ROWS][MW_MAX_HEAD_DIM] __attribute__((aligned(64))); /* times score_factor */
@@ -56,8 +56,8 @@ INLINE DecodeRow decode_row(float *partial, int64_t width, int64_t n) {
 }
 
 /* Scores of W keys from `key` on, of which only the first `count` are read. */
-INLINE vec decode_scores(const mw_args *args, const GqaGroup *group, const float *q,
-                         int64_t key, int64_t count, float converted[W][MW_MAX_HEAD_DIM]) {
+INLINE vec decode_scores(const mw_args *args, const GqaGroup *group, const float *q, int64_t key,
+                         int64_t count, float converted[W][MW_MAX_HEAD_DIM]) {
     const int64_t width = round_up(args->head_dim, W);
     const int64_t size = dtype_size(args->dtype), stride = args->k.row_stride * size;
     const char *first = tensor_row(&args->k, args->dtype, group->batch, group->kv_head, key);
@@ -73,12 +73,10 @@ INLINE vec decode_scores(const mw_args *args, const GqaGroup *group, const float
         for (int i = 0; i < W; i++)
             prefetch_row(first + (2 * W + i) * stride, args->head_dim * size);
     vec acc[W];
-UNROLL(16)
-    for (int i = 0; i < W; i++) acc[i] = (vec){0};
+    UNROLL(16, int i = 0; i < W; i++) acc[i] = (vec){0};
     for (int64_t d = 0; d < width; d += W) {
         vec x = load(q + d);
-UNROLL(16)
-        for (int i = 0; i < W; i++) acc[i] += x * load(rows[i] + d);
+        UNROLL(16, int i = 0; i < W; i++) acc[i] += x * load(rows[i] + d);
     }
     return reduce_each(acc);
 }
@@ -104,8 +102,8 @@ INLINE uint32_t keep_bits_at(const uint64_t *keep, int64_t key) {
 }
 
 /* V of the block's visible keys, and its stride. */
-INLINE Operand decode_values(const mw_args *args, const GqaGroup *group, int64_t start,
-                             int count, DecodeScratch *s) {
+INLINE Operand decode_values(const mw_args *args, const GqaGroup *group, int64_t start, int count,
+                             DecodeScratch *s) {
     const int64_t width = v_width(args);
     if (decode_v_in_place(args))
         return (Operand){tensor_row(&args->v, args->dtype, group->batch, group->kv_head, start),
@@ -257,8 +255,8 @@ static void decode_split(const mw_args *args, const GqaGroup *group, int64_t fir
 INLINE float merged_max(float m, float l, float other_m, float other_l) {
     float larger = other_m > m ? other_m : m;
     if (isnan(m) || isnan(other_m)) return NAN;
-    if (larger == INFINITY && ((m != INFINITY && isnan(l)) ||
-                               (other_m != INFINITY && isnan(other_l))))
+    if (larger == INFINITY &&
+        ((m != INFINITY && isnan(l)) || (other_m != INFINITY && isnan(other_l))))
         return NAN;
     return larger;
 }

@@ -85,8 +85,7 @@ static uint64_t keep_bits(const DropoutState *s, int64_t row, int64_t head, int6
             uvec c[4] = {lane_index() + counter + (uint32_t)i, query, zero + (uint32_t)head,
                          zero + s->batch};
             philox(c, s->key[0], s->key[1]);
-UNROLL(4)
-            for (int word = 0; word < 4; word++)
+            UNROLL(4, int word = 0; word < 4; word++)
                 bits |= (uint64_t)mask_bits((ivec)(c[word] >= threshold)) << (word * 16 + i);
         }
         return bits;

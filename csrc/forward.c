@@ -15,8 +15,8 @@ typedef struct {
     char *packed;
     void (*pack)(const mw_args *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
                  int64_t first_panel, int64_t last_panel, PackedKV *kv);
-    void (*rows)(const mw_args *args, const GqaGroup *group, const PackedKV *kv,
-                 int64_t first_row, int64_t last_row, void *scratch);
+    void (*rows)(const mw_args *args, const GqaGroup *group, const PackedKV *kv, int64_t first_row,
+                 int64_t last_row, void *scratch);
 } Forward;
 
 static Forward plan_forward(const mw_args *args, const Isa *isa) {
@@ -28,13 +28,11 @@ static Forward plan_forward(const mw_args *args, const Isa *isa) {
     const int scattered = is_scattered(args, 0);
     f.pack = scattered ? isa->pack_rows : isa->pack;
     f.rows = scattered ? isa->scattered_forward : isa->forward;
-    f.panel_floats =
-        f.panels * isa->panel_keys * round_up(args->head_dim, scattered ? 16 : 1);
+    f.panel_floats = f.panels * isa->panel_keys * round_up(args->head_dim, scattered ? 16 : 1);
     f.panel_floats = round_up(f.panel_floats, 16);
     f.v_floats = round_up(args->kv_len * f.v_stride, 16);
     f.packed_size = 4 * (size_t)(f.panel_floats + f.v_floats) + visible_size(args);
-    f.scratch_size =
-        scattered ? isa->scattered_scratch(args) : isa->forward_scratch(args);
+    f.scratch_size = scattered ? isa->scattered_scratch(args) : isa->forward_scratch(args);
     f.scratch_size = (size_t)round_up((int64_t)f.scratch_size, 64);
     return f;
 }
@@ -142,7 +140,7 @@ static void pack_item(void *context, int64_t item, void *scratch) {
     (void)scratch;
     PackedKV kv = packed_kv(f, unit, unit_memory(f, unit), &visible);
     f->pack(f->args, visible, unit / f->args->kv_heads, unit % f->args->kv_heads, first,
-                 min_i64(first + PANELS_PER_ITEM, f->panels), &kv);
+            min_i64(first + PANELS_PER_ITEM, f->panels), &kv);
 }
 
 /* The last row blocks come first: with a causal mask they take longest. */
@@ -172,8 +170,7 @@ static void split_item(void *context, int64_t item, void *scratch) {
     const Decode *d = context;
     int64_t n = item / d->splits, first = item % d->splits * KEYS_PER_SPLIT;
     GqaGroup group = gqa_group(d->args, n / d->groups, n % d->groups);
-    d->isa->decode_split(d->args, &group, first,
-                         min_i64(first + KEYS_PER_SPLIT, d->args->kv_len),
+    d->isa->decode_split(d->args, &group, first, min_i64(first + KEYS_PER_SPLIT, d->args->kv_len),
                          d->partials + item * d->partial_floats, scratch);
 }
 
@@ -221,10 +218,10 @@ static int64_t forward_waves(Forward *f, int64_t threads) {
 
 int64_t forward_pass(const mw_args *args, const Isa *isa) {
     int64_t threads = num_threads(args);
-    if (args->q_len * group_heads(args) <= MAX_DECODE_ROWS)
-        return decode_pass(args, isa, threads);
+    if (args->q_len * group_heads(args) <= MAX_DECODE_ROWS) return decode_pass(args, isa, threads);
     Forward f = plan_forward(args, isa);
-    if (!takes_whole_units(args, threads, UNITS_PER_THREAD, f.packed_size)) return forward_waves(&f, threads);
+    if (!takes_whole_units(args, threads, UNITS_PER_THREAD, f.packed_size))
+        return forward_waves(&f, threads);
     size_t each = f.scratch_size + f.packed_size + 64;
     threads = min_i64(threads, num_units(args));
     char *memory = scratch_alloc(each * (size_t)threads);

@@ -64,8 +64,7 @@ static size_t forward_scratch(const mw_args *args) {
 
 /* Scores of `nv` vectors of keys from key `offset` of the block on, and each row's maximum. */
 INLINE void score_vectors(const ForwardCall *c, const RowGroup *g, int64_t start, int offset,
-                          ForwardScratch *scratch, vec row_max[MR], const int nv,
-                          const int level) {
+                          ForwardScratch *scratch, vec row_max[MR], const int nv, const int level) {
     const BitMask *mask = &scratch->mask;
     const int64_t dim = c->args->head_dim;
     const float *panel = c->kv->panels + (start + offset / NR * NR) * dim + offset % NR;
@@ -74,18 +73,14 @@ INLINE void score_vectors(const ForwardCall *c, const RowGroup *g, int64_t start
     if (level)
         change_scores(c->args->scores, g->bias, start + offset, c->args->kv_len, s, nv, level);
     if (!mask->full && ~vector_bits(mask->every, offset, nv) << (32 - nv * W)) {
-UNROLL(16)
-        for (int r = 0; r < MR; r++) {
+        UNROLL(16, int r = 0; r < MR; r++) {
             uint32_t bits = vector_bits(mask->row[r], offset, nv);
-UNROLL(4)
-            for (int n = 0; n < nv; n++)
+            UNROLL(4, int n = 0; n < nv; n++)
                 s[r][n] = blend(lane_mask(bits, n), s[r][n], broadcast(-INFINITY));
         }
     }
-UNROLL(16)
-    for (int r = 0; r < MR; r++)
-UNROLL(4)
-        for (int n = 0; n < nv; n++) {
+    UNROLL(16, int r = 0; r < MR; r++)
+        UNROLL(4, int n = 0; n < nv; n++) {
             store(scratch->p + r * BLOCK_N + offset + n * W, s[r][n]);
             row_max[r] = max_vec(row_max[r], s[r][n]);
         }
@@ -132,15 +127,12 @@ INLINE void exp_vectors(ForwardScratch *s, int r, const short *list, const vec s
                         const int nv, const int dropout, const int level) {
     float *p = s->p + r * BLOCK_N;
     vec x[2 * NV];
-UNROLL(8)
-    for (int n = 0; n < 2 * nv; n++)
+    UNROLL(8, int n = 0; n < 2 * nv; n++)
         x[n] = load(p + n / nv * BLOCK_N + list[n % nv]) - shift[n / nv];
     if (level)
-UNROLL(8)
-        for (int n = 0; n < 2 * nv; n++) x[n] *= (float)LOG2E;
+        UNROLL(8, int n = 0; n < 2 * nv; n++) x[n] *= (float)LOG2E;
     exp2_vec(x, 2 * nv);
-UNROLL(8)
-    for (int n = 0; n < 2 * nv; n++) {
+    UNROLL(8, int n = 0; n < 2 * nv; n++) {
         sum[n / nv] += x[n];
         if (dropout) {
             uint32_t bits = vector_bits(s->keep[r + n / nv], list[n % nv], 1);
@@ -160,8 +152,7 @@ INLINE void exp_rows(RowGroup *g, ForwardScratch *s, const short *list, int coun
         for (; i + NV <= count; i += NV)
             exp_vectors(s, r, list + i, shift, sum, NV, dropout, level);
         for (; i < count; i++) exp_vectors(s, r, list + i, shift, sum, 1, dropout, level);
-        for (i = 0; i < 2; i++)
-            g->l[r + i] = g->l[r + i] * alpha[r + i] + reduce_sum(sum[i]);
+        for (i = 0; i < 2; i++) g->l[r + i] = g->l[r + i] * alpha[r + i] + reduce_sum(sum[i]);
     }
 }
 
@@ -247,10 +238,10 @@ INLINE void forward_step(const ForwardCall *c, RowGroup *g, int64_t first_row, f
 typedef void ForwardStep(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,
                          ForwardScratch *s);
 
-#define FORWARD_STEP(name, dropout, exact, level)                                                \
-    static NOINLINE void name(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc,  \
-                              ForwardScratch *s) {                                               \
-        forward_step(c, g, first_row, acc, s, dropout, exact, level);                            \
+#define FORWARD_STEP(name, dropout, exact, level)                                               \
+    static NOINLINE void name(const ForwardCall *c, RowGroup *g, int64_t first_row, float *acc, \
+                              ForwardScratch *s) {                                              \
+        forward_step(c, g, first_row, acc, s, dropout, exact, level);                           \
     }
 
 FORWARD_STEP(forward_step_plain, 0, 0, PLAIN)
@@ -294,8 +285,7 @@ static void init_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t 
             g->bias[i][r] = term_row(&args->scores->terms[i], group->batch,
                                      group->first_head + n % group->heads, row);
         if (g->cursor[r] == g->stop[r]) continue;
-        g->next_key =
-            min_i64(g->next_key, args->spans.starts[g->cursor[r]] / c->align * c->align);
+        g->next_key = min_i64(g->next_key, args->spans.starts[g->cursor[r]] / c->align * c->align);
         g->last_key = max_i64(g->last_key, args->spans.stops[g->stop[r] - 1]);
         g->q[r] = tensor_row(&args->q, args->dtype, group->batch,
                              group->first_head + n % group->heads, row);
@@ -326,8 +316,8 @@ INLINE void queue_output(const ForwardCall *c, int64_t first, int64_t end, Prefe
 }
 
 /* Write a finished row group; first compute it again if NaN or Inf may have crossed rows. */
-static void finish_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t count,
-                        float *acc, float *converted, ForwardScratch *s) {
+static void finish_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_t count, float *acc,
+                        float *converted, ForwardScratch *s) {
     const GqaGroup *group = c->group;
     float l_sum = 0.0f;
     for (int r = 0; r < count; r++) l_sum += g->l[r];
@@ -339,8 +329,8 @@ static void finish_rows(const ForwardCall *c, RowGroup *g, int64_t first, int64_
     }
     for (int r = 0; r < count; r++) {
         int64_t n = first + r;
-        write_output(c->args, group->batch, group->first_head + n % group->heads,
-                     n / group->heads, acc + r * c->width, g->m[r], g->l[r]);
+        write_output(c->args, group->batch, group->first_head + n % group->heads, n / group->heads,
+                     acc + r * c->width, g->m[r], g->l[r]);
     }
 }
 
@@ -348,8 +338,8 @@ static void forward(const mw_args *args, const GqaGroup *group, const PackedKV *
                     int64_t first_row, int64_t last_row, void *scratch) {
     ForwardScratch *s = scratch;
     const int dropout = args->dropout.p > 0;
-    ForwardCall c = {args, group, kv, v_width(args), dropout ? 64 : NR,
-                     dropout_state(args, group->batch)};
+    ForwardCall c = {
+        args, group, kv, v_width(args), dropout ? 64 : NR, dropout_state(args, group->batch)};
     ForwardStep *step = select_step(args, 0);
     float *acc = s->rest, *converted = acc + BLOCK_M * c.width;
     s->queue.count = 0;

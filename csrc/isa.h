@@ -20,9 +20,9 @@ typedef struct {
 
 /* K and V of one (batch, kv_head) as the forward kernel reads them. */
 typedef struct {
-    float *panels;   /* [panel][head_dim][keys of a panel], times scale and log2(e); in scattered.h
+    float *panels;  /* [panel][head_dim][keys of a panel], times scale and log2(e); in scattered.h
                       * rows of K as they are, padded to whole vectors */
-    const float *v;  /* [key][v_stride] */
+    const float *v; /* [key][v_stride] */
     int64_t v_stride;
     int64_t next_first, next_last; /* keys that are packed next: they are prefetched meanwhile */
 } PackedKV;
@@ -48,7 +48,7 @@ typedef struct {
     uint64_t *visible;              /* bit per key: some row attends to it */
     int64_t next_first, next_last;  /* row blocks that are prepared next: they are prefetched */
     _Atomic int64_t next_item;      /* the next key block to be started */
-    _Atomic int64_t next_merge;     /* the key block whose gradients of shared values are added next */
+    _Atomic int64_t next_merge; /* the key block whose gradients of shared values are added next */
 } BackwardUnit;
 
 typedef struct {
@@ -83,12 +83,12 @@ typedef struct {
                              int64_t last_block);
     void (*backward_kv_block)(const mw_args *args, BackwardUnit *unit, int64_t kv_block,
                               void *scratch);
-    void (*backward_write_dq)(const mw_args *args, const BackwardUnit *unit,
-                              int64_t first_block, int64_t last_block);
+    void (*backward_write_dq)(const mw_args *args, const BackwardUnit *unit, int64_t first_block,
+                              int64_t last_block);
 
     /* For scattered masks; the first three are in place of pack, forward_scratch and forward. */
-    void (*pack_rows)(const mw_args *args, const uint64_t *visible, int64_t batch,
-                      int64_t kv_head, int64_t first_panel, int64_t last_panel, PackedKV *kv);
+    void (*pack_rows)(const mw_args *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
+                      int64_t first_panel, int64_t last_panel, PackedKV *kv);
     size_t (*scattered_scratch)(const mw_args *args);
     void (*scattered_forward)(const mw_args *args, const GqaGroup *group, const PackedKV *kv,
                               int64_t first_row, int64_t last_row, void *scratch);

@@ -5,11 +5,11 @@
 #ifndef MASKWRIGHT_KERNEL_H
 #define MASKWRIGHT_KERNEL_H
 
-#define NR (NV * W)       /* keys of a panel */
-#define BLOCK_M 192       /* rows of a forward block: a multiple of MR */
-#define BLOCK_N 512       /* keys of a forward or decode block: a multiple of 64 */
-#define BWD_BLOCK_M 96    /* rows of a backward block: a multiple of MR */
-#define BWD_BLOCK_N 192   /* keys of a backward block: a multiple of 64 */
+#define NR (NV * W)     /* keys of a panel */
+#define BLOCK_M 192     /* rows of a forward block: a multiple of MR */
+#define BLOCK_N 512     /* keys of a forward or decode block: a multiple of 64 */
+#define BWD_BLOCK_M 96  /* rows of a backward block: a multiple of MR */
+#define BWD_BLOCK_N 192 /* keys of a backward block: a multiple of 64 */
 
 #include "backward.h"
 #include "decode.h"
@@ -20,7 +20,8 @@
 _Static_assert(BLOCK_M % MR == 0 && BWD_BLOCK_M % MR == 0 && MR % 2 == 0, "whole row groups");
 _Static_assert(BLOCK_N % 64 == 0 && BWD_BLOCK_N % 64 == 0 && 64 % NR == 0, "whole words");
 _Static_assert(NV == 2 && NR <= 32 && BWD_BLOCK_N / W <= 64, "half panels, and bits of vectors");
-_Static_assert(BWD_BLOCK_N <= BLOCK_N && BWD_BLOCK_M <= BLOCK_N, "BitMask and runs are large enough");
+_Static_assert(BWD_BLOCK_N <= BLOCK_N && BWD_BLOCK_M <= BLOCK_N,
+               "BitMask and runs are large enough");
 
 const Isa ISA = {
     .name = ISA_NAME,

@@ -23,8 +23,8 @@ enum { MW_VERSION = 1 }; /* of mw_args; it grows when a field changes its meanin
 
 enum { MW_FLOAT32 = 0, MW_BFLOAT16 = 1, MW_FLOAT16 = 2 };
 enum { MW_MAX_HEAD_DIM = 256 };
-enum { MW_MAX_TERMS = 4 };  /* of a bias */
-#define MW_MAX_SCALE 1e30   /* of the scores */
+enum { MW_MAX_TERMS = 4 }; /* of a bias */
+#define MW_MAX_SCALE 1e30  /* of the scores */
 
 /* Return codes. From MW_ERR_VERSION on, each is one invalid argument. */
 enum {

@@ -12,20 +12,15 @@ enum { KR = 4, MAX_NV = 8 };
 /* acc[r] = row r times `nv` vectors of keys of a panel, [dim][NR]. */
 INLINE void gemm_panel(const float *const rows[MR], const float *panel, int64_t dim,
                        vec acc[MR][NV], const int nv) {
-UNROLL(16)
-    for (int r = 0; r < MR; r++)
-UNROLL(4)
-        for (int n = 0; n < nv; n++) acc[r][n] = (vec){0};
-UNROLL_SOME(4) /* fewer branch mispredictions at the end of the loop: 20% of its time */
-    for (int64_t d = 0; d < dim; d++) {
+    UNROLL(16, int r = 0; r < MR; r++)
+        UNROLL(4, int n = 0; n < nv; n++) acc[r][n] = (vec){0};
+    /* fewer branch mispredictions at the end of the loop: 20% of its time */
+    UNROLL_SOME(4, int64_t d = 0; d < dim; d++) {
         vec keys[NV];
-UNROLL(4)
-        for (int n = 0; n < nv; n++) keys[n] = load(panel + d * NR + n * W);
-UNROLL(16)
-        for (int r = 0; r < MR; r++) {
+        UNROLL(4, int n = 0; n < nv; n++) keys[n] = load(panel + d * NR + n * W);
+        UNROLL(16, int r = 0; r < MR; r++) {
             vec x = broadcast(rows[r][d]);
-UNROLL(4)
-            for (int n = 0; n < nv; n++) acc[r][n] += x * keys[n];
+            UNROLL(4, int n = 0; n < nv; n++) acc[r][n] += x * keys[n];
         }
     }
 }
@@ -35,24 +30,17 @@ INLINE void gemm_panel_split(const float *const rows[MR], const float *panel, in
                              vec acc[MR][NV], const int nv) {
     enum { PART = 32 };
     vec total[MR][NV];
-UNROLL(16)
-    for (int r = 0; r < MR; r++)
-UNROLL(4)
-        for (int n = 0; n < nv; n++) total[r][n] = (vec){0};
+    UNROLL(16, int r = 0; r < MR; r++)
+        UNROLL(4, int n = 0; n < nv; n++) total[r][n] = (vec){0};
     for (int64_t d = 0; d < dim; d += PART) {
         const float *part[MR];
-UNROLL(16)
-        for (int r = 0; r < MR; r++) part[r] = rows[r] + d;
+        UNROLL(16, int r = 0; r < MR; r++) part[r] = rows[r] + d;
         gemm_panel(part, panel + d * NR, min_i64(PART, dim - d), acc, nv);
-UNROLL(16)
-        for (int r = 0; r < MR; r++)
-UNROLL(4)
-            for (int n = 0; n < nv; n++) total[r][n] += acc[r][n];
+        UNROLL(16, int r = 0; r < MR; r++)
+            UNROLL(4, int n = 0; n < nv; n++) total[r][n] += acc[r][n];
     }
-UNROLL(16)
-    for (int r = 0; r < MR; r++)
-UNROLL(4)
-        for (int n = 0; n < nv; n++) acc[r][n] = total[r][n];
+    UNROLL(16, int r = 0; r < MR; r++)
+        UNROLL(4, int n = 0; n < nv; n++) acc[r][n] = total[r][n];
 }
 
 /* Row-major operand of a micro-kernel, and the runs of its rows that take part. */
@@ -69,28 +57,21 @@ INLINE void gemm_pv_tile(const int height, const int nv, const int64_t p_stride,
                          const Operand b, int64_t column, const float *alpha, float *out,
                          int64_t out_stride) {
     vec acc[MR][MAX_NV];
-UNROLL(16)
-    for (int r = 0; r < height; r++)
-UNROLL(8)
-        for (int n = 0; n < nv; n++) acc[r][n] = (vec){0};
+    UNROLL(16, int r = 0; r < height; r++)
+        UNROLL(8, int n = 0; n < nv; n++) acc[r][n] = (vec){0};
     for (int i = 0; i < b.count; i++) {
         const float *row = b.data + column + b.runs[i].start * b.stride;
         for (int64_t j = b.runs[i].start; j < b.runs[i].stop; j++, row += b.stride) {
             vec x[MAX_NV];
-UNROLL(8)
-            for (int n = 0; n < nv; n++) x[n] = load(row + n * W);
-UNROLL(16)
-            for (int r = 0; r < height; r++) {
+            UNROLL(8, int n = 0; n < nv; n++) x[n] = load(row + n * W);
+            UNROLL(16, int r = 0; r < height; r++) {
                 vec weight = broadcast(p[r * p_stride + j]);
-UNROLL(8)
-                for (int n = 0; n < nv; n++) acc[r][n] += weight * x[n];
+                UNROLL(8, int n = 0; n < nv; n++) acc[r][n] += weight * x[n];
             }
         }
     }
-UNROLL(16)
-    for (int r = 0; r < height; r++)
-UNROLL(8)
-        for (int n = 0; n < nv; n++) {
+    UNROLL(16, int r = 0; r < height; r++)
+        UNROLL(8, int n = 0; n < nv; n++) {
             float *to = out + column + r * out_stride + n * W;
             store(to, load(to) * alpha[r] + acc[r][n]);
         }
@@ -110,27 +91,20 @@ INLINE void gemm_pv(const int height, const int nv, const int64_t p_stride, cons
 INLINE void gemm_ptb_tile(const int nv, const float *p, const Operand b, int64_t column,
                           float *out) {
     vec acc[KR][3];
-UNROLL(4)
-    for (int k = 0; k < KR; k++)
-UNROLL(3)
-        for (int n = 0; n < nv; n++) acc[k][n] = (vec){0};
+    UNROLL(4, int k = 0; k < KR; k++)
+        UNROLL(3, int n = 0; n < nv; n++) acc[k][n] = (vec){0};
     for (int i = 0; i < b.count; i++) {
         for (int64_t r = b.runs[i].start; r < b.runs[i].stop; r++) {
             vec x[3];
-UNROLL(3)
-            for (int n = 0; n < nv; n++) x[n] = load(b.data + column + r * b.stride + n * W);
-UNROLL(4)
-            for (int k = 0; k < KR; k++) {
+            UNROLL(3, int n = 0; n < nv; n++) x[n] = load(b.data + column + r * b.stride + n * W);
+            UNROLL(4, int k = 0; k < KR; k++) {
                 vec weight = broadcast(p[r * BWD_BLOCK_N + k]);
-UNROLL(3)
-                for (int n = 0; n < nv; n++) acc[k][n] += weight * x[n];
+                UNROLL(3, int n = 0; n < nv; n++) acc[k][n] += weight * x[n];
             }
         }
     }
-UNROLL(4)
-    for (int k = 0; k < KR; k++)
-UNROLL(3)
-        for (int n = 0; n < nv; n++) {
+    UNROLL(4, int k = 0; k < KR; k++)
+        UNROLL(3, int n = 0; n < nv; n++) {
             float *to = out + column + k * b.stride + n * W;
             store(to, load(to) + acc[k][n]);
         }

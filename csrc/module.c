@@ -364,11 +364,9 @@ static PyObject *plain_forward(PyObject *module, PyObject *const *given, Py_ssiz
         }
         set_dense_lse(&args, scratch);
     }
-    Py_BEGIN_ALLOW_THREADS
-    code = mw_forward(&args);
+    Py_BEGIN_ALLOW_THREADS code = mw_forward(&args);
     free(scratch);
-    Py_END_ALLOW_THREADS
-    if (code == MW_OK) return out;
+    Py_END_ALLOW_THREADS if (code == MW_OK) return out;
     Py_DECREF(out);
     return failed("forward", code);
 }
@@ -390,8 +388,7 @@ static PyObject *plain_backward(PyObject *module, PyObject *const *given, Py_ssi
     for (int i = 0; valid && i < 3; i++)
         valid = (grads[i] = new_tensor(empty_like, saved[i], NULL, args.dtype, to[i])) != NULL;
     if (valid) {
-        Py_BEGIN_ALLOW_THREADS
-        code = mw_backward(&args);
+        Py_BEGIN_ALLOW_THREADS code = mw_backward(&args);
         Py_END_ALLOW_THREADS
     }
     result = code == MW_OK ? PyTuple_Pack(4, grads[0], grads[1], grads[2], Py_None)
@@ -461,8 +458,7 @@ static int read_term(PyObject *term, mw_term *t) {
 static int read_scores(PyObject *scores, mw_scores *s) {
     PyObject *sinks, *dsinks, *terms;
     int in_order;
-    if (!parse(scores, "dpOOO!", &s->softcap, &in_order, &sinks, &dsinks, &PyTuple_Type,
-                          &terms))
+    if (!parse(scores, "dpOOO!", &s->softcap, &in_order, &sinks, &dsinks, &PyTuple_Type, &terms))
         return 0;
     s->in_order = in_order;
     s->sinks = PyLong_AsVoidPtr(sinks);
@@ -477,8 +473,7 @@ static int read_scores(PyObject *scores, mw_scores *s) {
 /* (planes of batch and heads, addresses of offsets, starts and stops) */
 static int read_span_arrays(PyObject *tuple, mw_spans *spans) {
     PyObject *offsets, *starts, *stops;
-    if (!parse(tuple, "LLOOO", &spans->batch, &spans->heads, &offsets, &starts, &stops))
-        return 0;
+    if (!parse(tuple, "LLOOO", &spans->batch, &spans->heads, &offsets, &starts, &stops)) return 0;
     spans->offsets = PyLong_AsVoidPtr(offsets);
     spans->starts = PyLong_AsVoidPtr(starts);
     spans->stops = PyLong_AsVoidPtr(stops);
@@ -494,12 +489,12 @@ static int read_args(PyObject *const *given, Py_ssize_t count, mw_args *args, mw
         PyErr_SetString(PyExc_TypeError, "a wrong number of arguments");
         return 0;
     }
-    if (!parse(given[0], "LLLLLLL", &args->batch, &args->heads, &args->kv_heads,
-                          &args->q_len, &args->kv_len, &args->head_dim, &args->v_head_dim) ||
+    if (!parse(given[0], "LLLLLLL", &args->batch, &args->heads, &args->kv_heads, &args->q_len,
+               &args->kv_len, &args->head_dim, &args->v_head_dim) ||
         !parse(given[1], "LLd", &args->dtype, &args->threads, &args->scale) ||
         !read_span_arrays(given[2], &args->spans) ||
-        !parse(given[3], "KdLLLL", &d->seed, &d->p, &d->q_offset, &d->q_stride,
-                          &d->k_offset, &d->k_stride))
+        !parse(given[3], "KdLLLL", &d->seed, &d->p, &d->q_offset, &d->q_stride, &d->k_offset,
+               &d->k_stride))
         return 0;
     if (given[4] != Py_None) {
         if (!read_scores(given[4], scores)) return 0;
@@ -515,16 +510,14 @@ static int read_args(PyObject *const *given, Py_ssize_t count, mw_args *args, mw
     return valid && read_row_tensor(given[14], &args->dlse);
 }
 
-static PyObject *run(const char *pass, int64_t (*function)(const mw_args *),
-                     PyObject *const *given, Py_ssize_t count) {
+static PyObject *run(const char *pass, int64_t (*function)(const mw_args *), PyObject *const *given,
+                     Py_ssize_t count) {
     mw_args args = MW_ARGS;
     mw_scores scores = {0};
     int64_t code;
     if (!read_args(given, count, &args, &scores)) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    code = function(&args);
-    Py_END_ALLOW_THREADS
-    if (code == MW_OK) return none();
+    Py_BEGIN_ALLOW_THREADS code = function(&args);
+    Py_END_ALLOW_THREADS if (code == MW_OK) return none();
     raise_code(pass, code);
     return NULL;
 }
@@ -611,7 +604,7 @@ static PyObject *phases(PyObject *module, PyObject *unused) {
     return cycles_by_name;
 }
 
-#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL, NULL
+#define FAST(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL, NULL
 
 static PyMethodDef methods[] = {
     {"set_types", set_types, METH_VARARGS, NULL},
@@ -640,7 +633,7 @@ static int start(PyObject *module) {
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, start}, {0, NULL}};
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernel", NULL, 0, methods, slots,
-                                        NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_kernel", NULL, 0, methods, slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__kernel(void) { return PyModuleDef_Init(&definition); }

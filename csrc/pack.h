@@ -60,8 +60,8 @@ INLINE void prefetch_queued(PrefetchQueue *q, int count) {
 }
 
 /* Queue part `part` of `parts` of K and V of the keys that are packed next. */
-INLINE void queue_next(const mw_args *args, const GqaGroup *group, const PackedKV *kv,
-                       int64_t part, int64_t parts, PrefetchQueue *queue) {
+INLINE void queue_next(const mw_args *args, const GqaGroup *group, const PackedKV *kv, int64_t part,
+                       int64_t parts, PrefetchQueue *queue) {
     const int64_t count = kv->next_last - kv->next_first, size = dtype_size(args->dtype);
     for (int64_t key = kv->next_first + count * part / parts;
          key < kv->next_first + count * (part + 1) / parts; key++) {
@@ -81,13 +81,11 @@ INLINE void interleave(const float *const rows[W], int64_t dim, float factor, in
     int64_t d = 0;
     for (; d + W <= dim; d += W) {
         vec x[W];
-UNROLL(16)
-        for (int r = 0; r < W; r++) x[r] = load(rows[r] + d) * factor;
+        UNROLL(16, int r = 0; r < W; r++) x[r] = load(rows[r] + d) * factor;
         for (int r = 0; ahead && r < W; r++)
             __builtin_prefetch((const char *)(rows[r] + d) + ahead);
         transpose(x);
-UNROLL(16)
-        for (int r = 0; r < W; r++) store(panel + (d + r) * NR, x[r]);
+        UNROLL(16, int r = 0; r < W; r++) store(panel + (d + r) * NR, x[r]);
     }
     for (; d < dim; d++)
         for (int r = 0; r < W; r++) panel[d * NR + r] = rows[r][d] * factor;
@@ -135,9 +133,8 @@ static void pack_keys(const PackSource *s, int64_t first, int64_t last, float *r
                       int64_t stride) {
     for (int64_t key = first; key < min_i64(last, s->kv_len); key++) {
         if (key + PREFETCH_ROWS < s->kv_len)
-            prefetch_row(
-                tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key + PREFETCH_ROWS),
-                s->dim * dtype_size(s->dtype));
+            prefetch_row(tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key + PREFETCH_ROWS),
+                         s->dim * dtype_size(s->dtype));
         if (bit_is_set(s->visible, key))
             read_padded(rows + key * stride,
                         tensor_row(s->tensor, s->dtype, s->batch, s->kv_head, key), s->dtype,
@@ -148,16 +145,15 @@ static void pack_keys(const PackSource *s, int64_t first, int64_t last, float *r
 /* The panels first_panel ... last_panel - 1 of one (batch, kv_head), and V of their keys. */
 static void pack(const mw_args *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
                  int64_t first_panel, int64_t last_panel, PackedKV *kv) {
-    const PackSource k = {&args->k,      visible, args->dtype,   batch, kv_head,
-                          args->kv_len, args->head_dim};
+    const PackSource k = {&args->k, visible,      args->dtype,   batch,
+                          kv_head,  args->kv_len, args->head_dim};
     const int64_t begin = phase_begin();
     for (int64_t panel = first_panel; panel < last_panel; panel++) {
         if (!(visible[panel * NR / 64] >> (panel * NR % 64) & PANEL_BITS)) continue;
-        pack_panel(&k, panel * NR, score_factor(args),
-                   kv->panels + panel * NR * args->head_dim);
+        pack_panel(&k, panel * NR, score_factor(args), kv->panels + panel * NR * args->head_dim);
     }
-    const PackSource v = {&args->v,      visible, args->dtype,     batch, kv_head,
-                          args->kv_len, args->v_head_dim};
+    const PackSource v = {&args->v, visible,      args->dtype,     batch,
+                          kv_head,  args->kv_len, args->v_head_dim};
     if (!v_in_place(args))
         pack_keys(&v, first_panel * NR, last_panel * NR, (float *)kv->v, kv->v_stride);
     phase_end(PHASE_PACK, begin);

@@ -50,12 +50,10 @@ static int64_t next_keys(const mw_spans *spans, KeyCursor *c, int32_t *index) {
 INLINE vec dot_rows(const float *x, const float *rows, int64_t stride, const int32_t *index,
                     const int nv) {
     vec acc[W];
-UNROLL(16)
-    for (int i = 0; i < W; i++) {
+    UNROLL(16, int i = 0; i < W; i++) {
         const float *row = rows + index[i] * stride;
         acc[i] = load(x) * load(row);
-UNROLL(8)
-        for (int n = 1; n < nv; n++) acc[i] += load(x + n * W) * load(row + n * W);
+        UNROLL(8, int n = 1; n < nv; n++) acc[i] += load(x + n * W) * load(row + n * W);
     }
     return reduce_each(acc);
 }
@@ -64,16 +62,13 @@ UNROLL(8)
 INLINE void add_rows_tile(const float *weights, const float *rows, int64_t stride,
                           const int32_t *index, int64_t count, float *acc, const int tile) {
     vec sum[8];
-UNROLL(8)
-    for (int n = 0; n < tile; n++) sum[n] = load(acc + n * W);
+    UNROLL(8, int n = 0; n < tile; n++) sum[n] = load(acc + n * W);
     for (int64_t i = 0; i < count; i++) {
         const float *row = rows + index[i] * stride;
         const vec weight = broadcast(weights[i]);
-UNROLL(8)
-        for (int n = 0; n < tile; n++) sum[n] += weight * load(row + n * W);
+        UNROLL(8, int n = 0; n < tile; n++) sum[n] += weight * load(row + n * W);
     }
-UNROLL(8)
-    for (int n = 0; n < tile; n++) store(acc + n * W, sum[n]);
+    UNROLL(8, int n = 0; n < tile; n++) store(acc + n * W, sum[n]);
 }
 
 /* The same for all `nv` vectors of columns. */
@@ -84,8 +79,7 @@ INLINE void add_rows(const float *weights, const float *rows, int64_t stride, co
         add_rows_tile(weights, rows + n * W, stride, index, count, acc + n * W, 8);
     for (; n + 4 <= nv; n += 4)
         add_rows_tile(weights, rows + n * W, stride, index, count, acc + n * W, 4);
-    for (; n < nv; n++)
-        add_rows_tile(weights, rows + n * W, stride, index, count, acc + n * W, 1);
+    for (; n < nv; n++) add_rows_tile(weights, rows + n * W, stride, index, count, acc + n * W, 1);
 }
 
 /* rows[index[i]] += weights[i] * x for `count` rows. */
@@ -94,16 +88,16 @@ INLINE void add_to_rows(const float *weights, const float *x, const int32_t *ind
     for (int64_t i = 0; i < count; i++) {
         float *row = rows + index[i] * stride;
         const vec weight = broadcast(weights[i]);
-UNROLL(8)
-        for (int n = 0; n < nv; n++) store(row + n * W, load(row + n * W) + weight * load(x + n * W));
+        UNROLL(8, int n = 0; n < nv; n++)
+            store(row + n * W, load(row + n * W) + weight * load(x + n * W));
     }
 }
 
 /* K and V of the visible keys of some panels as rows of floats. */
-static void pack_rows(const mw_args *args, const uint64_t *visible, int64_t batch,
-                      int64_t kv_head, int64_t first_panel, int64_t last_panel, PackedKV *kv) {
-    const PackSource k = {&args->k,      visible, args->dtype,   batch, kv_head,
-                          args->kv_len, args->head_dim};
+static void pack_rows(const mw_args *args, const uint64_t *visible, int64_t batch, int64_t kv_head,
+                      int64_t first_panel, int64_t last_panel, PackedKV *kv) {
+    const PackSource k = {&args->k, visible,      args->dtype,   batch,
+                          kv_head,  args->kv_len, args->head_dim};
     PackSource v = k;
     v.tensor = &args->v;
     v.dim = args->v_head_dim;
@@ -189,8 +183,8 @@ INLINE void scattered_step(ScatteredScratch *s, int rows, const PackedKV *kv, in
     for (int64_t i = 0; i < most; i += W)
         for (int r = 0; r < rows; r++)
             if (i < s->rows[r].count) {
-                store(s->rows[r].p + i, dot_rows(s->rows[r].q, kv->panels, k_stride,
-                                                 s->rows[r].index + i, k_nv));
+                store(s->rows[r].p + i,
+                      dot_rows(s->rows[r].q, kv->panels, k_stride, s->rows[r].index + i, k_nv));
                 prefetch_queued(&s->queue, 1);
             }
     for (int r = 0; r < rows; r++)
@@ -260,10 +254,10 @@ static void scattered_forward(const mw_args *args, const GqaGroup *group, const 
             if (row->cursor.span == row->cursor.stop) continue;
             left = 1;
             if (n + PREFETCH_ROWS < args->q_len)
-                prefetch_later(&s->queue,
-                               tensor_row(&args->q, args->dtype, group->batch, head,
-                                          n + PREFETCH_ROWS),
-                               args->head_dim * dtype_size(args->dtype), 0);
+                prefetch_later(
+                    &s->queue,
+                    tensor_row(&args->q, args->dtype, group->batch, head, n + PREFETCH_ROWS),
+                    args->head_dim * dtype_size(args->dtype), 0);
             prefetch_later(&s->queue, tensor_row(&args->out, args->dtype, group->batch, head, n),
                            args->v_head_dim * dtype_size(args->dtype), 1);
             const float *q = tensor_row(&args->q, args->dtype, group->batch, head, n);

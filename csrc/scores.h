@@ -19,16 +19,24 @@ INLINE void tanh_vec(vec *x, const int count) {
                      broadcast(-3.33332819422e-1f)};
     const ivec sign = (ivec){0} + (int32_t)0x80000000;
     vec e[8], square[8], small[8];
-#define EACH UNROLL(8) for (int i = 0; i < count; i++)
-    EACH e[i] = (vec)((ivec)x[i] & ~sign) * -2.88539008f;
+#define EACH UNROLL(8, int i = 0; i < count; i++)
+    EACH
+        e[i] = (vec)((ivec)x[i] & ~sign) * -2.88539008f;
     exp2_vec(e, count);
-    EACH e[i] = 1.0f - 2.0f * e[i] / (1.0f + e[i]);
-    EACH square[i] = x[i] * x[i];
-    EACH small[i] = c[0] * square[i] + c[1];
-    EACH small[i] = small[i] * square[i] + c[2];
-    EACH small[i] = small[i] * square[i] + c[3];
-    EACH small[i] = small[i] * square[i] + c[4];
-    EACH small[i] = small[i] * square[i] * x[i] + x[i];
+    EACH
+        e[i] = 1.0f - 2.0f * e[i] / (1.0f + e[i]);
+    EACH
+        square[i] = x[i] * x[i];
+    EACH
+        small[i] = c[0] * square[i] + c[1];
+    EACH
+        small[i] = small[i] * square[i] + c[2];
+    EACH
+        small[i] = small[i] * square[i] + c[3];
+    EACH
+        small[i] = small[i] * square[i] + c[4];
+    EACH
+        small[i] = small[i] * square[i] * x[i] + x[i];
     EACH {
         vec large = (vec)((ivec)e[i] | ((ivec)x[i] & sign));
         x[i] = blend((ivec)(square[i] < 0.390625f), small[i], large);
@@ -46,14 +54,11 @@ static void tanh_floats(const float *from, float *to, int64_t n) {
 
 /* s = tanh(s) for MR rows and `nv` vectors of a panel. */
 INLINE void tanh_panel(vec s[MR][NV], const int nv) {
-UNROLL(16)
-    for (int r = 0; r < MR; r += 2) {
+    UNROLL(16, int r = 0; r < MR; r += 2) {
         vec x[2 * NV];
-UNROLL(8)
-        for (int n = 0; n < 2 * nv; n++) x[n] = s[r + n / nv][n % nv];
+        UNROLL(8, int n = 0; n < 2 * nv; n++) x[n] = s[r + n / nv][n % nv];
         tanh_vec(x, 2 * nv);
-UNROLL(8)
-        for (int n = 0; n < 2 * nv; n++) s[r + n / nv][n % nv] = x[n];
+        UNROLL(8, int n = 0; n < 2 * nv; n++) s[r + n / nv][n % nv] = x[n];
     }
 }
 
@@ -105,22 +110,18 @@ static NOINLINE void read_panel(const mw_term *t, const float *const rows[MR], i
 }
 
 /* s += bias for `nv` vectors of keys from `key` on; rows[i][r] is the row of term i. */
-INLINE void add_bias(const mw_scores *scores, const float *const rows[MW_MAX_TERMS][MR], int64_t key,
-                     int64_t kv_len, vec s[MR][NV], const int nv) {
+INLINE void add_bias(const mw_scores *scores, const float *const rows[MW_MAX_TERMS][MR],
+                     int64_t key, int64_t kv_len, vec s[MR][NV], const int nv) {
     for (int64_t i = 0; i < scores->num_terms; i++) {
         const mw_term *t = &scores->terms[i];
         if (!t->keys && t->key_stride == 1 && key + nv * W <= kv_len) {
-UNROLL(16)
-            for (int r = 0; r < MR; r++)
-UNROLL(4)
-                for (int n = 0; n < nv; n++) s[r][n] += load(rows[i][r] + key + n * W);
+            UNROLL(16, int r = 0; r < MR; r++)
+                UNROLL(4, int n = 0; n < nv; n++) s[r][n] += load(rows[i][r] + key + n * W);
         } else {
             vec values[MR][NV];
             read_panel(t, rows[i], key, kv_len, values, nv);
-UNROLL(16)
-            for (int r = 0; r < MR; r++)
-UNROLL(4)
-                for (int n = 0; n < nv; n++) s[r][n] += values[r][n];
+            UNROLL(16, int r = 0; r < MR; r++)
+                UNROLL(4, int n = 0; n < nv; n++) s[r][n] += values[r][n];
         }
     }
 }
@@ -132,10 +133,8 @@ INLINE void change_scores(const mw_scores *scores, const float *const rows[MW_MA
     if (level == SOFTCAP || (level == ANY_SCORES && scores->softcap > 0)) {
         const float factor = (float)scores->softcap;
         tanh_panel(s, nv);
-UNROLL(16)
-        for (int r = 0; r < MR; r++)
-UNROLL(4)
-            for (int n = 0; n < nv; n++) s[r][n] *= factor;
+        UNROLL(16, int r = 0; r < MR; r++)
+            UNROLL(4, int n = 0; n < nv; n++) s[r][n] *= factor;
     }
     add_bias(scores, rows, key, kv_len, s, nv);
 }

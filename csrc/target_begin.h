@@ -11,7 +11,7 @@
 #include <string.h>
 
 #if defined(USE_AVX512) && defined(__clang__)
-#pragma clang attribute push( \
+#pragma clang attribute push(                                                        \
     __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi,bmi2"))), \
     apply_to = function)
 #elif defined(USE_AVX512)

@@ -98,8 +98,9 @@ static void *thread_main(void *data) {
 
 int64_t parallel_for(int64_t threads, int64_t items, WorkItem work, void *context, char *scratch,
                      size_t scratch_size) {
-    Job job = {items, work, context, scratch, scratch_size, pthread_self(),
-               seconds() + POLL_SECONDS, 0, 0, 0};
+    Job job = {
+        items, work, context, scratch, scratch_size, pthread_self(), seconds() + POLL_SECONDS,
+        0,     0,    0};
     Parallel parallel = mw_borrows_threads() ? atomic_load(&borrowed) : NULL;
     if (threads > items) threads = items;
     if (threads <= 1) {

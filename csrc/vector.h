@@ -19,17 +19,17 @@ typedef uint64_t u64vec __attribute__((vector_size(4 * W), may_alias));
 typedef vec unaligned_vec __attribute__((aligned(4)));
 typedef ivec unaligned_ivec __attribute__((aligned(4)));
 
-/* UNROLL(n) is for a loop whose number of turns, at most n, is a constant after inlining: it is
+/* UNROLL(n, header) is a loop whose number of turns, at most n, is a constant after inlining: it is
  * unrolled fully, so that small arrays become registers. Clang needs the word `full` for that.
- * UNROLL_SOME(n) is for other loops. Clang before 19 would unroll them first, and keep the arrays of
- * the loops within in memory. */
+ * UNROLL_SOME is for other loops. Clang before 19 would unroll them first, and keep the arrays of the
+ * loops within in memory. */
 #define PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
-#define UNROLL(n) PRAGMA(clang loop unroll(full))
-#define UNROLL_SOME(n) PRAGMA(clang loop unroll(disable))
+#define UNROLL(n, ...) PRAGMA(clang loop unroll(full)) for (__VA_ARGS__)
+#define UNROLL_SOME(n, ...) PRAGMA(clang loop unroll(disable)) for (__VA_ARGS__)
 #else
-#define UNROLL(n) PRAGMA(GCC unroll n)
-#define UNROLL_SOME(n) PRAGMA(GCC unroll n)
+#define UNROLL(n, ...) PRAGMA(GCC unroll n) for (__VA_ARGS__)
+#define UNROLL_SOME(n, ...) PRAGMA(GCC unroll n) for (__VA_ARGS__)
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -99,8 +99,7 @@ INLINE float reduce_max(vec x) {
 #if defined(USE_AVX512)
     return _mm512_reduce_max_ps((__m512)x);
 #else
-UNROLL(4)
-    for (int n = 1; n < W; n *= 2)
+    UNROLL(4, int n = 1; n < W; n *= 2)
         x = max_vec(INTERLEAVE(x, x, INTERLEAVE_LOW), INTERLEAVE(x, x, INTERLEAVE_HIGH));
     return x[0];
 #endif
@@ -110,8 +109,7 @@ INLINE float reduce_sum(vec x) {
 #if defined(USE_AVX512)
     return _mm512_reduce_add_ps((__m512)x);
 #else
-UNROLL(4)
-    for (int n = 1; n < W; n *= 2)
+    UNROLL(4, int n = 1; n < W; n *= 2)
         x = INTERLEAVE(x, x, INTERLEAVE_LOW) + INTERLEAVE(x, x, INTERLEAVE_HIGH);
     return x[0];
 #endif
@@ -121,11 +119,12 @@ UNROLL(4)
 INLINE vec reduce_each(vec x[W]) {
 #if defined(USE_AVX512)
     __m512 four[4]; /* in each quarter, the sums of that quarter of four vectors */
-UNROLL(4)
-    for (int i = 0; i < 4; i++) {
+    UNROLL(4, int i = 0; i < 4; i++) {
         const __m512 *y = (const __m512 *)x + 4 * i;
-        const __m512d ab = (__m512d)(_mm512_unpacklo_ps(y[0], y[1]) + _mm512_unpackhi_ps(y[0], y[1]));
-        const __m512d cd = (__m512d)(_mm512_unpacklo_ps(y[2], y[3]) + _mm512_unpackhi_ps(y[2], y[3]));
+        const __m512d ab = (__m512d)(_mm512_unpacklo_ps(y[0], y[1]) +
+                                     _mm512_unpackhi_ps(y[0], y[1]));
+        const __m512d cd = (__m512d)(_mm512_unpacklo_ps(y[2], y[3]) +
+                                     _mm512_unpackhi_ps(y[2], y[3]));
         four[i] = (__m512)_mm512_unpacklo_pd(ab, cd) + (__m512)_mm512_unpackhi_pd(ab, cd);
     }
     const __m512 low = _mm512_shuffle_f32x4(four[0], four[1], 0x44) +
@@ -134,10 +133,8 @@ UNROLL(4)
                         _mm512_shuffle_f32x4(four[2], four[3], 0xee);
     return (vec)_mm512_shuffle_f32x4(low, high, 0x88) + (vec)_mm512_shuffle_f32x4(low, high, 0xdd);
 #else
-UNROLL(4)
-    for (int half = W / 2; half; half /= 2)
-UNROLL(8)
-        for (int i = 0; i < half; i++)
+    UNROLL(4, int half = W / 2; half; half /= 2)
+        UNROLL(8, int i = 0; i < half; i++)
             x[i] = INTERLEAVE(x[i], x[i + half], INTERLEAVE_LOW) +
                    INTERLEAVE(x[i], x[i + half], INTERLEAVE_HIGH);
     return x[0];
@@ -182,19 +179,31 @@ INLINE int has_nonfinite(const float *x, int64_t n) { return any_nonzero(nonfini
  * The count vectors advance together, because each step depends on the one before. */
 INLINE void exp2_vec(vec *x, int count) {
     const vec magic = broadcast(12582912.0f); /* adding it rounds to an integer in the low bits */
-    const vec c[] = {broadcast(1.535336191e-4f), broadcast(1.339887441e-3f),
-                     broadcast(9.618437358e-3f), broadcast(5.550332471e-2f),
-                     broadcast(2.402264791e-1f), broadcast(6.931472029e-1f), broadcast(1.0f)};
+    const vec c[] = {broadcast(1.535336191e-4f),
+                     broadcast(1.339887441e-3f),
+                     broadcast(9.618437358e-3f),
+                     broadcast(5.550332471e-2f),
+                     broadcast(2.402264791e-1f),
+                     broadcast(6.931472029e-1f),
+                     broadcast(1.0f)};
     vec shifted[8], f[8], square[8], p[8];
-#define EACH UNROLL(8) for (int i = 0; i < count; i++)
-    EACH x[i] = max_vec(broadcast(-127.0f), x[i]); /* there the exponent's bits are 0, and f is 0 */
-    EACH shifted[i] = x[i] + magic;
-    EACH f[i] = x[i] - (shifted[i] - magic);
-    EACH square[i] = f[i] * f[i];
-    EACH p[i] = c[0] * square[i] + (c[1] * f[i] + c[2]);
-    EACH p[i] = p[i] * square[i] + (c[3] * f[i] + c[4]);
-    EACH p[i] = p[i] * square[i] + (c[5] * f[i] + c[6]);
-    EACH x[i] = (vec)((ivec)p[i] + ((ivec)shifted[i] << 23));
+#define EACH UNROLL(8, int i = 0; i < count; i++)
+    EACH
+        x[i] = max_vec(broadcast(-127.0f), x[i]); /* there the exponent's bits are 0, and f is 0 */
+    EACH
+        shifted[i] = x[i] + magic;
+    EACH
+        f[i] = x[i] - (shifted[i] - magic);
+    EACH
+        square[i] = f[i] * f[i];
+    EACH
+        p[i] = c[0] * square[i] + (c[1] * f[i] + c[2]);
+    EACH
+        p[i] = p[i] * square[i] + (c[3] * f[i] + c[4]);
+    EACH
+        p[i] = p[i] * square[i] + (c[5] * f[i] + c[6]);
+    EACH
+        x[i] = (vec)((ivec)p[i] + ((ivec)shifted[i] << 23));
 #undef EACH
 }
 
@@ -278,15 +287,12 @@ static void write_zeros(const mw_tensor *t, int64_t dtype, int64_t batch, int64_
 /* Transpose a W x W matrix in log2(W) perfect shuffles. */
 INLINE void transpose(vec x[W]) {
     vec y[W];
-UNROLL(4)
-    for (int stage = 1; stage < W; stage *= 2) {
-UNROLL(8)
-        for (int i = 0; i < W / 2; i++) {
+    UNROLL(4, int stage = 1; stage < W; stage *= 2) {
+        UNROLL(8, int i = 0; i < W / 2; i++) {
             y[2 * i] = INTERLEAVE(x[i], x[i + W / 2], INTERLEAVE_LOW);
             y[2 * i + 1] = INTERLEAVE(x[i], x[i + W / 2], INTERLEAVE_HIGH);
         }
-UNROLL(16)
-        for (int i = 0; i < W; i++) x[i] = y[i];
+        UNROLL(16, int i = 0; i < W; i++) x[i] = y[i];
     }
 }
 

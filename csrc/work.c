@@ -4,7 +4,8 @@
 #include <string.h>
 
 int64_t num_threads(const mw_args *args) {
-    const double small = 1 << 17; /* multiply-adds that are done before another thread has started */
+    const double small =
+        1 << 17; /* multiply-adds that are done before another thread has started */
     double cells = (double)args->batch * (double)args->heads * (double)args->q_len *
                    (double)args->kv_len;
     return cells * (double)(args->head_dim + args->v_head_dim) < small ? 1 : args->threads;
@@ -19,12 +20,10 @@ int takes_whole_units(const mw_args *args, int64_t threads, int64_t units_per_th
     const int small = work * (double)units < (1 << 22); /* a wave would have too little per item */
     const int balanced = units >= units_per_thread * threads ||
                          (units % threads == 0 && (small || units >= 4 * threads));
-    return balanced && work <= MAX_UNIT_WORK &&
-           unit_size * (size_t)threads <= WAVE_BYTES;
+    return balanced && work <= MAX_UNIT_WORK && unit_size * (size_t)threads <= WAVE_BYTES;
 }
 
-int64_t wave_units(const mw_args *args, int64_t threads, size_t unit_size,
-                   int64_t items_per_unit) {
+int64_t wave_units(const mw_args *args, int64_t threads, size_t unit_size, int64_t items_per_unit) {
     int64_t fit = WAVE_BYTES / (int64_t)unit_size;
     int64_t busy = ceil_div(ITEMS_PER_THREAD * threads, items_per_unit);
     return min_i64(max_i64(max_i64(fit, busy), 1), num_units(args));
@@ -33,7 +32,8 @@ int64_t wave_units(const mw_args *args, int64_t threads, size_t unit_size,
 static int64_t visible_words(const mw_args *args) { return round_up(args->kv_len + 64, 64) / 64; }
 
 size_t visible_size(const mw_args *args) {
-    return 8 * (size_t)round_up(visible_words(args), 8) + 4 * (size_t)round_up(args->kv_len + 1, 16);
+    return 8 * (size_t)round_up(visible_words(args), 8) +
+           4 * (size_t)round_up(args->kv_len + 1, 16);
 }
 
 void find_visible(const mw_args *args, int64_t unit, uint64_t *visible) {
@@ -93,7 +93,8 @@ static void add_costs(const mw_spans *spans, const int64_t *offsets, int64_t fir
         for (int grown = 1; grown;) {
             grown = 0;
             for (int64_t r = 0; r < count; r++)
-                for (; cursor[r] < stop[r] && spans->starts[cursor[r]] <= end; cursor[r]++, grown = 1)
+                for (; cursor[r] < stop[r] && spans->starts[cursor[r]] <= end;
+                     cursor[r]++, grown = 1)
                     end = max_i64(end, spans->stops[cursor[r]]);
         }
         int64_t from = max_i64(start / SAMPLE_PANEL, last_panel + 1);
@@ -107,8 +108,7 @@ static void add_costs(const mw_spans *spans, const int64_t *offsets, int64_t fir
 int is_scattered(const mw_args *args, int backward) {
     const mw_spans *spans = &args->spans;
     const int64_t planes = spans->batch * spans->heads;
-    if (args->dropout.p > 0 || changes_scores(args))
-        return 0;
+    if (args->dropout.p > 0 || changes_scores(args)) return 0;
     if (spans->offsets[planes * args->q_len] <= planes * args->q_len) return 0;
     const int64_t heads = group_heads(args), rows = max_i64(SAMPLE_ROWS / heads, 1);
     const int64_t groups = ceil_div(args->q_len, rows), samples = min_i64(SAMPLES, planes * groups);

@@ -41,8 +41,7 @@ int takes_whole_units(const mw_args *args, int64_t threads, int64_t units_per_th
                       size_t unit_size);
 
 /* Units of a wave, so that it has enough items, and not much more memory than WAVE_BYTES. */
-int64_t wave_units(const mw_args *args, int64_t threads, size_t unit_size,
-                   int64_t items_per_unit);
+int64_t wave_units(const mw_args *args, int64_t threads, size_t unit_size, int64_t items_per_unit);
 
 /* The keys that some row of a unit attends to: a bit per key, followed by scratch. */
 size_t visible_size(const mw_args *args);

@@ -12,14 +12,14 @@
 
 static _Atomic int failures;
 
-#define CHECK(condition, ...)                                          \
-    do {                                                               \
-        if (!(condition)) {                                            \
-            failures++;                                                \
+#define CHECK(condition, ...)                                               \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
+            failures++;                                                     \
             fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition); \
-            fprintf(stderr, __VA_ARGS__);                              \
-            fprintf(stderr, "\n");                                     \
-        }                                                              \
+            fprintf(stderr, __VA_ARGS__);                                   \
+            fprintf(stderr, "\n");                                          \
+        }                                                                   \
     } while (0)
 
 static void *allocate(size_t size) {
@@ -115,7 +115,7 @@ static Call new_call(const Sizes *s, Mask visible) {
                                       s->q_len, s->kv_len, s->kv_len, s->q_len};
     const int64_t heads[NUM_ARRAYS] = {s->heads, s->kv_heads, s->kv_heads, s->heads, s->heads,
                                        s->heads, s->kv_heads, s->kv_heads, s->heads};
-    const int64_t dims[NUM_ARRAYS] = {s->head_dim,   s->head_dim, s->v_head_dim,
+    const int64_t dims[NUM_ARRAYS] = {s->head_dim,   s->head_dim,   s->v_head_dim,
                                       s->v_head_dim, s->v_head_dim, s->head_dim,
                                       s->head_dim,   s->v_head_dim, 1};
     mw_tensor *const to[] = {&c.args.q,    &c.args.k,  &c.args.v,  &c.args.out,
@@ -208,7 +208,8 @@ static void test_sizes(const Sizes *s, const char *name, Mask visible) {
     Call c = new_call(s, visible);
     double *expected[NUM_ARRAYS], *weights = allocate(sizeof(double) * (size_t)s->kv_len);
     for (int n = 0; n < NUM_ARRAYS; n++)
-        expected[n] = memset(allocate(c.counts[n] * sizeof(double)), 0, c.counts[n] * sizeof(double));
+        expected[n] = memset(allocate(c.counts[n] * sizeof(double)), 0,
+                             c.counts[n] * sizeof(double));
     double *const grads[3] = {expected[DQ], expected[DK], expected[DV]};
     for (int64_t n = 0; n < s->batch * s->heads * s->q_len; n++)
         attend_row(&c.args, visible, n / s->q_len / s->heads, n / s->q_len % s->heads, n % s->q_len,
@@ -260,7 +261,8 @@ static void test_errors(void) {
     CHECK(mw_forward(&c.args) == MW_ERR_VERSION && mw_backward(&c.args) == MW_ERR_VERSION, "size");
     c.args = valid;
     c.args.version++;
-    CHECK(mw_forward(&c.args) == MW_ERR_VERSION && mw_backward(&c.args) == MW_ERR_VERSION, "version");
+    CHECK(mw_forward(&c.args) == MW_ERR_VERSION && mw_backward(&c.args) == MW_ERR_VERSION,
+          "version");
     c.args = valid;
     c.args.kv_heads = 3;
     CHECK(mw_forward(&c.args) == MW_ERR_KV_HEADS, "kv_heads");
@@ -279,7 +281,8 @@ static void *call_often(void *sizes) {
 
 /* Several threads call at the same time, each with threads of its own. */
 static void test_calls_from_threads(void) {
-    Sizes sizes[3] = {{1, 4, 2, 70, 90, 16, 16, 3}, {2, 2, 2, 40, 40, 8, 8, 2}, {1, 2, 1, 1, 600, 32, 32, 2}};
+    Sizes sizes[3] = {
+        {1, 4, 2, 70, 90, 16, 16, 3}, {2, 2, 2, 40, 40, 8, 8, 2}, {1, 2, 1, 1, 600, 32, 32, 2}};
     pthread_t threads[3];
     for (int n = 0; n < 3; n++)
         if (pthread_create(&threads[n], NULL, call_often, &sizes[n])) exit(2);
