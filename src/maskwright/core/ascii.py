@@ -91,7 +91,7 @@ def _grids(bound: BoundMask) -> Iterator[str]:
 
 
 def _plane(spans: Spans, batch: int, head: int) -> BoolArray:
-    one = spans.plane(0, batch).plane(1, head)
-    cells = np.zeros((1, 1, one.shape[2], one.kv_len), np.bool_)
-    one.write_dense(cells)
-    return cells.reshape(one.shape[2], one.kv_len)
+    plane = spans.plane(0, batch).plane(1, head)
+    cells = np.zeros((1, 1, plane.shape[2], plane.kv_len), np.bool_)
+    plane.write_dense(cells)
+    return cells.reshape(plane.shape[2], plane.kv_len)

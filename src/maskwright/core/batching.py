@@ -154,16 +154,16 @@ def pack(
     # the rows before, in the input, and in its row.
     counts = [len(members) for members in bins]
     order = np.fromiter(chain.from_iterable(bins), np.int64, len(sizes))
-    held = batch.sizes[order]
-    before = np.cumsum(held) - held
+    ordered_sizes = batch.sizes[order]
+    before = np.cumsum(ordered_sizes) - ordered_sizes
     source = (np.cumsum(batch.sizes) - batch.sizes)[order]
     first = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))[:-1]  # sequence of each row
-    row_before = np.append(before, held.sum())[first]  # tokens of the rows before
+    row_before = np.append(before, ordered_sizes.sum())[first]  # tokens of the rows before
     target = before + np.repeat(np.arange(len(bins)) * width - row_before, counts)
-    position = np.arange(held.sum()) - np.repeat(before, held)
-    at = position + np.repeat(target, held)
-    ids.ravel()[at] = batch.tokens[position + np.repeat(source, held)]
-    numbers.ravel()[at] = np.repeat(order, held)
+    position = np.arange(ordered_sizes.sum()) - np.repeat(before, ordered_sizes)
+    at = position + np.repeat(target, ordered_sizes)
+    ids.ravel()[at] = batch.tokens[position + np.repeat(source, ordered_sizes)]
+    numbers.ravel()[at] = np.repeat(order, ordered_sizes)
     positions.ravel()[at] = position
     lengths = [[sizes[member] for member in members] for members in bins]
     return Packed(ids, numbers, positions, documents(lengths=lengths))
@@ -197,13 +197,13 @@ def _read_sequences(sequences: Iterable[Any], pad_id: Any, what: str) -> _Sequen
         raise ArgumentError(
             f"{what}: expected a list of sequences, got {type(sequences).__name__}. Pass token lists."
         )
-    given = list(sequences)
-    tokens = _join(given)
+    items = list(sequences)
+    tokens = _join(items)
     if tokens is not None:
-        sizes = np.fromiter(map(len, given), np.int64, len(given))
+        sizes = np.fromiter(map(len, items), np.int64, len(items))
         kinds = {"i"} if tokens.size else set()
     else:  # tensors, strings, tuples, or something invalid
-        rows = [_read_sequence(row, f"{what}: sequence {n}") for n, row in enumerate(given)]
+        rows = [_read_sequence(row, f"{what}: sequence {n}") for n, row in enumerate(items)]
         sizes = np.fromiter((row.size for row in rows), np.int64, len(rows))
         rows = [row for row in rows if row.size]
         kinds = {row.dtype.kind for row in rows}
@@ -216,19 +216,21 @@ def _read_sequences(sequences: Iterable[Any], pad_id: Any, what: str) -> _Sequen
     return _Sequences(tokens, sizes)
 
 
-def _join(given: list[Any]) -> IntArray | None:
+def _join(sequences: list[Any]) -> IntArray | None:
     """All tokens in one array, if these are lists of plain integers or integer arrays; else None."""
-    kinds = set(map(type, given))
+    kinds = set(map(type, sequences))
     if kinds == {list}:
-        flat = list(chain.from_iterable(given))
+        flat = list(chain.from_iterable(sequences))
         if set(map(type, flat)) != {int}:
             return None
         try:
             tokens = np.array(flat, np.int64)
         except OverflowError:
             return None
-    elif kinds == {np.ndarray} and all(row.ndim == 1 and row.dtype.kind in "iu" for row in given):
-        tokens = np.concatenate(given)
+    elif kinds == {np.ndarray} and all(
+        row.ndim == 1 and row.dtype.kind in "iu" for row in sequences
+    ):
+        tokens = np.concatenate(sequences)
     else:
         return None
     if tokens.dtype.kind not in "iu":  # uint64 and int64 together are float64
@@ -304,14 +306,14 @@ def assign_to_ranks(bins: list[list[int]], sizes: Sequence[int], ranks: int) -> 
     >>> assign_to_ranks([[0], [1], [2], [3]], [4, 1, 1, 4], 2)
     [[0], [3], [1], [2]]
     """
-    each = -(-len(bins) // ranks)
-    bins = bins + [[] for _ in range(each * ranks - len(bins))]
+    rows_per_rank = -(-len(bins) // ranks)
+    bins = bins + [[] for _ in range(rows_per_rank * ranks - len(bins))]
     work = [sum(sizes[member] ** 2 for member in members) for members in bins]
     assigned: list[list[list[int]]] = [[] for _ in range(ranks)]
     heap = [(0, rank) for rank in range(ranks)]
     for number in sorted(range(len(bins)), key=lambda n: -work[n]):
         load, rank = heapq.heappop(heap)
         assigned[rank].append(bins[number])
-        if len(assigned[rank]) < each:
+        if len(assigned[rank]) < rows_per_rank:
             heapq.heappush(heap, (load + work[number], rank))
-    return [assigned[rank][place] for place in range(each) for rank in range(ranks)]
+    return [assigned[rank][place] for place in range(rows_per_rank) for rank in range(ranks)]

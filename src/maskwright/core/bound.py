@@ -70,15 +70,20 @@ class BoundMask(BoundExpression):
         part: View | None = None,
         planes: tuple[int, int] | None = None,
     ) -> None:
-        own = frame
+        part_frame = frame
         if part is None:
             part = View(frame, 0, frame.q_len, 0, frame.kv_len)
         else:
             rows, start = part.row_stop - part.row, frame.q_start + part.row
-            own = Frame(rows, part.key_stop, frame.batch, frame.heads, start, frame.k_start)
+            part_frame = Frame(rows, part.key_stop, frame.batch, frame.heads, start, frame.k_start)
         handle = next(HANDLES)
         state = self.__dict__
-        state["mask"], state["_home"], state["_part"], state["_frame"] = mask, frame, part, own
+        state["mask"], state["_home"], state["_part"], state["_frame"] = (
+            mask,
+            frame,
+            part,
+            part_frame,
+        )
         state["_known_planes"], state["_handle"] = planes, handle
         state["_values"], state["_lock"] = {}, RLock()
         MASKS[handle] = self
@@ -183,9 +188,9 @@ class BoundMask(BoundExpression):
         return self.cached("spans", self._make_spans)
 
     def _make_spans(self) -> Spans:
-        found = self._one_row()
-        if found is not None:
-            return found
+        row_spans = self._one_row()
+        if row_spans is not None:
+            return row_spans
         parts: list[Spans] = []
         size = 0
         for spans in self._reader.blocks():
@@ -196,10 +201,10 @@ class BoundMask(BoundExpression):
 
     def _one_row(self) -> Spans | None:
         """The spans of a decode step, without numpy; None if the mask does not support it."""
-        found = self._row_intervals()
-        if found is None:
+        intervals = self._row_intervals()
+        if intervals is None:
             return None
-        offsets, starts, stops = found
+        offsets, starts, stops = intervals
         ends = np.array(offsets + starts + stops)
         count, size = len(offsets), len(starts)
         flat = CSR(ends[:count], ends[count : count + size], ends[count + size :])

@@ -58,7 +58,7 @@ class mask_property(Generic[ValueT]):  # noqa: N801 - a decorator, as functools.
 
     >>> import maskwright as mw
     >>> mask = mw.documents(ids=[[0, 1, 0]])
-    >>> mask._runs.most
+    >>> mask._runs.max_per_document
     2
     >>> "_runs" in mask._cache.values
     True

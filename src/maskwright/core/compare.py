@@ -59,7 +59,7 @@ def compare(left: BoundMask, right: BoundMask) -> Comparison:
         left._part == right._part and simplify(left.mask) == simplify(right.mask)
     ):
         return Comparison(None)
-    row, found = 0, Comparison(None)
+    row, result = 0, Comparison(None)
     step = min(left._reader.step(), right._reader.step())
     keys = min(left._reader.max_keys(), right._reader.max_keys())
     readers = (
@@ -76,13 +76,13 @@ def compare(left: BoundMask, right: BoundMask) -> Comparison:
             b, h, r, k = cell
             place = (b, h, r + row, k)
             # A later row of an earlier batch row or head comes first.
-            if found.cell is None or place < found.cell:
+            if result.cell is None or place < result.cell:
                 visible = any(start <= k < stop for start, stop in mine.row(r, b, h))
-                found = Comparison(place, visible)
-        if found.cell is not None and found.cell[:2] == (0, 0):
+                result = Comparison(place, visible)
+        if result.cell is not None and result.cell[:2] == (0, 0):
             break
         row += rows
-    return replace(found, masks=(left, right))
+    return replace(result, masks=(left, right))
 
 
 def bind_like(bound: BoundMask, other: Any) -> BoundMask:

@@ -117,10 +117,10 @@ class View(NamedTuple):
     def ordered(self, counts: IntArray, low: IntArray, high: IntArray) -> Spans:
         """Spans from sorted, disjoint intervals of positions; row r has `counts[r]` of them."""
         begin, end = self.columns(low), self.columns(high)
-        real = begin < end
+        nonempty = begin < end
         after = np.concatenate(([0], np.cumsum(counts)))
-        offsets = np.concatenate(([0], np.cumsum(real)))[after]
-        flat = CSR(offsets, begin[real], end[real])
+        offsets = np.concatenate(([0], np.cumsum(nonempty)))[after]
+        flat = CSR(offsets, begin[nonempty], end[nonempty])
         return Spans((1, 1, counts.size), self.frame.kv_len, flat=flat)
 
     def cells(self, visible: BoolArray) -> Spans:
@@ -154,22 +154,26 @@ def row_intervals(
         return None
     query = frame.q_start + row
     if batch == heads == 1:
-        found = mask._row(Row(query, 0, key_stop, 0, 0))
-        if found is None:
+        intervals = mask._row(Row(query, 0, key_stop, 0, 0))
+        if intervals is None:
             return None
-        if len(found) == 1:  # as in most steps
-            start, stop = found[0]
+        if len(intervals) == 1:  # as in most steps
+            start, stop = intervals[0]
             return [0, 1], [start], [stop]
-        return [0, len(found)], [start for start, _ in found], [stop for _, stop in found]
+        return (
+            [0, len(intervals)],
+            [start for start, _ in intervals],
+            [stop for _, stop in intervals],
+        )
     offsets: list[int] = [0]
     starts: list[int] = []
     stops: list[int] = []
     for b in range(batch):
         for h in range(heads):
-            found = mask._row(Row(query, 0, key_stop, b, h))
-            if found is None:
+            intervals = mask._row(Row(query, 0, key_stop, b, h))
+            if intervals is None:
                 return None
-            for start, stop in found:
+            for start, stop in intervals:
                 starts.append(start)
                 stops.append(stop)
             offsets.append(len(starts))
@@ -269,7 +273,7 @@ class RowReader(NamedTuple):
 
     def step(self) -> int:
         """Number of rows per block."""
-        rows, keys, most = self.part.row_stop - self.part.row, self.part.key_stop, MAX_ROWS
+        rows, keys, max_rows = self.part.row_stop - self.part.row, self.part.key_stop, MAX_ROWS
         planes = max(1, self.planes[0] * self.planes[1])
         small = rows <= min(MIN_ROWS, MAX_ROWS)
         # No node has more than keys // 2 + 1 intervals per row: a small mask need not be walked.
@@ -282,8 +286,10 @@ class RowReader(NamedTuple):
             # Such a term is evaluated over all keys that the block's rows attend to together, so
             # a block is no taller than its rows are wide.
             extent = self.mask._extent()
-            most = MAX_VIEW_ROWS if extent is None else min(max(extent, MIN_ROWS), MAX_VIEW_ROWS)
-        return max(1, min(most, MAX_ROWS, MAX_INTERVALS // width))
+            max_rows = (
+                MAX_VIEW_ROWS if extent is None else min(max(extent, MIN_ROWS), MAX_VIEW_ROWS)
+            )
+        return max(1, min(max_rows, MAX_ROWS, MAX_INTERVALS // width))
 
     def max_keys(self) -> int:
         """Number of keys to evaluate at a time: all, unless one row has too many intervals."""
@@ -293,11 +299,11 @@ class RowReader(NamedTuple):
         if planes * self.mask._nodes * (keys // 2 + 1) <= MAX_INTERVALS:
             return max(keys, 1)
         width = self.mask._width(keys)
-        piece, most = keys, width
-        while planes * most > MAX_INTERVALS and piece > MIN_KEYS:
+        piece, piece_width = keys, width
+        while planes * piece_width > MAX_INTERVALS and piece > MIN_KEYS:
             piece //= 2
-            most = self.mask._width(piece)
-        return piece if most < width else max(keys, 1)
+            piece_width = self.mask._width(piece)
+        return piece if piece_width < width else max(keys, 1)
 
     def count_cells(self) -> int:
         """Number of visible cells of the planes, in closed form where the mask has one."""

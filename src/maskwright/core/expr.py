@@ -245,8 +245,8 @@ class Mask(Expression):
         if bounds is None:
             bounds = self.__dict__.setdefault("_bounds", Cache(MAX_BOUND))  # atomic
         size = (q_len, kv_len, batch, heads, q_start)
-        last, found = bounds.last
-        bound: BoundMask = found if last == size else bounds.get(size, partial(self.on, *size))
+        last, value = bounds.last
+        bound: BoundMask = value if last == size else bounds.get(size, partial(self.on, *size))
         return bound
 
     def rows(
@@ -461,8 +461,8 @@ class KeyOnly(Atom):
 
     def _spans_transposed(self, view: View) -> Spans:
         # Transposed, a row attends to all keys or to none, as the one distinct row says.
-        one = view.transposed._replace(row=0, row_stop=1)
-        spans = self._spans(one)
+        row_view = view.transposed._replace(row=0, row_stop=1)
+        spans = self._spans(row_view)
         if spans.band is not None:
             rows = np.arange(view.row, view.row_stop)
             visible = (rows >= spans.band.low) & (rows < spans.band.high)
@@ -508,8 +508,8 @@ def transpose(mask: Mask) -> Mask:
     >>> transpose(mw.causal()), transpose(mw.tree([-1, 0]))
     (window(back=0, ahead=None), tree([[-1, 0]]).T)
     """
-    found = mask._transposed()
-    return mask.T if found is None else found
+    transposed = mask._transposed()
+    return mask.T if transposed is None else transposed
 
 
 def brief(expression: Expression) -> str:

@@ -162,15 +162,15 @@ def make_frame(
     """
     data = (None, q_len, *planes)
     sizes: list[int] = []
-    for name, given, default in zip(_SIZES, (q_len, kv_len, batch, heads), data, strict=True):
-        size: Any = default if given is None else given
+    for name, value, default in zip(_SIZES, (q_len, kv_len, batch, heads), data, strict=True):
+        size: Any = default if value is None else value
         plain = type(size) is int and 0 <= size <= MAX_SIZE
         sizes.append(size if plain else _size(size, name))
     queries, keys, batch_size, num_heads = sizes
-    for name, size, own in (("batch", batch_size, planes[0]), ("heads", num_heads, planes[1])):
-        if own != 1 and own != size:
+    for name, size, count in (("batch", batch_size, planes[0]), ("heads", num_heads, planes[1])):
+        if count != 1 and count != size:
             raise FrameError(
-                f"on: {name}={size} but the mask's data has {own}. Pass {name}={own} or omit it."
+                f"on: {name}={size} but the mask's data has {count}. Pass {name}={count} or omit it."
             )
     start = keys - queries if q_start is None else parse_int(q_start, "on: q_start")
     if abs(start) > MAX_SIZE:
@@ -199,8 +199,8 @@ def merge_dims(dims: tuple[BroadcastDims, ...]) -> tuple[int, int]:
 
 def _mismatch(dims: tuple[BroadcastDims, ...], axis: Literal[1, 2], name: str) -> FrameError:
     """The error that names the first two terms whose sizes along the axis differ."""
-    first, *others = (dim for dim in dims if dim[axis] != 1)
-    other = next(dim for dim in others if dim[axis] != first[axis])
+    first, *rest = (dim for dim in dims if dim[axis] != 1)
+    other = next(dim for dim in rest if dim[axis] != first[axis])
     return FrameError(
         f"{first.owner} has {first[axis]} along {name} but {other.owner} has {other[axis]}. "
         "Both must be the same, or 1."

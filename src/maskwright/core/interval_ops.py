@@ -79,29 +79,29 @@ def column_major_cells(flat: CSR, planes: int, rows: int, first: int, stop: int)
 Intervals = list[tuple[int, int]]
 
 
-def intersect_rows(one: Intervals, other: Intervals) -> Intervals:
+def intersect_rows(row: Intervals, other: Intervals) -> Intervals:
     """The intersection of two sorted lists of disjoint intervals, in plain Python.
 
     >>> intersect_rows([(0, 4), (6, 9)], [(2, 7)])
     [(2, 4), (6, 7)]
     """
-    cut = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+    cut = ((max(a, c), min(b, d)) for a, b in row for c, d in other)
     return [(start, stop) for start, stop in cut if start < stop]
 
 
-def unite_rows(one: Intervals, other: Intervals) -> Intervals:
+def unite_rows(row: Intervals, other: Intervals) -> Intervals:
     """The union of two sorted lists of disjoint intervals; touching ones become one.
 
     >>> unite_rows([(0, 4), (8, 9)], [(4, 6)])
     [(0, 6), (8, 9)]
     """
-    found: Intervals = []
-    for start, stop in sorted(one + other):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], stop))
+    result: Intervals = []
+    for start, stop in sorted(row + other):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], stop))
         else:
-            found.append((start, stop))
-    return found
+            result.append((start, stop))
+    return result
 
 
 def complement_row(row: Intervals, first: int, stop: int) -> Intervals:

@@ -121,9 +121,9 @@ def hold(mask: int | Mask | BoundMask, owner_alive: Callable[[], bool]) -> None:
     removed: list[_Held] = []  # released after the lock
     with _lock:
         if len(_held) >= _prune_at:
-            alive = [held.owner_alive() for held in _held]
-            removed = [held for held, kept in zip(_held, alive, strict=True) if not kept]
-            _held[:] = [held for held, kept in zip(_held, alive, strict=True) if kept]
+            alive = [item.owner_alive() for item in _held]
+            removed = [item for item, kept in zip(_held, alive, strict=True) if not kept]
+            _held[:] = [item for item, kept in zip(_held, alive, strict=True) if kept]
             _prune_at = max(MIN_PRUNE, 2 * len(_held))
         _held.append(entry)
     del removed

@@ -178,13 +178,13 @@ class And(Chain):
         return view.everything() if spans is None else spans
 
     def _row(self, row: Row) -> list[tuple[int, int]] | None:
-        found = row.cut(row.first, row.stop)
+        intervals = row.cut(row.first, row.stop)
         for term in self.terms:
             part = term._row(row)
             if part is None:
                 return None
-            found = intersect_rows(found, part)
-        return found
+            intervals = intersect_rows(intervals, part)
+        return intervals
 
     def _width(self, keys: int) -> int:
         extent = self._extent()
@@ -232,21 +232,21 @@ class Or(Chain):
         if operator == "~":
             return None
         prefixes = tuple(term for term in self.terms if term._sequence(frame, "~") is not None)
-        others = [term for term in self.terms if term not in prefixes]
-        sequence = others[0]._sequence(frame, "|") if len(others) == 1 else None
+        rest = [term for term in self.terms if term not in prefixes]
+        sequence = rest[0]._sequence(frame, "|") if len(rest) == 1 else None
         return None if sequence is None else Or((sequence, *prefixes))
 
     def _bound_intervals(self) -> int:
         return sum(term._max_intervals for term in self.terms)
 
     def _row(self, row: Row) -> list[tuple[int, int]] | None:
-        found: list[tuple[int, int]] = []
+        intervals: list[tuple[int, int]] = []
         for term in self.terms:
             part = term._row(row)
             if part is None:
                 return None
-            found = unite_rows(found, part)
-        return found
+            intervals = unite_rows(intervals, part)
+        return intervals
 
     def _regions(self, batch: int, head: int) -> SignedRegions | None:
         # De Morgan: the complement of the intersection of the complements.

@@ -184,12 +184,12 @@ def _syntax_error(text: str, error: SyntaxError | ValueError, example: str) -> T
         return TextError(f"The text is not an expression ({error}). Write for example {example}.")
     place = error.offset or len(text)  # 0 means the end
     around = text[max(0, place - 20) : place + 20]
-    found = TextError(
+    result = TextError(
         f"The text is not an expression: {error.args[0]} at {around!r}. Check brackets and commas."
     )
     first, stop = (len(text[:end].encode()) for end in (place - 1, place))
-    found.at = (first, stop)
-    return found
+    result.at = (first, stop)
+    return result
 
 
 class _Parser(Generic[ExpressionT]):

@@ -81,9 +81,9 @@ def intersection(masks: Sequence[SignedRegions | None]) -> SignedRegions | None:
         if regions is None or len(result) * len(regions) > MAX_REGIONS:
             return None
         product = []
-        for sign, one in result:
+        for sign, region in result:
             for other_sign, other in regions:
-                both = _intersect(one, other)
+                both = _intersect(region, other)
                 if both is None:
                     return None
                 if both.rectangles is None or len(both.rectangles):
@@ -100,23 +100,23 @@ def count(region: Region, q_len: int, kv_len: int, q_start: int = 0) -> int:
     return int(counts(region, rectangles).sum())
 
 
-def _intersect(one: Region, other: Region) -> Region | None:
+def _intersect(region: Region, other: Region) -> Region | None:
     empty = np.empty((0, 4), np.int64)
-    progression = _intersect_progressions(one, other)
-    low, high = max(one.low, other.low), min(one.high, other.high)
+    progression = _intersect_progressions(region, other)
+    low, high = max(region.low, other.low), min(region.high, other.high)
     if progression is None or low > high:
         return Region(rectangles=empty)
-    chunk = one.chunk or other.chunk
-    if one.chunk and other.chunk:
-        small, large = sorted((one.chunk, other.chunk))
+    chunk = region.chunk or other.chunk
+    if region.chunk and other.chunk:
+        small, large = sorted((region.chunk, other.chunk))
         if large % small:
             return None
         chunk = small
-    rectangles = one.rectangles if other.rectangles is None else other.rectangles
-    if one.rectangles is not None and other.rectangles is not None:
-        if one.size * other.size > MAX_RECTANGLES:
+    rectangles = region.rectangles if other.rectangles is None else other.rectangles
+    if region.rectangles is not None and other.rectangles is not None:
+        if region.size * other.size > MAX_RECTANGLES:
             return None
-        rectangles = _clip(one.rectangles[:, None], other.rectangles[None])
+        rectangles = _clip(region.rectangles[:, None], other.rectangles[None])
     return _normal(Region(low, high, *progression, chunk, rectangles))
 
 
@@ -142,24 +142,26 @@ def _normal(region: Region) -> Region:
     return region._replace(low=only, high=only if members else -FAR, step=1, phase=0)
 
 
-def _intersect_progressions(one: Region, other: Region) -> tuple[int, int] | None:
+def _intersect_progressions(region: Region, other: Region) -> tuple[int, int] | None:
     """Step and phase of two progressions together, by the Chinese remainder theorem."""
-    divisor = math.gcd(one.step, other.step)
-    if (other.phase - one.phase) % divisor:
+    divisor = math.gcd(region.step, other.step)
+    if (other.phase - region.phase) % divisor:
         return None
-    step = one.step // divisor * other.step
+    step = region.step // divisor * other.step
     if other.step == divisor:
-        return step, one.phase
+        return step, region.phase
     turns = (
-        (other.phase - one.phase) // divisor * pow(one.step // divisor, -1, other.step // divisor)
+        (other.phase - region.phase)
+        // divisor
+        * pow(region.step // divisor, -1, other.step // divisor)
     )
-    return step, (one.phase + one.step * turns) % step
+    return step, (region.phase + region.step * turns) % step
 
 
-def _clip(one: IntArray, other: IntArray) -> IntArray:
+def _clip(rectangles: IntArray, other: IntArray) -> IntArray:
     """The non-empty intersections of rectangles, broadcast against each other."""
-    start = np.maximum(one[..., 0::2], other[..., 0::2])
-    stop = np.minimum(one[..., 1::2], other[..., 1::2])
+    start = np.maximum(rectangles[..., 0::2], other[..., 0::2])
+    stop = np.minimum(rectangles[..., 1::2], other[..., 1::2])
     kept = (start < stop).all(axis=-1)
     return np.stack([start, stop], axis=-1).reshape(*start.shape[:-1], 4)[kept]
 

@@ -154,9 +154,9 @@ def merge(mask: And | Or) -> Mask | None:
     kept: list[Mask] = []
     for term in mask.terms:
         for index, other in enumerate(kept):
-            one = _merged(mask, other, term) if type(other) is type(term) else None
-            if one is not None:
-                kept[index] = one
+            merged = _merged(mask, other, term) if type(other) is type(term) else None
+            if merged is not None:
+                kept[index] = merged
                 break
         else:
             kept.append(term)
@@ -204,8 +204,8 @@ def _rebuild(mask: Mask) -> Mask:
     return mask._with_parts(tuple(simplify(part) for part in mask._parts()))
 
 
-def _merged(chain: And | Or, one: Mask, other: Mask) -> Mask | None:
-    return one._intersection(other) if isinstance(chain, And) else one._union(other)
+def _merged(chain: And | Or, mask: Mask, other: Mask) -> Mask | None:
+    return mask._intersection(other) if isinstance(chain, And) else mask._union(other)
 
 
 def _rank(term: Mask) -> tuple[int, int]:

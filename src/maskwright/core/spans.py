@@ -78,8 +78,8 @@ class Spans:
     def from_band(cls, low: IntArray, high: IntArray, kv_len: int, rows: int) -> Spans:
         """One interval per row; `low` and `high` broadcast to (batch, heads, rows)."""
         high = np.maximum(low, high)
-        b, h, held = high.shape
-        return cls((b, h, rows if held == 1 else held), kv_len, band=Band(low, high))
+        b, h, num_rows = high.shape
+        return cls((b, h, rows if num_rows == 1 else num_rows), kv_len, band=Band(low, high))
 
     @classmethod
     def from_pieces(
@@ -87,10 +87,10 @@ class Spans:
     ) -> Spans:
         """Intervals in any order, which may overlap, touch or be empty, with their flat rows."""
         line = kv_len + 1
-        real = stops > starts
-        base = rows[real] * line
+        nonempty = stops > starts
+        base = rows[nonempty] * line
         return cls.from_line(
-            shape, kv_len, *sweep(base + starts[real], base + stops[real], covered)
+            shape, kv_len, *sweep(base + starts[nonempty], base + stops[nonempty], covered)
         )
 
     @classmethod
@@ -121,10 +121,10 @@ class Spans:
         """Concatenates parts along axis 0 (batch), 1 (heads) or 2 (rows)."""
         if len(parts) == 1:
             return parts[0]
-        others = [max((p.shape[i] for p in parts), key=lambda n: n != 1) for i in range(3)]
-        parts = [p.expand(_with(others, axis, p.shape[axis])) for p in parts]
+        common_shape = [max((p.shape[i] for p in parts), key=lambda n: n != 1) for i in range(3)]
+        parts = [p.expand(_with(common_shape, axis, p.shape[axis])) for p in parts]
         kv_len = parts[0].kv_len
-        shape = _with(others, axis, sum(p.shape[axis] for p in parts))
+        shape = _with(common_shape, axis, sum(p.shape[axis] for p in parts))
         bands = [p.band for p in parts]
         if all(band is not None for band in bands):
             low = np.concatenate([band.low for band in bands if band is not None], axis)
@@ -165,12 +165,12 @@ class Spans:
             band = self.band
             assert band is not None
             low, high = band.low.ravel(), band.high.ravel()
-            real = high > low
-            if real.all():
+            nonempty = high > low
+            if nonempty.all():
                 self._flat = CSR(np.arange(low.size + 1), low, high)
             else:
-                offsets = np.concatenate(([0], np.cumsum(real)))
-                self._flat = CSR(offsets, low[real], high[real])
+                offsets = np.concatenate(([0], np.cumsum(nonempty)))
+                self._flat = CSR(offsets, low[nonempty], high[nonempty])
         return self._flat
 
     @property
@@ -250,10 +250,10 @@ class Spans:
         """The first key that any row attends to, and one past the last; (0, 0) if there is none."""
         band = self.band
         if band is not None:
-            real = band.high > band.low
-            if not real.any():
+            nonempty = band.high > band.low
+            if not nonempty.any():
                 return 0, 0
-            return int(band.low[real].min()), int(band.high[real].max())
+            return int(band.low[nonempty].min()), int(band.high[nonempty].max())
         if not self.flat.starts.size:
             return 0, 0
         return int(self.flat.starts.min()), int(self.flat.stops.max())
@@ -299,10 +299,12 @@ class Spans:
         offsets, starts, stops = self.flat
         begin = np.insert(stops, offsets[:-1], first)  # a row of n intervals has n + 1 gaps
         end = np.insert(starts, offsets[1:], stop)
-        real = end > begin
-        before = np.concatenate(([0], np.cumsum(real)))
+        nonempty = end > begin
+        before = np.concatenate(([0], np.cumsum(nonempty)))
         gaps = offsets + np.arange(offsets.size)
-        return Spans(self.shape, self.kv_len, flat=CSR(before[gaps], begin[real], end[real]))
+        return Spans(
+            self.shape, self.kv_len, flat=CSR(before[gaps], begin[nonempty], end[nonempty])
+        )
 
     def transpose(self, first: int = 0, stop: int | None = None) -> Spans:
         """Exchanges rows and keys: row k - first contains the rows that attend to key k.
@@ -352,8 +354,8 @@ class Spans:
         if b * h == 1:
             offsets, starts, stops = self.flat
             cut = offsets[first : stop + 1]
-            held = slice(cut[0], cut[-1])
-            flat = CSR(cut - cut[0], starts[held], stops[held])
+            index = slice(cut[0], cut[-1])
+            flat = CSR(cut - cut[0], starts[index], stops[index])
             return Spans((b, h, stop - first), self.kv_len, flat=flat)
         return self.take(np.arange(b * h * rows).reshape(self.shape)[:, :, first:stop])
 
@@ -364,9 +366,9 @@ class Spans:
             return Spans(self.shape, stop, band=Band(low, high))
         b, h, rows = self.shape
         offsets, starts, stops = self.flat
-        real = starts < stop
-        before = np.concatenate(([0], np.cumsum(real)))
-        flat = CSR(before[offsets], starts[real], np.minimum(stops[real], stop))
+        nonempty = starts < stop
+        before = np.concatenate(([0], np.cumsum(nonempty)))
+        flat = CSR(before[offsets], starts[nonempty], np.minimum(stops[nonempty], stop))
         return Spans((b, h, rows), stop, flat=flat)
 
     def plane(self, axis: int, index: int) -> Spans:
@@ -447,20 +449,20 @@ class Spans:
 def intersection(parts: Sequence[Spans]) -> Spans:
     """The keys that are visible in all parts."""
     narrow: Band | None = None
-    others: list[Spans] = []
+    flat_parts: list[Spans] = []
     for part in parts:
         band = part._band
         if band is None:
-            others.append(part)
+            flat_parts.append(part)
         elif narrow is None:
             narrow = band
         else:
             narrow = Band(np.maximum(narrow.low, band.low), np.minimum(narrow.high, band.high))
     if narrow is not None:
         cut = Spans.from_band(*narrow, parts[0].kv_len, parts[0].shape[2])
-        if not others:
+        if not flat_parts:
             return cut
-        common = others[0] if len(others) == 1 else intersection(others)
+        common = flat_parts[0] if len(flat_parts) == 1 else intersection(flat_parts)
         return _cut_by_band(*together([common, cut]))
     return _combine(parts, lambda level: level == len(parts))
 
@@ -472,9 +474,9 @@ def _cut_by_band(spans: Spans, band: Spans) -> Spans:
     counts = np.diff(offsets)
     low, high = (np.repeat(end.ravel(), counts) for end in band.band)
     begin, end = np.maximum(starts, low), np.minimum(stops, high)
-    real = begin < end
-    kept = np.concatenate(([0], np.cumsum(real)))[offsets]
-    return Spans(spans.shape, spans.kv_len, flat=CSR(kept, begin[real], end[real]))
+    nonempty = begin < end
+    kept = np.concatenate(([0], np.cumsum(nonempty)))[offsets]
+    return Spans(spans.shape, spans.kv_len, flat=CSR(kept, begin[nonempty], end[nonempty]))
 
 
 def union(parts: Sequence[Spans]) -> Spans:

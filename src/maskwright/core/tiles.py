@@ -136,12 +136,12 @@ def _cut_band(spans: Spans, q_block: int, kv_block: int) -> tuple[Spans, Spans] 
         np.minimum.reduceat(low, block_starts, axis=2),
         np.maximum.reduceat(low, block_starts, axis=2),
     )
-    least, most = (
+    min_high, max_high = (
         np.minimum.reduceat(high, block_starts, axis=2),
         np.maximum.reduceat(high, block_starts, axis=2),
     )
-    touched = Spans.from_band(first // kv_block, -(-most // kv_block), broad, block_starts.size)
-    whole = np.where(least == spans.kv_len, broad, least // kv_block)
+    touched = Spans.from_band(first // kv_block, -(-max_high // kv_block), broad, block_starts.size)
+    whole = np.where(min_high == spans.kv_len, broad, min_high // kv_block)
     return touched, Spans.from_band(-(-last // kv_block), whole, broad, block_starts.size)
 
 
@@ -185,9 +185,9 @@ def covered_cells(
     return np.diff(below, axis=1).astype(np.int64)
 
 
-def read_index(given: int, name: str, size: int) -> int:
+def read_index(index: int, name: str, size: int) -> int:
     """A valid index of a batch row or head."""
-    number = parse_int(given, f"coverage: {name}")
+    number = parse_int(index, f"coverage: {name}")
     if not 0 <= number < size:
         raise FrameError(
             f"coverage: {name} {number} is out of range. Pass a number from 0 to {size - 1}."
@@ -195,13 +195,13 @@ def read_index(given: int, name: str, size: int) -> int:
     return number
 
 
-def read_range(given: tuple[int, int] | None, name: str, size: int) -> range:
+def read_range(pair: tuple[int, int] | None, name: str, size: int) -> range:
     """A pair (start, stop) as a range; by default everything."""
-    if given is None:
+    if pair is None:
         return range(size)
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise ArgumentError(f"coverage: {name}={given!r:.40} is not a pair. Pass (start, stop).")
-    first, stop = (parse_int(end, f"coverage: {name}", minimum=0) for end in given)
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ArgumentError(f"coverage: {name}={pair!r:.40} is not a pair. Pass (start, stop).")
+    first, stop = (parse_int(end, f"coverage: {name}", minimum=0) for end in pair)
     if not first <= stop <= size:
         raise FrameError(
             f"coverage: {name}={first, stop} but there are {size}. Pass start <= stop within them."

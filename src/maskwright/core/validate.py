@@ -188,8 +188,8 @@ def read_choice(
     """One of the allowed strings; anything else raises `error`."""
     if isinstance(value, str) and value in allowed:
         return value
-    given = f"{value!r:.40}" if isinstance(value, str) else describe_type(value)
-    raise error(f"{what} is {given}. Pass {' or '.join(map(repr, allowed))}.")
+    text = f"{value!r:.40}" if isinstance(value, str) else describe_type(value)
+    raise error(f"{what} is {text}. Pass {' or '.join(map(repr, allowed))}.")
 
 
 def describe_type(value: object) -> str:

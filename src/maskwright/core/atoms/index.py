@@ -400,13 +400,13 @@ def _read_positions(positions: IntArray, name: str) -> IndexSet:
 def _read_ranges(ranges: list[range], name: str) -> IndexSet:
     """Ranges of step 1 are not expanded."""
     whole = [part for part in ranges if part.step == 1 and part.start < part.stop]
-    others = [read_array(part, name) for part in ranges if part.step != 1]
+    strided = [read_array(part, name) for part in ranges if part.step != 1]
     runs = np.array([(part.start, part.stop) for part in whole], np.object_).reshape(-1, 2)
     if runs.size and max(int(runs.max()), -int(runs.min())) > MAX_INT:
         raise ArgumentError(f"{name} goes beyond 2**62. Pass smaller numbers.")
     runs = runs.astype(np.int64)
-    if others:
-        single = np.sort(np.concatenate(others))
+    if strided:
+        single = np.sort(np.concatenate(strided))
         runs = np.concatenate([runs, _read_positions(single, name).runs.data])  # type: ignore[union-attr]
     runs = runs[np.argsort(runs[:, 0], kind="stable")]
     if runs.size and int(runs[0, 0]) < 0:

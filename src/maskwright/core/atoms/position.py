@@ -431,12 +431,12 @@ def read_lengths(lengths: Any, atom: str) -> IntArray:
 
 
 def merge_lengths(
-    choose: Callable[..., IntArray], one: FrozenArray, other: FrozenArray
+    choose: Callable[..., IntArray], lengths: FrozenArray, other: FrozenArray
 ) -> FrozenArray | None:
     """The lengths of two masks combined; None if their batch sizes do not broadcast."""
-    if one.data.size != other.data.size and 1 not in (one.data.size, other.data.size):
+    if lengths.data.size != other.data.size and 1 not in (lengths.data.size, other.data.size):
         return None  # binding the two raises an error
-    return FrozenArray(choose(one.data, other.data))
+    return FrozenArray(choose(lengths.data, other.data))
 
 
 def length_of(lengths: FrozenArray, batch: int) -> int:
@@ -454,10 +454,10 @@ def _plus(name: str, by: int) -> str:
     return f"{name} {'-' if by < 0 else '+'} {abs(by)}" if by else name
 
 
-def _smaller(one: int | None, other: int | None) -> int | None:
-    known = [limit for limit in (one, other) if limit is not None]
+def _smaller(a: int | None, b: int | None) -> int | None:
+    known = [limit for limit in (a, b) if limit is not None]
     return min(known, default=None)
 
 
-def _larger(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
+def _larger(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)

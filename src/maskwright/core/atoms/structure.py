@@ -44,8 +44,8 @@ class Tree(Atom):
     def _chain_starts(self) -> IntArray:
         """For each token p the first of the chain p, p - 1, … in which each is the next's parent."""
         parents = self.parents.data
-        own = np.arange(parents.shape[1])
-        begins = np.where((parents != own - 1) | (parents < 0), own, 0)
+        positions = np.arange(parents.shape[1])
+        begins = np.where((parents != positions - 1) | (parents < 0), positions, 0)
         return np.maximum.accumulate(begins, axis=1)
 
     @mask_property
@@ -329,12 +329,12 @@ def image(
 
 def unique_pairs(pairs: IntArray) -> IntArray:
     """The distinct pairs, sorted."""
-    most = int(pairs.max(initial=0)) + 1
-    if most > 2**31:  # two do not fit into one int64
+    base = int(pairs.max(initial=0)) + 1
+    if base > 2**31:  # two do not fit into one int64
         return np.unique(pairs, axis=0)
-    numbers = np.sort(pairs[:, 0] * most + pairs[:, 1])
+    numbers = np.sort(pairs[:, 0] * base + pairs[:, 1])
     once = numbers[np.append(True, numbers[1:] != numbers[:-1])[: numbers.size]]
-    return np.stack(np.divmod(once, most), axis=1)
+    return np.stack(np.divmod(once, base), axis=1)
 
 
 def _refuse_cycles(parents: IntArray) -> None:

@@ -146,7 +146,7 @@ class Runs(NamedTuple):
     stop: IntArray
     document: IntArray  # a number per (sequence, document); -1 is padding
     offsets: IntArray  # (batch + 1,): where the runs of each sequence begin
-    most: int  # maximum number of runs of one document
+    max_per_document: int  # runs of one document
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,7 +159,7 @@ class Documents(Atom):
     ids: FrozenArray | None = None  # (batch, tokens), -1 is padding
 
     def __post_init__(self) -> None:
-        set_max_intervals(self, 1 if self.ids is None else self._runs.most)
+        set_max_intervals(self, 1 if self.ids is None else self._runs.max_per_document)
 
     @property
     def _batch(self) -> int:
@@ -187,15 +187,17 @@ class Documents(Atom):
             stop[stop == 0] = tokens
         value = ids[row, start]
         offsets = np.searchsorted(row, np.arange(batch + 1))
-        real = value >= 0
-        own, name = row[real], value[real]
-        if ((name[1:] > name[:-1]) | (own[1:] != own[:-1])).all():  # as most data is: one run each
-            document = np.where(real, np.arange(value.size), -1)
+        is_token = value >= 0
+        sequence, name = row[is_token], value[is_token]
+        # Most data has one run per document.
+        if ((name[1:] > name[:-1]) | (sequence[1:] != sequence[:-1])).all():
+            document = np.where(is_token, np.arange(value.size), -1)
             return Runs(start, stop, document, offsets, min(name.size, 1))
         names, number = np.unique(value, return_inverse=True)
         pairs = np.unique(row * names.size + number, return_inverse=True)[1]
-        document = np.where(real, pairs, -1)
-        return Runs(start, stop, document, offsets, int(np.bincount(document[real]).max(initial=0)))
+        document = np.where(is_token, pairs, -1)
+        max_per_document = int(np.bincount(document[is_token]).max(initial=0))
+        return Runs(start, stop, document, offsets, max_per_document)
 
     @mask_property
     def _runs_by_document(self) -> IntArray:
@@ -204,7 +206,7 @@ class Documents(Atom):
 
     def _spans(self, view: View) -> Spans:
         runs = self._runs
-        if runs.most <= 1:
+        if runs.max_per_document <= 1:
             return self._band(view)
         (run,) = self._per_row(view, -1, np.arange(runs.start.size))  # -1 in no run
         document = np.append(runs.document, -1)[run]
@@ -214,8 +216,8 @@ class Documents(Atom):
         base = runs.document[order] * far
         begin = np.searchsorted(base + runs.stop[order], names * far + view.first, side="right")
         end = np.searchsorted(base + runs.start[order], names * far + view.last + 1)
-        held = np.where(names >= 0, np.maximum(end - begin, 0), 0)
-        counts = held[row_name.ravel()]
+        num_runs = np.where(names >= 0, np.maximum(end - begin, 0), 0)
+        counts = num_runs[row_name.ravel()]
         after = np.concatenate(([0], np.cumsum(counts)))
         nth = np.arange(after[-1]) - np.repeat(after[:-1], counts)
         member = order[np.repeat(begin[row_name.ravel()], counts) + nth]
@@ -241,9 +243,9 @@ class Documents(Atom):
         stop, rows = first + view.rows, []
         offsets = runs.offsets.tolist()
         low = np.minimum(np.maximum(runs.start, first), stop)
-        held = np.minimum(np.maximum(runs.stop, first), stop) - low
+        num_queries = np.minimum(np.maximum(runs.stop, first), stop) - low
         for begin, end in pairwise(offsets):
-            known = [np.repeat(array[begin:end], held[begin:end]) for array in of_run]
+            known = [np.repeat(array[begin:end], num_queries[begin:end]) for array in of_run]
             # There is no gap between runs, so only queries at the ends can be in none.
             before = (int(low[begin]) if begin < end else stop) - first
             after = view.rows - before - known[0].size
@@ -281,7 +283,7 @@ class Documents(Atom):
 
     def _extent(self) -> int | None:
         runs = self._runs
-        return None if runs.most > 1 else int((runs.stop - runs.start).max(initial=0))
+        return None if runs.max_per_document > 1 else int((runs.stop - runs.start).max(initial=0))
 
     def _transposed(self) -> Mask:
         return self
@@ -315,12 +317,12 @@ class Documents(Atom):
 
     def _regions(self, batch: int, head: int) -> SignedRegions | None:  # noqa: ARG002
         runs = self._runs
-        if runs.most > 1:
+        if runs.max_per_document > 1:
             return None
         index = batch if self._batch > 1 else 0
         part = slice(int(runs.offsets[index]), int(runs.offsets[index + 1]))
-        real = runs.document[part] >= 0
-        intervals = np.stack([runs.start[part][real], runs.stop[part][real]], axis=1)
+        is_token = runs.document[part] >= 0
+        intervals = np.stack([runs.start[part][is_token], runs.stop[part][is_token]], axis=1)
         if len(intervals) > regions.MAX_RECTANGLES:
             return None
         return regions.of_rectangles(intervals, intervals)
@@ -362,9 +364,9 @@ def padding(*, lengths: Any = None, keep: Any = None, ids: Any = None, pad_id: A
     """
     if (lengths is not None) + (keep is not None) + (ids is not None) != 1:
         data = (("lengths", lengths), ("keep", keep), ("ids", ids))
-        given = [name for name, value in data if value is not None]
+        names = [name for name, value in data if value is not None]
         raise ArgumentError(
-            f"padding: got {' and '.join(given) or 'no data'}. "
+            f"padding: got {' and '.join(names) or 'no data'}. "
             "Pass exactly one of lengths, keep, or ids with pad_id."
         )
     if (ids is None) != (pad_id is None):
