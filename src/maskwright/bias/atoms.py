@@ -58,8 +58,8 @@ def alibi(slopes: Any, variant: str = "bloom", max_bias: float = 8.0) -> Alibi:
     alibi([0.5, 0.25])
     """
     if variant not in _VARIANTS:
-        given = repr(variant) if isinstance(variant, str) else describe_type(variant)
-        raise ArgumentError(f"bias.alibi: variant is {given}. Pass {', '.join(_VARIANTS)}.")
+        text = repr(variant) if isinstance(variant, str) else describe_type(variant)
+        raise ArgumentError(f"bias.alibi: variant is {text}. Pass {', '.join(_VARIANTS)}.")
     if variant == "mpt":  # equal slopes
         variant = "bloom"
     largest = parse_factor(max_bias, "bias.alibi: max_bias")
@@ -197,13 +197,13 @@ def per_key(values: Any) -> PerKey:
     >>> mw.bias.per_key([0.0, 2.0]).on(1, 2).dense().tolist()
     [[[[0.0, 2.0]]]]
     """
-    held = Values(values, "bias.per_key: values")
-    if not 1 <= len(held.shape) <= 3:
+    parsed = Values(values, "bias.per_key: values")
+    if not 1 <= len(parsed.shape) <= 3:
         raise ArgumentError(
-            f"bias.per_key: values has shape {held.shape}. "
+            f"bias.per_key: values has shape {parsed.shape}. "
             "Pass (keys,), (batch, keys) or (batch, heads, keys)."
         )
-    return PerKey(held)
+    return PerKey(parsed)
 
 
 def tensor(values: Any) -> TensorBias:
@@ -228,13 +228,13 @@ def tensor(values: Any) -> TensorBias:
 which keys are visible as a mask, such as causal(), or split an additive mask with \
 from_additive(tensor).
     """
-    held = Values(values, "bias.tensor: values")
-    if len(held.shape) > 4:
+    parsed = Values(values, "bias.tensor: values")
+    if len(parsed.shape) > 4:
         raise ArgumentError(
-            f"bias.tensor: values has shape {held.shape}. Pass up to four axes: "
+            f"bias.tensor: values has shape {parsed.shape}. Pass up to four axes: "
             "(batch, heads, queries, keys)."
         )
-    return TensorBias(held)
+    return TensorBias(parsed)
 
 
 BIASES: Final[dict[str, Callable[..., BiasAtom]]] = {

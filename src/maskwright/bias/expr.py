@@ -204,8 +204,8 @@ class BiasAtom(AtomExpression, Bias):
     _data = (Values,)
 
     def _values(self) -> tuple[Values, ...]:
-        held = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-        return tuple(value for value in held if isinstance(value, Values))
+        arguments = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return tuple(value for value in arguments if isinstance(value, Values))
 
     def _fit(self, frame: Frame) -> None:
         for owner, *planes in self._dims:

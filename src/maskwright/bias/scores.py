@@ -157,15 +157,15 @@ def read_scores(bias: Any, softcap: Any, sinks: Any, frame: Frame, q: Any) -> Sc
     softcap = read_softcap(softcap, "attention: softcap", AttentionError)
     terms, learnable = [], []
     for term in () if bias is None else _lower(bias, frame, q):
-        own = term._replace(values=_match_framework(term.values, q, "bias"))
-        required = own.required_shape(frame)
+        matched = term._replace(values=_match_framework(term.values, q, "bias"))
+        required = matched.required_shape(frame)
         if required is not None:
             raise FrameError(
-                f"attention: a bias term of {type(own).__name__} has values of shape "
-                f"{tuple(own.values.shape)}. q and k need {required}."
+                f"attention: a bias term of {type(matched).__name__} has values of shape "
+                f"{tuple(matched.values.shape)}. q and k need {required}."
             )
-        terms.append(own)
-        learnable.append(_is_learnable(own.values))
+        terms.append(matched)
+        learnable.append(_is_learnable(matched.values))
     if sinks is not None:
         sinks = _match_framework(sinks, q, "sinks")
         check_sinks(sinks, frame.heads, "attention: sinks", AttentionError)

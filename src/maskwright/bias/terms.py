@@ -189,7 +189,7 @@ class TensorTerm(NamedTuple):
         """
         sizes, shape = (frame.batch, frame.heads, frame.q_len, frame.kv_len), self.values.shape
         fits = len(shape) == 4 and all(
-            own == 1 or own == size for own, size in zip(shape, sizes, strict=True)
+            dim == 1 or dim == size for dim, size in zip(shape, sizes, strict=True)
         )
         return None if fits else f"shape {sizes}, with 1 where it is shared"
 

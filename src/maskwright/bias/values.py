@@ -124,18 +124,18 @@ def outer(values: Any, numbers: Any) -> Any:
     return values[:, None] * numbers[None, :]
 
 
-def add(one: Any, other: Any) -> Any:
+def add(left: Any, right: Any) -> Any:
     """The sum of arrays or tensors; an array is converted to the dtype and device of a tensor."""
-    if is_torch(one) != is_torch(other):
+    if is_torch(left) != is_torch(right):
         torch = sys.modules["torch"]
-        like = one if is_torch(one) else other
-        one, other = (
+        like = left if is_torch(left) else right
+        left, right = (
             part
             if is_torch(part)
             else torch.as_tensor(np.array(part)).to(like)  # a copy: the array is read-only
-            for part in (one, other)
+            for part in (left, right)
         )
-    return one + other
+    return left + right
 
 
 def flip(values: Any, axes: tuple[int, ...]) -> Any:

@@ -246,9 +246,9 @@ def block_diffusion(length: int, block: int) -> Mask:
         )
     if count == 1:  # two documents, the positions of which are known
         return documents(ids=np.repeat([0, 1], tokens))
-    own, earlier = np.eye(count, dtype=bool), np.tri(count, k=-1, dtype=bool)
-    noised = np.hstack([own, earlier])
-    clean = np.hstack([np.zeros_like(own), own | earlier])
+    same_block, earlier = np.eye(count, dtype=bool), np.tri(count, k=-1, dtype=bool)
+    noised = np.hstack([same_block, earlier])
+    clean = np.hstack([np.zeros_like(same_block), same_block | earlier])
     visible = np.vstack([noised, clean])
     return blocks(visible, size, shape=visible.shape)
 

@@ -63,11 +63,11 @@ def example_masks(recipe: str) -> Iterator[tuple[str, Mask]]:
     >>> [name for name, _ in example_masks("translation")]
     ['translation.encoder', 'translation.decoder', 'translation.cross']
     """
-    made = RECIPES[recipe](**EXAMPLES[recipe].arguments)
-    if hasattr(made, "_fields"):
-        yield from ((f"{recipe}.{field}", getattr(made, field)) for field in made._fields)
+    result = RECIPES[recipe](**EXAMPLES[recipe].arguments)
+    if hasattr(result, "_fields"):
+        yield from ((f"{recipe}.{field}", getattr(result, field)) for field in result._fields)
     else:
-        yield recipe, made[0] if isinstance(made, tuple) else made
+        yield recipe, result[0] if isinstance(result, tuple) else result
 
 
 class RecipeRow(NamedTuple):
