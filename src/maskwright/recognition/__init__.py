@@ -150,26 +150,26 @@ def recognize(
         raise ArgumentError(
             f"recognize: q_start={start} is beyond {MAX_SIZE}. Pass a smaller position."
         )
-    found = _with_polarity(interpretations(array, "recognize: the array"), wanted)
-    names = _parse_axes(axes, len(found[0].convention.shape))
+    interpreted = _with_polarity(interpretations(array, "recognize: the array"), wanted)
+    names = _parse_axes(axes, len(interpreted[0].convention.shape))
     batch, heads = (
-        found[0].convention.shape[names.index(name)] if name in names else 1 for name in "bh"
+        interpreted[0].convention.shape[names.index(name)] if name in names else 1 for name in "bh"
     )
-    cells = [_to_4d(one.visible, names) for one in found]
+    cells = [_to_4d(interpretation.visible, names) for interpretation in interpreted]
     rows_like_padding = axes is None and names == "qk" and any(map(_rows_like_padding, cells))
-    if len(found) == 2:
+    if len(interpreted) == 2:
         rows, keys = cells[0].shape[2:]
         starts = {keys - rows, 0} if start is None else {start}
         choice = choose_polarity(cells[0], cells[1], starts if "q" in names else set())
         order = [choice.best] if choice.clear else [choice.best, 1 - choice.best]
-        found, cells = tuple(found[i] for i in order), [cells[i] for i in order]
-    shared = _value_reasons(array, found[0].convention)
+        interpreted, cells = tuple(interpreted[i] for i in order), [cells[i] for i in order]
+    shared = _value_reasons(array, interpreted[0].convention)
     result = None
-    for one, visible in reversed(list(zip(found, cells, strict=True))):
+    for interpretation, visible in reversed(list(zip(interpreted, cells, strict=True))):
         mask, frame, reasons = _explain(visible, names, batch, heads, start)
         if rows_like_padding and frame.q_len != frame.kv_len and _rows_like_padding(visible):
             reasons = [*reasons, Reason("recognition.rows_like_padding")]
-        result = Recognized(mask, frame, one.convention, (*shared, *reasons), result)
+        result = Recognized(mask, frame, interpretation.convention, (*shared, *reasons), result)
     assert result is not None
     if rows_like_padding and start is None:
         padding = recognize(array, polarity=polarity, axes="bk")
@@ -184,23 +184,23 @@ def recognize(
 
 
 def _with_polarity(
-    found: tuple[Interpretation, ...], polarity: str | None
+    interpreted: tuple[Interpretation, ...], polarity: str | None
 ) -> tuple[Interpretation, ...]:
     """The interpretations with this polarity; all of them if it is None."""
     if polarity is None:
-        return found
-    zeros, known = collapse_repeats(found[0].visible), found[0].convention
-    if len(found) == 1 and zeros.all():  # all 0: additive, or floats that choose
+        return interpreted
+    zeros, known = collapse_repeats(interpreted[0].visible), interpreted[0].convention
+    if len(interpreted) == 1 and zeros.all():  # all 0: additive, or floats that choose
         keep = Convention("float", 1.0, 0.0, known.shape, known.dtype)
         drop = Convention("float", 0.0, 1.0, known.shape, known.dtype)
         nothing, everything = (np.broadcast_to(x, known.shape) for x in (~zeros, zeros))
-        found = (Interpretation(nothing, keep), Interpretation(everything, drop))
-    if len(found) == 1:
+        interpreted = (Interpretation(nothing, keep), Interpretation(everything, drop))
+    if len(interpreted) == 1:
         raise ArgumentError(
             f"recognize: polarity={polarity!r} but the array is added to scores, where 0 keeps. "
             "Leave polarity out."
         )
-    return found[:1] if polarity == "keep" else found[1:]
+    return interpreted[:1] if polarity == "keep" else interpreted[1:]
 
 
 def _parse_axes(axes: object, ndim: int) -> str:
@@ -235,8 +235,10 @@ def _to_4d(cells: BoolArray, names: str) -> BoolArray:
     A batch or head axis that repeats the same memory gets size 1, too.
     """
     sizes = dict(zip(names, cells.shape, strict=True))
-    found = cells.reshape([sizes.get(name, 1) for name in AXES])
-    return found[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in found.strides[:2])]
+    cells_4d = cells.reshape([sizes.get(name, 1) for name in AXES])
+    return cells_4d[
+        tuple(slice(0, 1) if stride == 0 else slice(None) for stride in cells_4d.strides[:2])
+    ]
 
 
 # ── the expression ────────────────────────────────────────────────────────────────────────────
@@ -253,20 +255,20 @@ def _explain(
         return Nothing(), frame, []
     if "q" not in names:
         return _verify(explain_keys(cells), frame, cells, [])
-    found = explain_array(cells, frame.q_start)
-    if start is None and default_start and found.cost > MIN_ALIGNMENT_GAIN:
+    candidate = explain_array(cells, frame.q_start)
+    if start is None and default_start and candidate.cost > MIN_ALIGNMENT_GAIN:
         other = explain_array(cells, 0)
-        if other.cost + MIN_ALIGNMENT_GAIN < found.cost and other.closed:
+        if other.cost + MIN_ALIGNMENT_GAIN < candidate.cost and other.closed:
             frame = Frame(rows, keys, batch, heads, 0)
             return _verify(other, frame, cells, [Reason("recognition.first_aligned")])
-    return _verify(found, frame, cells, [])
+    return _verify(candidate, frame, cells, [])
 
 
 def _verify(
-    found: Candidate, frame: Frame, cells: BoolArray, reasons: list[Reason]
+    candidate: Candidate, frame: Frame, cells: BoolArray, reasons: list[Reason]
 ) -> tuple[Mask, Frame, list[Reason]]:
     """The expression if it is exactly these cells, else dense()."""
-    mask, closed = found.mask, found.closed
+    mask, closed = candidate.mask, candidate.closed
     if not _equals(mask, frame, cells):
         mask, closed = Dense(FrozenArray(cells)), False
     if not closed:

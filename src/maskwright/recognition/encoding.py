@@ -76,21 +76,21 @@ def read_values(value: object, what: str) -> tuple[npt.NDArray[Any], str]:
         ArgumentError: If the values cannot be read, or are neither bools nor numbers.
     """
     name = str(getattr(value, "dtype", "")).removeprefix("torch.")
-    given: Any = value
+    array: Any = value
     if type(value).__module__ == "torch.nn.attention.bias":
         raise ArgumentError(
             f"{what} is a {type(value).__name__}, which holds no values. Pass the mask as a tensor."
         )
     if name == "bfloat16":  # numpy has no such type; float32 represents all its values
-        given = given.float() if hasattr(given, "float") else given.astype("float32")
-    if hasattr(given, "detach"):
+        array = array.float() if hasattr(array, "float") else array.astype("float32")
+    if hasattr(array, "detach"):
         try:
-            given = given.detach().cpu()
+            array = array.detach().cpu()
         except (NotImplementedError, RuntimeError) as error:
             raise ArgumentError(
-                f"{what} is on device {given.device}, where it has no values. Pass a CPU tensor."
+                f"{what} is on device {array.device}, where it has no values. Pass a CPU tensor."
             ) from error
-    values = read_array(given, what)
+    values = read_array(array, what)
     if values.dtype.kind not in "biuf":
         raise ArgumentError(f"{what} has dtype {values.dtype}. Pass bools or numbers.")
     return values, name if name == "bfloat16" else str(values.dtype)
@@ -104,7 +104,7 @@ def collapse_repeats(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if not values.ndim:
         return values
     repeated = [stride == 0 for stride in values.strides[:-1]]
-    return values[tuple(slice(0, 1) if one else slice(None) for one in repeated)]
+    return values[tuple(slice(0, 1) if is_repeated else slice(None) for is_repeated in repeated)]
 
 
 def interpretations(value: object, what: str) -> tuple[Interpretation, ...]:
@@ -175,26 +175,26 @@ class PolarityChoice(NamedTuple):
     clear: bool
 
 
-def choose_polarity(one: BoolArray, other: BoolArray, q_starts: set[int]) -> PolarityChoice:
+def choose_polarity(first: BoolArray, second: BoolArray, q_starts: set[int]) -> PolarityChoice:
     """Chooses between a mask and its complement, each (batch, heads, queries, keys).
 
     A causal mask with the diagonal is meant as such: its complement attends to the future only. A
     mask in which one whole sequence is fully masked is not meant. A mask without the diagonal, or in
     which most rows are fully masked, is less plausible but possible, as a graph without self-loops
-    is. Without evidence, it is the first one.
+    is. Without evidence, it is the first interpretation.
 
     Args:
-        one: Visible cells of the first interpretation.
-        other: Visible cells of the second one.
+        first: Visible cells of the first interpretation.
+        second: Visible cells of the second interpretation.
         q_starts: Possible positions of the first query; empty if the array has no query axis.
     """
-    if not one.size:
+    if not first.size:
         return PolarityChoice(0, clear=True)
-    if bool(one.all()) or bool(other.all()):
-        return PolarityChoice(int(other.all()), clear=False)
-    if any(_is_diagonal(cells, q_start) for cells in (one, other) for q_start in q_starts):
+    if bool(first.all()) or bool(second.all()):
+        return PolarityChoice(int(second.all()), clear=False)
+    if any(_is_diagonal(cells, q_start) for cells in (first, second) for q_start in q_starts):
         return PolarityChoice(0, clear=False)  # no other key to compare with
-    evidence = [_evidence(cells, q_starts) for cells in (one, other)]
+    evidence = [_evidence(cells, q_starts) for cells in (first, second)]
     ranks = [(e.points, e.is_causal, e.empty_share <= MAX_EMPTY_SHARE) for e in evidence]
     best = int(ranks[1] > ranks[0])
     likely, unlikely = evidence[best], evidence[1 - best]
@@ -215,17 +215,17 @@ def _evidence(cells: BoolArray, q_starts: set[int]) -> PolarityEvidence:
 def _positional_evidence(cells: BoolArray, nonempty: BoolArray, q_start: int) -> PolarityEvidence:
     """The evidence for one position of the first query."""
     rows, keys = cells.shape[2:]
-    own = _own_positions(cells, q_start)
-    inside = nonempty[:, :, own - q_start]
-    empty_share = _empty_share(inside if own.size else nonempty)
-    if own.size < 2:
+    positions = _own_positions(cells, q_start)
+    inside = nonempty[:, :, positions - q_start]
+    empty_share = _empty_share(inside if positions.size else nonempty)
+    if positions.size < 2:
         return PolarityEvidence(0, False, empty_share, False)
-    diagonal = cells[:, :, own - q_start, own]
+    diagonal = cells[:, :, positions - q_start, positions]
     last = keys - 1 - cells[:, :, :, ::-1].argmax(axis=3)
     causal = bool(((last <= np.arange(q_start, q_start + rows)) | ~nonempty).all())
     has_diagonal = bool(diagonal.any()) and bool((diagonal | ~inside).all())
     tokens: BoolArray = np.logical_or.reduce(cells, axis=2)
-    missing = ~diagonal & inside & tokens[:, :, own]
+    missing = ~diagonal & inside & tokens[:, :, positions]
     is_regular = (
         causal
         and not bool(missing.any())
@@ -256,5 +256,7 @@ def _own_positions(cells: BoolArray, q_start: int) -> IntArray:
 
 def _is_diagonal(cells: BoolArray, q_start: int) -> bool:
     """Whether queries attend to nothing but their own position."""
-    own = _own_positions(cells, q_start)
-    return bool(np.count_nonzero(cells) == np.count_nonzero(cells[:, :, own - q_start, own]))
+    positions = _own_positions(cells, q_start)
+    return bool(
+        np.count_nonzero(cells) == np.count_nonzero(cells[:, :, positions - q_start, positions])
+    )

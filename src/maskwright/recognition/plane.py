@@ -163,8 +163,8 @@ class Plane:
     def token_range(self) -> RowRange:
         """First and last position of each row's required keys and its own query."""
         first, last, nonempty = self.key_range
-        own = self.queries
-        return RowRange(np.minimum(first, own), np.maximum(last, own), nonempty)
+        queries = self.queries
+        return RowRange(np.minimum(first, queries), np.maximum(last, queries), nonempty)
 
     @cached_property
     def nearest_keys(self) -> tuple[IntArray, IntArray]:
@@ -217,8 +217,8 @@ class Plane:
 
 def any_along(cells: BoolArray, axis: int) -> BoolArray:
     """`cells.any(axis)`."""
-    found: BoolArray = np.logical_or.reduce(cells, axis=axis)
-    return found
+    result: BoolArray = np.logical_or.reduce(cells, axis=axis)
+    return result
 
 
 def cells_by_diagonal(plane: Plane, visible: BoolArray) -> BoolArray:

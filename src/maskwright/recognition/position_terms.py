@@ -61,10 +61,10 @@ def subset_windows(plane: Plane) -> Iterator[Term]:
     needed = max(-int(required[0]), 0), max(int(required[-1]), 0)
     backs = list(dict.fromkeys((back, _min_limit(back, needed[0]), 0)))
     aheads = list(dict.fromkeys((ahead, _min_limit(ahead, needed[1]), 0)))
-    for one in backs:
-        for other in aheads:
-            if one is not None or other is not None:
-                yield _window(plane, one, other)
+    for back_limit in backs:
+        for ahead_limit in aheads:
+            if back_limit is not None or ahead_limit is not None:
+                yield _window(plane, back_limit, ahead_limit)
 
 
 def _min_limit(limit: int | None, other: int) -> int:
@@ -156,10 +156,10 @@ def subset_chunks(plane: Plane) -> Iterator[Term]:
     if plane.q_len == 1 or not plane.queries_near_keys:
         return
     left, right = plane.inverse.nearest_keys
-    own = plane.queries
+    queries = plane.queries
     max_size = int((right - left - 1).min(initial=plane.num_tokens))
     for size in range(min(max_size, plane.num_tokens), 1, -1):
-        low = own // size * size
+        low = queries // size * size
         if not bool(((left >= low) | (right < low + size)).any()):
             yield _chunks(plane, size)
             return

@@ -64,10 +64,10 @@ class _Budget:
         if self._failures_left <= 0 or self._long_left <= 0:
             return None
         nested = nested and self._long_left > MAX_LONG_RESULTS - MAX_LONG_NESTED
-        found = explain_plane(plane, nested=nested)
-        self._failures_left += 1 if found is not None and found.cost <= MAX_SUCCESS_COST else -1
-        self._long_left -= found is None or not is_short(found)
-        return found
+        result = explain_plane(plane, nested=nested)
+        self._failures_left += 1 if result is not None and result.cost <= MAX_SUCCESS_COST else -1
+        self._long_left -= result is None or not is_short(result)
+        return result
 
 
 def explain_keys(cells: BoolArray) -> Candidate:
@@ -102,20 +102,20 @@ def _explain_array(
         best = budget.explain_plane(plane, nested=thorough)
     if best is not None and is_short(best):
         return best
-    found = [] if best is None else [best]
+    candidates = [] if best is None else [best]
     blocks = structure.largest_blocks(cells)
     call = f"blocks(, size=({blocks.q_size}, {blocks.kv_size}))"
-    found.append(Candidate(blocks, _listing_cost(blocks.map.data, call)))
+    candidates.append(Candidate(blocks, _listing_cost(blocks.map.data, call)))
     dense_cost = _listing_cost(cells, "dense()")
-    max_cost = min(dense_cost, *(one.cost for one in found))
+    max_cost = min(dense_cost, *(candidate.cost for candidate in candidates))
     if 1 < heads <= MAX_MEMBERS:
         search = _PerAxisSearch(cells, forbidden, q_start, budget, 1, thorough)
-        found += search.candidates(max_cost)
+        candidates += search.candidates(max_cost)
     elif 1 < batch <= MAX_MEMBERS and thorough:
         # One expression per batch row gets a thorough search only if there is none for all rows.
         search = _PerAxisSearch(cells, forbidden, q_start, budget, 0, best is None)
-        found += search.candidates(max_cost)
-    shortest = min(found, key=lambda one: one.cost)
+        candidates += search.candidates(max_cost)
+    shortest = min(candidates, key=lambda candidate: candidate.cost)
     if shortest.cost < dense_cost:
         return shortest
     return Candidate(Dense(FrozenArray(cells)), dense_cost, closed=False)
@@ -220,10 +220,10 @@ def explain_plane(plane: Plane, *, nested: bool = True) -> Candidate | None:
     return _cheaper(best, _as_transpose(best))
 
 
-def is_short(found: Candidate) -> bool:
+def is_short(candidate: Candidate) -> bool:
     """Whether a shorter expression is unlikely: an atom, unless it lists edges, or a short text."""
-    is_atom = not found.mask._parts() and not isinstance(found.mask, (Graph, Tree))
-    return is_atom or found.cost <= MIN_NESTED_COST
+    is_atom = not candidate.mask._parts() and not isinstance(candidate.mask, (Graph, Tree))
+    return is_atom or candidate.cost <= MIN_NESTED_COST
 
 
 def _one_operator(plane: Plane, operator: Operator, max_cost: float) -> Candidate | None:
@@ -236,24 +236,24 @@ def _one_operator(plane: Plane, operator: Operator, max_cost: float) -> Candidat
     return cover(plane, [*_terms(plane, operator, max_cost), *terms], operator)
 
 
-def _as_transpose(found: Candidate | None) -> Candidate | None:
+def _as_transpose(candidate: Candidate | None) -> Candidate | None:
     """A composition as the transpose of another one, if that has no transposes itself."""
-    if found is None or len(found.mask._parts()) < 2:
+    if candidate is None or len(candidate.mask._parts()) < 2:
         return None
-    other = found.mask._transposed()
+    other = candidate.mask._transposed()
     if other is None or any(isinstance(part, Transpose) for part in walk(other)):
         return None
     return Candidate(Transpose(other), cost(Transpose(other)))
 
 
 def _min_cost(*known: Candidate | None) -> float:
-    return min(MAX_COST if found is None else found.cost for found in known)
+    return min(MAX_COST if candidate is None else candidate.cost for candidate in known)
 
 
-def _cheaper(one: Candidate | None, other: Candidate | None) -> Candidate | None:
-    if one is None or other is None:
-        return one or other
-    return other if other.cost < one.cost else one
+def _cheaper(candidate: Candidate | None, other: Candidate | None) -> Candidate | None:
+    if candidate is None or other is None:
+        return candidate or other
+    return other if other.cost < candidate.cost else candidate
 
 
 # ── terms ─────────────────────────────────────────────────────────────────────────────────────
@@ -338,17 +338,17 @@ def _nested(plane: Plane, operator: Operator, best: Candidate | None) -> Candida
     """An outer term and its residual in brackets: a & (b | c), or a | (b & c)."""
     max_cost = _min_cost(best)
     terms = sorted(_outer_terms(plane, operator, max_cost), key=lambda term: term.cost)
-    found, failed = None, 0
+    result, failed = None, 0
     for term in _distinct_outer_terms(plane, terms, operator, max_cost - MIN_OPERATOR_COST):
         if failed == MAX_FAILED:
             break
-        inner = _explain_residual(plane, [term], operator, _min_cost(best, found) - term.cost)
+        inner = _explain_residual(plane, [term], operator, _min_cost(best, result) - term.cost)
         failed += inner is None and not plane.is_small
         if inner is not None:
-            found = _cheaper(found, join([term.mask, inner.mask], operator))
-    if not plane.is_small and (best is not None or found is not None):
-        return found
-    return _cheaper(found, _nested_in_simple(plane, terms, operator, _min_cost(best, found)))
+            result = _cheaper(result, join([term.mask, inner.mask], operator))
+    if not plane.is_small and (best is not None or result is not None):
+        return result
+    return _cheaper(result, _nested_in_simple(plane, terms, operator, _min_cost(best, result)))
 
 
 def _outer_terms(plane: Plane, operator: Operator, max_cost: float) -> Iterator[Term]:
@@ -427,5 +427,5 @@ def _inner(plane: Plane, operator: Operator, max_cost: float) -> Candidate | Non
     """An expression of one operator that costs less than `max_cost`."""
     all_terms = _terms(plane, operator, max_cost, inner=True)
     terms = (term for term in all_terms if term.cost < max_cost)
-    found = cover(plane, terms, operator)
-    return found if found is not None and found.cost < max_cost else None
+    result = cover(plane, terms, operator)
+    return result if result is not None and result.cost < max_cost else None

@@ -105,14 +105,14 @@ def _components(plane: Plane) -> IntArray | None:
     both = plane.required[:, :, 1:] & plane.required[:, :, :-1]
     adjacent[:, 1 : plane.kv_len] = both.any(axis=1)
     after = np.flatnonzero(adjacent.ravel())
-    one = np.concatenate([batch * tokens + row + plane.q_start, after])
-    other = np.concatenate([batch * tokens + start, after - 1])
+    sources = np.concatenate([batch * tokens + row + plane.q_start, after])
+    targets = np.concatenate([batch * tokens + start, after - 1])
     labels = np.arange(plane.batch * tokens)
     while True:
-        smallest = np.minimum(labels[one], labels[other])
+        smallest = np.minimum(labels[sources], labels[targets])
         before = labels.copy()
-        np.minimum.at(labels, labels[one], smallest)
-        np.minimum.at(labels, labels[other], smallest)
+        np.minimum.at(labels, labels[sources], smallest)
+        np.minimum.at(labels, labels[targets], smallest)
         labels = labels[labels]
         if np.array_equal(labels, before):
             return labels.reshape(plane.batch, tokens)
@@ -160,8 +160,8 @@ def cells_of(plane: Plane, mask: Mask) -> BoolArray:
 
 def _has_diagonal(plane: Plane) -> bool:
     """Whether all queries must attend to their own position, if that is among the keys."""
-    own = _diagonal_positions(plane)
-    return bool(own.size) and bool(plane.required[:, own - plane.q_start, own].all())
+    diagonal = _diagonal_positions(plane)
+    return bool(diagonal.size) and bool(plane.required[:, diagonal - plane.q_start, diagonal].all())
 
 
 def _diagonal_positions(plane: Plane) -> IntArray:
@@ -171,11 +171,11 @@ def _diagonal_positions(plane: Plane) -> IntArray:
 
 def _trees(plane: Plane) -> Iterator[Mask]:
     """Trees in which the parent is the last ancestor, or the one with the most ancestors."""
-    own = _diagonal_positions(plane)
-    if not own.size or not (plane.is_small or _may_be_tree(plane, own)):
+    diagonal = _diagonal_positions(plane)
+    if not diagonal.size or not (plane.is_small or _may_be_tree(plane, diagonal)):
         return
     parents = np.full((plane.batch, plane.num_tokens), -1, np.int64)
-    parents[:, own] = _last_key_before(plane.required, own, own - plane.q_start)
+    parents[:, diagonal] = _last_key_before(plane.required, diagonal, diagonal - plane.q_start)
     # Tokens before the first query have no row: a row that attends to one has its ancestors too.
     past = np.arange(min(plane.q_start, plane.kv_len))
     known = _last_key_before(plane.required, past, plane.required.argmax(axis=1)[:, past])
@@ -185,14 +185,14 @@ def _trees(plane: Plane) -> Iterator[Mask]:
     if is_square and plane.required.size <= MAX_RANKED_CELLS:
         depth = plane.required.sum(axis=2)
         ranked = np.where(plane.required, depth[:, None, :], -1)
-        ranked[:, own, own] = -1
+        ranked[:, diagonal, diagonal] = -1
         deepest = ranked.argmax(axis=2)
         yield from _tree(np.where(ranked.max(axis=2) >= 0, deepest, -1))
 
 
-def _may_be_tree(plane: Plane, own: IntArray) -> bool:
+def _may_be_tree(plane: Plane, diagonal: IntArray) -> bool:
     """Whether some tokens attend to exactly the keys of their parents, and to themselves."""
-    for token in own[:: max(1, own.size // 8)].tolist():
+    for token in diagonal[:: max(1, diagonal.size // 8)].tolist():
         row = plane.required[0, token - plane.q_start].copy()
         row[token:] = False
         parent = int(np.flatnonzero(row)[-1]) if row.any() else plane.q_start
@@ -221,8 +221,8 @@ def _tree(parents: IntArray) -> Iterator[Mask]:
 def _graphs(plane: Plane, max_cost: float) -> Iterator[Mask]:
     row, key = np.nonzero(plane.required[0])
     pairs = np.stack([row + plane.q_start, key], axis=1)
-    own = _diagonal_positions(plane)
-    loops_forbidden = bool(plane.forbidden[0, own - plane.q_start, own].any())
+    diagonal = _diagonal_positions(plane)
+    loops_forbidden = bool(plane.forbidden[0, diagonal - plane.q_start, diagonal].any())
     for loops in (True, False):
         if loops and loops_forbidden:
             continue
@@ -254,13 +254,13 @@ def _images(plane: Plane) -> Iterator[Mask]:
 
 def _radii(plane: Plane, rows: list[int], width: int) -> list[int]:
     """Possible radii: the distance of the farthest pixel, or half of it at a shifted border."""
-    found: set[int] = set()
+    radii: set[int] = set()
     for row in rows:
         key = np.flatnonzero(plane.required[0, row])
         (y, x), (key_y, key_x) = divmod(row + plane.q_start, width), np.divmod(key, width)
         distance = max(np.abs(key_y - y).max(initial=0), np.abs(key_x - x).max(initial=0))
-        found |= {int(distance), (int(distance) + 1) // 2}
-    return sorted(found)
+        radii |= {int(distance), (int(distance) + 1) // 2}
+    return sorted(radii)
 
 
 def _agrees(plane: Plane, mask: Mask, rows: list[int]) -> bool:
