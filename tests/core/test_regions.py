@@ -56,7 +56,7 @@ def test_count_is_number_of_cells(region: Region, q_len: int, kv_len: int, start
 
 @given(random_regions(), random_regions())
 def test_intersection_is_that_of_cells(one: Region, other: Region) -> None:
-    found = regions.intersection([regions.of(one), regions.of(other)])
+    found = regions.intersection([regions.single(one), regions.single(other)])
     if found is None:
         assert one.chunk % max(other.chunk, 1) or other.chunk % max(one.chunk, 1)
         return

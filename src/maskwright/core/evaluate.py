@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from maskwright.core import regions
-from maskwright.core.expr import MAX_CHEAP, MAX_VIEW_ROWS, Atom, brief, find
+from maskwright.core.expr import MAX_CHEAP_INTERVALS, MAX_VIEW_ROWS, Atom, brief, find
 from maskwright.core.frame import MAX_BYTES
 from maskwright.core.interval_ops import CSR
 from maskwright.core.nodes import Row
@@ -282,7 +282,7 @@ class RowReader(NamedTuple):
         width = planes * max(1, self.mask._width(keys))
         if small and rows * width <= MAX_INTERVALS:
             return MIN_ROWS
-        if max(atom._width(keys) for atom in find(self.mask, Atom)) > MAX_CHEAP:
+        if max(atom._width(keys) for atom in find(self.mask, Atom)) > MAX_CHEAP_INTERVALS:
             # Such a term is evaluated over all keys that the block's rows attend to together, so
             # a block is no taller than its rows are wide.
             extent = self.mask._extent()

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from maskwright.core.spans import Spans
 
 MAX_NODES: Final = 10_000
-MAX_CHEAP: Final = 8  # intervals per row up to which a term of an & is evaluated first
+MAX_CHEAP_INTERVALS: Final = 8  # intervals per row up to which a term of an & is evaluated first
 MAX_VIEW_ROWS: Final = 1024  # rows evaluated at a time where a term has more intervals than that
 MAX_BOUND: Final = 16  # bound masks that a mask keeps
-ANY_NUMBER: Final = 2**31  # of intervals per row: there is no upper bound
+UNBOUNDED: Final = 2**31  # of intervals per row: there is no upper bound
 MAX_TRANSPOSED: Final = 2**18  # keys of a view that are transposed at a time
 
 ValueT = TypeVar("ValueT")
@@ -107,7 +107,7 @@ class Mask(Expression):
     _bounds: Cache | None = None  # bound masks by size
     _nodes = 1  # number of atoms and operators
     # Upper bound on the intervals per row at any size. Read by torch.compile, hence an attribute.
-    _max_intervals = ANY_NUMBER
+    _max_intervals = UNBOUNDED
     _dims_known = True  # False if the batch and head counts depend on the frame
     _rank = 99  # position among the terms of a simplified & or |
     _bound_class: ClassVar[type[BoundMask]]  # set by core.bound, which imports this module

@@ -10,11 +10,11 @@ from maskwright.core import regions
 from maskwright.core import spans as span_ops
 from maskwright.core.cache import mask_property
 from maskwright.core.expr import (
-    ANY_NUMBER,
-    MAX_CHEAP,
+    MAX_CHEAP_INTERVALS,
     MAX_NODES,
     MAX_VIEW_ROWS,
     OPERATORS,
+    UNBOUNDED,
     Atom,
     KeyOnly,
     Mask,
@@ -46,7 +46,7 @@ class Composite(CompositeExpression, Mask):
 
     def _bound_intervals(self) -> int:
         """The bound `_max_intervals` from those of the parts."""
-        return ANY_NUMBER
+        return UNBOUNDED
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +54,7 @@ class Composite(CompositeExpression, Mask):
         for part in self._members:
             nodes += part._nodes
             known = known and part._dims_known
-        intervals = min(self._bound_intervals(), ANY_NUMBER)
+        intervals = min(self._bound_intervals(), UNBOUNDED)
         self.__dict__.update(_nodes=nodes, _dims_known=known, _max_intervals=intervals)
         if nodes > MAX_NODES:
             raise ArgumentError(
@@ -159,7 +159,7 @@ class And(Chain):
         cheap: list[Spans] = []
         expensive: list[Mask] = []
         for term in self.terms:
-            if term._width(keys) <= MAX_CHEAP:
+            if term._width(keys) <= MAX_CHEAP_INTERVALS:
                 cheap.append(term._spans(view))
             else:
                 expensive.append(term)
@@ -338,10 +338,10 @@ class Transpose(Unary):
     def _bound_intervals(self) -> int:
         if isinstance(self.term, KeyOnly):
             return 1  # all keys or none
-        if not isinstance(self.term, Atom) or self.term._max_intervals == ANY_NUMBER:
-            return ANY_NUMBER
+        if not isinstance(self.term, Atom) or self.term._max_intervals == UNBOUNDED:
+            return UNBOUNDED
         closed = self.term._transposed()
-        return ANY_NUMBER if closed is None else closed._max_intervals
+        return UNBOUNDED if closed is None else closed._max_intervals
 
     def _width(self, keys: int) -> int:
         closed = self._closed

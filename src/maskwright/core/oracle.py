@@ -80,8 +80,8 @@ def _(mask: Transpose, frame: Frame) -> Rule:
 def _(mask: PerAxis, frame: Frame) -> Rule:
     rules = [rule(member, frame) for member in mask.masks]
     if mask.axis == "head":
-        return lambda b, h, q, k: _of(rules, h)(b, h, q, k)
-    return lambda b, h, q, k: _of(rules, b)(b, h, q, k)
+        return lambda b, h, q, k: _select_row(rules, h)(b, h, q, k)
+    return lambda b, h, q, k: _select_row(rules, b)(b, h, q, k)
 
 
 @rule.register(Everything)
@@ -107,7 +107,7 @@ def _(mask: Window, frame: Frame) -> Rule:
 @rule.register(Prefix)
 def _(mask: Prefix, frame: Frame) -> Rule:
     lengths = mask.lengths.data.tolist()
-    return lambda b, h, q, k: 0 <= k < _of(lengths, b)
+    return lambda b, h, q, k: 0 <= k < _select_row(lengths, b)
 
 
 @rule.register(Chunks)
@@ -123,23 +123,23 @@ def _(mask: Stride, frame: Frame) -> Rule:
 @rule.register(Keys)
 def _(mask: Keys, frame: Frame) -> Rule:
     selected = _selected(mask.where)
-    return lambda b, h, q, k: k in _of(selected, b)
+    return lambda b, h, q, k: k in _select_row(selected, b)
 
 
 @rule.register(Queries)
 def _(mask: Queries, frame: Frame) -> Rule:
     selected = _selected(mask.where)
-    return lambda b, h, q, k: q in _of(selected, b)
+    return lambda b, h, q, k: q in _select_row(selected, b)
 
 
 @rule.register(Padding)
 def _(mask: Padding, frame: Frame) -> Rule:
     if mask.lengths is not None:
         lengths = mask.lengths.data.tolist()
-        return lambda b, h, q, k: 0 <= k < _of(lengths, b)
+        return lambda b, h, q, k: 0 <= k < _select_row(lengths, b)
     assert mask.keep is not None
     keep = mask.keep.data.tolist()
-    return lambda b, h, q, k: bool(_of(keep, b)[k])
+    return lambda b, h, q, k: bool(_select_row(keep, b)[k])
 
 
 @rule.register(Documents)
@@ -154,7 +154,7 @@ def _(mask: Documents, frame: Frame) -> Rule:
             ids.append(row + [-1] * (tokens - len(row)))
 
     def may(b: int, h: int, q: int, k: int) -> bool:
-        document = _of(ids, b)
+        document = _select_row(ids, b)
         return bool(document[q] == document[k] and document[k] != -1)
 
     return may
@@ -169,7 +169,7 @@ def _(mask: Tree, frame: Frame) -> Rule:
         while place != -1:
             if place == k:
                 return True
-            place = _of(parents, b)[place]
+            place = _select_row(parents, b)[place]
         return False
 
     return may
@@ -209,8 +209,8 @@ def _(mask: Dense, frame: Frame) -> Rule:
     array = mask.array.data.tolist()
 
     def may(b: int, h: int, q: int, k: int) -> bool:
-        rows = _of(_of(array, b), h)
-        return bool(_of(_of(rows, q - frame.q_start), k - frame.k_start))
+        rows = _select_row(_select_row(array, b), h)
+        return bool(_select_row(_select_row(rows, q - frame.q_start), k - frame.k_start))
 
     return may
 
@@ -221,7 +221,9 @@ def _(mask: Blocks, frame: Frame) -> Rule:
 
     def may(b: int, h: int, q: int, k: int) -> bool:
         line = (q - frame.q_start) // mask.q_size
-        return bool(_of(_of(blocks, b), h)[line][(k - frame.k_start) // mask.kv_size])
+        return bool(
+            _select_row(_select_row(blocks, b), h)[line][(k - frame.k_start) // mask.kv_size]
+        )
 
     return may
 
@@ -231,7 +233,7 @@ def _(mask: Where, frame: Frame) -> Rule:
     return lambda b, h, q, k: bool(mask.fn(b, h, q, k))
 
 
-def _of(rows: Sequence[Any], index: int) -> Any:
+def _select_row(rows: Sequence[Any], index: int) -> Any:
     """The data of one batch row or head; data with one row is shared by all."""
     return rows[0] if len(rows) == 1 else rows[index]
 

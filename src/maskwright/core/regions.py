@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_REGIONS: Final = 64  # of one mask; inclusion and exclusion double their number with each term
 MAX_RECTANGLES: Final = 2**18
-FAR: Final = 2**40  # beyond every position of a frame
+MAX_DISTANCE: Final = 2**40  # beyond every position of a frame
 
 
 class Region(NamedTuple):
@@ -29,8 +29,8 @@ class Region(NamedTuple):
     (12, 8)
     """
 
-    low: int = -FAR  # of q - k
-    high: int = FAR
+    low: int = -MAX_DISTANCE  # of q - k
+    high: int = MAX_DISTANCE
     step: int = 1  # (q - k) % step == phase
     phase: int = 0
     chunk: int = 0  # q // chunk == k // chunk; 0 for any
@@ -47,7 +47,7 @@ SignedRegions = Sequence[tuple[int, Region]]  # the mask is the sum of sign × r
 ALL: Final[SignedRegions] = ((1, Region()),)
 
 
-def of(region: Region) -> SignedRegions:
+def single(region: Region) -> SignedRegions:
     """One region as a sum."""
     return ((1, _normal(region)),)
 
@@ -55,9 +55,9 @@ def of(region: Region) -> SignedRegions:
 def of_rectangles(q: IntArray | None, k: IntArray | None) -> SignedRegions:
     """The rectangles of query and key intervals, each (n, 2); None for all positions."""
     count = len(q) if q is not None else len(k) if k is not None else 1
-    everywhere = np.broadcast_to(np.array([[-FAR, FAR]]), (count, 2))
+    everywhere = np.broadcast_to(np.array([[-MAX_DISTANCE, MAX_DISTANCE]]), (count, 2))
     parts = [everywhere if q is None else q, everywhere if k is None else k]
-    return of(Region(rectangles=np.concatenate(parts, axis=1)))
+    return single(Region(rectangles=np.concatenate(parts, axis=1)))
 
 
 def complement(regions: SignedRegions | None) -> SignedRegions | None:
@@ -132,14 +132,15 @@ def _transpose(region: Region) -> Region:
 
 def _normal(region: Region) -> Region:
     """The same region, with numbers that int64 can compute with."""
-    low, high = max(region.low, -FAR), min(region.high, FAR)
-    region = region._replace(chunk=min(region.chunk, FAR))  # beyond it, all positions are in one
-    if region.step <= 2 * FAR:
+    low, high = max(region.low, -MAX_DISTANCE), min(region.high, MAX_DISTANCE)
+    # Beyond that size, all positions are in one chunk.
+    region = region._replace(chunk=min(region.chunk, MAX_DISTANCE))
+    if region.step <= 2 * MAX_DISTANCE:
         return region._replace(low=low, high=high)
     # At most one member of the progression is not beyond every frame.
     members = [d for d in (region.phase, region.phase - region.step) if low <= d <= high]
-    only = members[0] if members else FAR
-    return region._replace(low=only, high=only if members else -FAR, step=1, phase=0)
+    only = members[0] if members else MAX_DISTANCE
+    return region._replace(low=only, high=only if members else -MAX_DISTANCE, step=1, phase=0)
 
 
 def _intersect_progressions(region: Region, other: Region) -> tuple[int, int] | None:

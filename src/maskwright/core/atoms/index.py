@@ -14,7 +14,7 @@ from maskwright.core import regions
 from maskwright.core.atoms.position import Nothing
 from maskwright.core.cache import mask_property
 from maskwright.core.evaluate import View
-from maskwright.core.expr import MAX_CHEAP, Atom, Mask, set_max_intervals
+from maskwright.core.expr import MAX_CHEAP_INTERVALS, Atom, Mask, set_max_intervals
 from maskwright.core.frame import BroadcastDims, Frame
 from maskwright.core.interval_ops import CSR, sweep
 from maskwright.core.nodes import FormulaWriter, Operator, Row, Sizes
@@ -117,7 +117,7 @@ class IndexSet:
     @cached_property
     def _few(self) -> list[list[tuple[int, int]]] | None:
         """The intervals of each sequence as a list; None if a sequence has many."""
-        if self.max_intervals > MAX_CHEAP:
+        if self.max_intervals > MAX_CHEAP_INTERVALS:
             return None
         offsets, starts, stops = (part.tolist() for part in self.intervals.flat)
         pairs = list(zip(starts, stops, strict=True))

@@ -139,8 +139,8 @@ class Window(Atom):
         return f"({' & '.join(ends)})" if len(ends) == 2 else ends[0]
 
     def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
-        low = -regions.FAR if self.ahead is None else -self.ahead
-        return regions.of(Region(low, regions.FAR if self.back is None else self.back))
+        low = -regions.MAX_DISTANCE if self.ahead is None else -self.ahead
+        return regions.single(Region(low, regions.MAX_DISTANCE if self.back is None else self.back))
 
 
 @dataclass(frozen=True, repr=False)
@@ -227,7 +227,7 @@ class Chunks(Atom):
         return f"({row} // {self.size} == {col} // {self.size})"
 
     def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
-        return regions.of(Region(chunk=self.size))
+        return regions.single(Region(chunk=self.size))
 
 
 @dataclass(frozen=True, repr=False)
@@ -275,7 +275,7 @@ class Stride(Atom):
         return f"(({row} - {col}) % {self.every} == {self.phase})"
 
     def _regions(self, batch: int, head: int) -> SignedRegions:  # noqa: ARG002
-        return regions.of(Region(step=self.every, phase=self.phase))
+        return regions.single(Region(step=self.every, phase=self.phase))
 
 
 def everything() -> Mask:
