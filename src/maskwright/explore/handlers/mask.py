@@ -42,13 +42,13 @@ def handle_tokens(request: schema.TokensRequest) -> dict[str, Any]:
     rows = [tokens for line in request.text.splitlines() if (tokens := split_tokens(line))]
     longest = max((len(row) for row in rows), default=0)
     letters = max((len(token) for row in rows for token in row), default=0)
-    for what, size, most in (
+    for what, size, limit in (
         ("The text has {} sentences", len(rows), schema.MAX_SEQUENCES),
         ("A sentence has {} tokens", longest, schema.MAX_TOKENS),
         ("A token has {} characters", letters, schema.MAX_TOKEN_LENGTH),
     ):
-        if size > most:
-            raise too_large(f"{what.format(size)}, expected at most {most}. Shorten the text.")
+        if size > limit:
+            raise too_large(f"{what.format(size)}, expected at most {limit}. Shorten the text.")
     padding = [[schema.PAD] * (longest - len(row)) for row in rows]
     left = request.side == "left"
     return {
@@ -67,7 +67,7 @@ def handle_mask(request: schema.MaskRequest) -> dict[str, Any]:
     counts = _counts(subject) if subject.countable else dict.fromkeys(COUNTS)
     density = "" if counts["density"] is None else f", density {counts['density']:.2g}"
     return {
-        "said": text,
+        "expression": text,
         "simplified": simplified_text(subject.mask),
         "sizes": sizes,
         "frame": frame_data(frame),
@@ -196,7 +196,7 @@ def _difference(
     compared = first.bound.equals(other.bound)
     grid = difference_grid(first.bound, other.bound, _grid_options(first, request, view))
     return {
-        "said": text_of(other.mask),
+        "expression": text_of(other.mask),
         "grid": grid_data(grid),
         "equal": bool(compared),
         "sentence": repr(compared),

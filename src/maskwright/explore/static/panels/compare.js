@@ -75,17 +75,19 @@ function drawn(answers, places, ctx) {
   return found.length ? [legend(found.map((other) => other.grid)), row] : [row];
 }
 
-function figure(ctx, place, title, { said, grid }, ...more) {
+function figure(ctx, place, title, { expression, grid }, ...more) {
   const element = el(
     "section",
     { class: "block" },
     el("h3", { text: title }),
-    el("p", { class: "formula" }, el("code", { text: said })),
+    el("p", { class: "formula" }, el("code", { text: expression })),
     place,
     ...more,
   );
   // The grid measures its container, which must be on the page first.
-  queueMicrotask(() => ctx.drawGrid(place, grid, { label: `${title}: ${said}`, maxHeight: 320 }));
+  queueMicrotask(() =>
+    ctx.drawGrid(place, grid, { label: `${title}: ${expression}`, maxHeight: 320 }),
+  );
   return element;
 }
 
