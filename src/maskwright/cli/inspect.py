@@ -88,9 +88,9 @@ def diff(
     comparison = left.equals(right)
     text = f"equal: {first} and {second} attend to the same cells"
     if comparison.cell is not None:
-        only_one = first if comparison.left else second
+        visible_in = first if comparison.left else second
         place = "batch {}, head {}, query {}, key {}".format(*comparison.cell)
-        text = f"The first difference is at {place}: visible only in {only_one}."
+        text = f"The first difference is at {place}: visible only in {visible_in}."
 
     def data() -> dict[str, Any]:
         return {

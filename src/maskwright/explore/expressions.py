@@ -93,16 +93,16 @@ def bind(
     return BoundSubject(mask, _check_num_planes(bound), tokens)
 
 
-def bind_together(subject: Subject, others: tuple[str, ...]) -> list[BoundSubject]:
+def bind_together(subject: Subject, expressions: tuple[str, ...]) -> list[BoundSubject]:
     """Binds the subject's mask and others to one frame, with the largest batch and heads of all."""
-    subjects = [bind(subject), *(_bind_other(subject, other) for other in others)]
+    subjects = [bind(subject), *(_bind_other(subject, expression) for expression in expressions)]
     frames = [bound_subject.bound.frame for bound_subject in subjects]
     batch, heads = max(f.batch for f in frames), max(f.heads for f in frames)
     if all((f.batch, f.heads) == (batch, heads) for f in frames):
         return subjects
     return [
         bind(subject, None, batch, heads),
-        *(_bind_other(subject, other, batch, heads) for other in others),
+        *(_bind_other(subject, expression, batch, heads) for expression in expressions),
     ]
 
 

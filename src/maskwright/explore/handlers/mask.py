@@ -89,15 +89,15 @@ def handle_why(request: schema.WhyRequest) -> dict[str, Any]:
 
 def handle_compare(request: schema.CompareRequest) -> dict[str, Any]:
     """The first mask, and the difference of each other mask from it."""
-    first, *others = bind_together(request.subject, request.others)
+    first, *rest = bind_together(request.subject, request.others)
     check_plane(first.bound, request.batch, request.head)
     view = check_view(first.bound, request.view)
     check_intervals(
-        2 * first.max_intervals * len(others) + 2 * sum(other.max_intervals for other in others)
+        2 * first.max_intervals * len(rest) + 2 * sum(compared.max_intervals for compared in rest)
     )
     return {
         "first": grid_data(_grid(first, request, view)),
-        "others": [_difference(first, other, request, view) for other in others],
+        "others": [_difference(first, compared, request, view) for compared in rest],
     }
 
 
