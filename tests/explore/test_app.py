@@ -39,7 +39,7 @@ if __name__ == "__main__":
     security.REQUEST_TIMEOUT = security.WRITE_TIMEOUT = float(sys.argv[2])
     app.WorkerPool = partial(app.WorkerPool, timeout=MAX_WAIT, handler=dispatch)
     look = "--open" in sys.argv
-    app.serve(int(sys.argv[1]), open_browser=look, say=lambda line: print(line, flush=True))
+    app.serve(int(sys.argv[1]), open_browser=look, echo=lambda line: print(line, flush=True))
     print("returned", flush=True)
 """
 PATH = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])

@@ -94,7 +94,7 @@ async def test_a_job_waits_until_a_worker_is_ready(pool: WorkerPool) -> None:
 async def test_a_job_that_exceeds_its_time_is_killed(pool: WorkerPool) -> None:
     (before,) = pool.pids
     with WaitingJobs() as jobs:
-        assert await error_of(pool.submit("mask", jobs.body, timeout=0.2)) == (504, "TimeUp")
+        assert await error_of(pool.submit("mask", jobs.body, timeout=0.2)) == (504, "Timeout")
         assert not alive(before)
     assert (await pool.submit(*QUICK)).status == 200
     assert pool.pids != {before}
@@ -104,7 +104,7 @@ async def test_a_job_that_exceeds_its_time_is_killed(pool: WorkerPool) -> None:
 @with_pool(num_workers=1, timeout=0.2)
 async def test_a_pool_has_a_timeout_for_all_jobs(pool: WorkerPool) -> None:
     with WaitingJobs() as jobs:
-        assert await error_of(pool.submit("mask", jobs.body)) == (504, "TimeUp")
+        assert await error_of(pool.submit("mask", jobs.body)) == (504, "Timeout")
 
 
 @with_pool(num_workers=1)

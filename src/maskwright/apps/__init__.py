@@ -114,13 +114,13 @@ class Task:
 
     def config(self) -> dict[str, Any]:
         """What `from_checkpoint` needs, and the options that must not change on resuming."""
-        own = {name: getattr(self.options, name) for name in self.own_data}
+        corpus = {name: getattr(self.options, name) for name in self.own_data}
         return {
             "version": self.version,
             "mask": None if self.mask is None else repr(self.mask),
             "batch_size": self.batch_size,
             "seed": self.options.seed,
-            **{name: None if value is None else str(value) for name, value in own.items()},
+            **{name: None if value is None else str(value) for name, value in corpus.items()},
             **{name: getattr(self, name).to_str() for name in self.tokenizers},
             "model": asdict(self.model.config) if self.model_config else {},
         }

@@ -176,9 +176,9 @@ class Dialogue(Task):
     def report(self) -> Iterator[str]:
         """Held-out perplexity compared with that of a unigram model, and examples."""
         self.model.eval()
-        own, unigram = math.exp(self.evaluate()), math.exp(self.unigram_loss())
+        perplexity, unigram = math.exp(self.evaluate()), math.exp(self.unigram_loss())
         yield (
-            f"held-out perplexity {own:.1f} per reply token; unigram model: {unigram:.1f} "
+            f"held-out perplexity {perplexity:.1f} per reply token; unigram model: {unigram:.1f} "
             f"({len(self.held_out)} pairs whose prompts and replies are not in the training data)"
         )
         for prompt, reference in self.held_out_pairs[:3]:

@@ -155,7 +155,7 @@ class Graph(Task):
     def restore(self, config: Mapping[str, Any]) -> None:
         """Sets the attributes that `config` describes."""
         club = config["club"]
-        edges = [(int(one), int(other)) for one, other in club["edges"]]
+        edges = [(int(a), int(b)) for a, b in club["edges"]]
         self.club = Club(edges, club["sides"], club["labelled"], club["order"])
         super().restore(config)
 
@@ -205,15 +205,15 @@ class Graph(Task):
         """The accuracy over all seeds, that of the majority class, the errors, and the mask."""
         from maskwright.draw.picture import picture
 
-        club, found = self.club, self.accuracies()
+        club, accuracies = self.club, self.accuracies()
         labels = "; ".join(
             f"{side}: {', '.join(str(n) for n in club.labelled if club.sides[n] == number)}"
             for number, side in enumerate(SIDES)
         )
         yield (
-            f"accuracy {np.mean(found):.2f} on {len(club.unlabelled)} nodes from "
+            f"accuracy {np.mean(accuracies):.2f} on {len(club.unlabelled)} nodes from "
             f"{len(club.labelled)} labelled ones ({labels}); "
-            f"over {NUM_SEEDS} seeds from {min(found):.2f} to {max(found):.2f}"
+            f"over {NUM_SEEDS} seeds from {min(accuracies):.2f} to {max(accuracies):.2f}"
         )
         majority = max(club.sides.count(number) for number in range(len(SIDES)))
         yield f"majority class: {majority / len(club.sides):.2f}"
@@ -288,7 +288,7 @@ def karate_club(*, by_neighbours: bool = False) -> Club:
         for node in [n for n in by_degree if sides[n] == number][:2]
     )
     order = list(nx.utils.reverse_cuthill_mckee_ordering(club)) if by_neighbours else nodes
-    edges = [(int(one), int(other)) for one, other in club.edges]
+    edges = [(int(a), int(b)) for a, b in club.edges]
     return Club(edges, sides, labelled, [int(node) for node in order])
 
 

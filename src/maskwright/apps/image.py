@@ -124,10 +124,10 @@ class Image(Task):
             f"held-out loss {self.evaluate():.3f} nats/pixel; "
             f"pixels independent given the digit: {self.independent_loss():.3f}"
         )
-        real, generated = self.recognised()
+        held_out, generated = self.recognised()
         yield (
             f"{generated:.0%} of {NUM_DIGITS * NUM_SCORED} generated digits are recognised by an SVM "
-            f"that recognises {real:.1%} of the held-out ones"
+            f"that recognises {held_out:.1%} of the held-out ones"
         )
 
     def independent_loss(self) -> float:
@@ -146,9 +146,9 @@ class Image(Task):
         classifier = SVC(gamma=0.001).fit(training[:, 1:], training[:, 0] - NUM_SHADES)
         digits = np.repeat(np.arange(NUM_DIGITS), NUM_SCORED)
         images = self.generate(digits.tolist(), SamplingParams(TEMPERATURE, seed=0))
-        real = classifier.predict(held_out[:, 1:]) == held_out[:, 0] - NUM_SHADES
-        generated = classifier.predict(images.reshape(len(digits), -1)) == digits
-        return float(real.mean()), float(generated.mean())
+        held_out_correct = classifier.predict(held_out[:, 1:]) == held_out[:, 0] - NUM_SHADES
+        generated_correct = classifier.predict(images.reshape(len(digits), -1)) == digits
+        return float(held_out_correct.mean()), float(generated_correct.mean())
 
     def score_generation(self, reference: Any) -> tuple[str, float]:  # noqa: ARG002
         """The share of generated digits that are recognised."""
@@ -211,9 +211,9 @@ def load_digits() -> tuple[Array, Array]:
     """
     with require("image"):
         from sklearn import datasets
-    found = datasets.load_digits()
-    order = np.random.default_rng(0).permutation(len(found.target))
-    return found.data[order].astype(np.int64), found.target[order].astype(np.int64)
+    digits = datasets.load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    return digits.data[order].astype(np.int64), digits.target[order].astype(np.int64)
 
 
 def shade(row: Array) -> str:

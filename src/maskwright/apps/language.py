@@ -116,20 +116,20 @@ class Language(Task):
     def score_generation(self, reference: Any) -> tuple[str, float]:
         """The reference's loss on what this model writes after held-out beginnings."""
         text, _ = self.held_out_batch(NUM_SCORED)
-        given = max(1, text.shape[1] // 4)
+        prompt_len = max(1, text.shape[1] // 4)
         self.model.eval()
         reference.model.eval()
-        prompts, count = text[:, :given].to(self.device), text.shape[1] - given
+        prompts, count = text[:, :prompt_len].to(self.device), text.shape[1] - prompt_len
         written = self.model.generate(prompts, count, temperature=0.8, seed=0).to(reference.device)
-        logits = reference.model(written[:, :-1])[:, given - 1 :]
-        loss = cross_entropy(logits.flatten(0, 1), written[:, given:].flatten())
+        logits = reference.model(written[:, :-1])[:, prompt_len - 1 :]
+        loss = cross_entropy(logits.flatten(0, 1), written[:, prompt_len:].flatten())
         return "nats/character of its text under the reference model", float(loss)
 
     def predict(self, prompt: Prompt) -> Iterator[str]:
         """The prompt and its continuation."""
         ids = encode_prompt(self.tokenizer, prompt.text or "\n", BLOCK_SIZE)
         self.model.eval()
-        found = self.model.generate(
+        generated = self.model.generate(
             torch.tensor([ids], device=self.device),
             400 if prompt.max_new_tokens is None else prompt.max_new_tokens,
             temperature=0.8 if prompt.temperature is None else prompt.temperature,
@@ -137,7 +137,7 @@ class Language(Task):
             top_p=prompt.top_p,
             seed=prompt.seed,
         )
-        yield self.tokenizer.decode(found[0].tolist(), skip_special_tokens=True)
+        yield self.tokenizer.decode(generated[0].tolist(), skip_special_tokens=True)
 
     def audit_inputs(self) -> tuple[Any, Any, Mapping[str | None, Mask]]:
         """Random characters."""

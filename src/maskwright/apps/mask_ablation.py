@@ -138,8 +138,8 @@ def compare_masks(
         sample = task.sample()
         metric, score = task.score_generation(tasks[0])
         runs.append(MaskRun(task.describe_mask(), result, sample, score))
-    own, other = runs
-    return MaskAblation(own, other, metric, app.training_config(options).max_steps)
+    default_run, other_run = runs
+    return MaskAblation(default_run, other_run, metric, app.training_config(options).max_steps)
 
 
 def sparkline(losses: list[float], top: float) -> str:

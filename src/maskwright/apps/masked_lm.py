@@ -236,8 +236,8 @@ def split_sentences(text: str) -> list[str]:
     paragraphs = [
         " ".join(part.split()) for part in re.split(r"\n\s*\n", text) if ">>>" not in part
     ]
-    found = [sentence for part in paragraphs for sentence in BETWEEN_SENTENCES.split(part)]
-    sentences = _long_enough(x for x in found if x[-1:] in SENTENCE_ENDS)
+    candidates = [sentence for part in paragraphs for sentence in BETWEEN_SENTENCES.split(part)]
+    sentences = _long_enough(x for x in candidates if x[-1:] in SENTENCE_ENDS)
     if len(sentences) < MIN_SENTENCES:
         sentences = _long_enough(" ".join(line.split()) for line in text.splitlines())
     if len(sentences) < MIN_SENTENCES:
@@ -283,10 +283,10 @@ def mask_tokens(
     chosen = (draw < MLM_PROBABILITY) | (draw == draw.min(dim=1, keepdim=True).values)
     kind = torch.rand(shape, generator=generator)
     random_ids = torch.randint(len(SPECIAL), mask_id, shape, generator=generator)
-    given = ids.where(~chosen | (kind >= MASKED), mask_id)
-    given = given.where(~chosen | (kind < MASKED) | (kind >= MASKED + REPLACED), random_ids)
-    return MaskedBatch(given, keep, ids.where(chosen, IGNORE_INDEX))
+    inputs = ids.where(~chosen | (kind >= MASKED), mask_id)
+    inputs = inputs.where(~chosen | (kind < MASKED) | (kind >= MASKED + REPLACED), random_ids)
+    return MaskedBatch(inputs, keep, ids.where(chosen, IGNORE_INDEX))
 
 
-def _long_enough(found: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(x for x in found if len(x) >= MIN_CHARACTERS))
+def _long_enough(sentences: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(x for x in sentences if len(x) >= MIN_CHARACTERS))

@@ -122,13 +122,13 @@ class PairDataset:
         sources = self.source_tokenizer.encode_batch([pair[0] for pair in pairs])
         targets = self.target_tokenizer.encode_batch([pair[1] for pair in pairs])
         max_tokens = self.block_size - 2
-        kept, found = [], []
+        kept, encoded = [], []
         for pair, source, target in zip(pairs, sources, targets, strict=True):
             ids = source.ids[:max_tokens] if self.truncate else source.ids
             if len(ids) <= max_tokens and len(target.ids) <= max_tokens + 1:
                 kept.append(pair)
-                found.append(([BEGIN_ID, *ids, END_ID], target.ids))
-        return kept, found
+                encoded.append(([BEGIN_ID, *ids, END_ID], target.ids))
+        return kept, encoded
 
 
 class Seq2SeqTask(Task):
@@ -207,10 +207,12 @@ class Seq2SeqTask(Task):
             ids, mask = pad_ids([sources[n] for n in rows], PAD_ID)
             ids, limit = ids.to(self.device), self.model.config.block_size
             if num_beams == 1:
-                found = self.model.generate(ids, limit, src_padding=mask)
+                generated = self.model.generate(ids, limit, src_padding=mask)
             else:
-                found = self.model.beam_search(ids, limit, src_padding=mask, num_beams=num_beams)
-            for n, row in zip(rows, found.tolist(), strict=True):
+                generated = self.model.beam_search(
+                    ids, limit, src_padding=mask, num_beams=num_beams
+                )
+            for n, row in zip(rows, generated.tolist(), strict=True):
                 texts[n] = self.decode(row)
         return texts
 
@@ -237,11 +239,11 @@ class Seq2SeqTask(Task):
     def audit_inputs(self) -> tuple[Any, Any, Mapping[str | None, Mask]]:
         """Random pairs: the decoder must respect its mask, and nothing may read source padding."""
         assert self.mask is not None
-        config, real = self.model.config, padding(lengths=[7, 12])
+        config, src_padding = self.model.config, padding(lengths=[7, 12])
         src = self.random_ids(len(SPECIAL), config.src_vocab_size, (2, 12))
         tgt = self.random_ids(len(SPECIAL), config.tgt_vocab_size, (2, 10))
-        inputs = {"src": src, "tgt": tgt, "src_padding": real}
-        return self.model, inputs, {"src": real, "tgt": self.mask}
+        inputs = {"src": src, "tgt": tgt, "src_padding": src_padding}
+        return self.model, inputs, {"src": src_padding, "tgt": self.mask}
 
 
 def collate(pairs: Sequence[Ids]) -> PairBatch:

@@ -75,7 +75,7 @@ def apps(form: opt.TextFormat = None) -> None:
     if form == "json":
         write_json([{"name": a.name, "summary": a.summary, "versions": a.versions} for a in known])
         return
-    write(table((one.name, f"{one.summary} ({', '.join(one.versions)})") for one in known))
+    write(table((task.name, f"{task.summary} ({', '.join(task.versions)})") for task in known))
 
 
 @command(
@@ -260,16 +260,16 @@ def compare_masks(
     options = TaskOptions(version, **vars(corpus), seed=seed)
     config = _config(cls, options, max_steps=max_steps, device=device)
     with _display(config.max_steps, to_stderr=True) as (log, on_step):
-        found = run(cls, options, mask, config, log, on_step)
+        result = run(cls, options, mask, config, log, on_step)
     if chosen == "json":
-        write_json(found.as_dict(), output)
-        if found.warning():
-            typer.echo(found.warning(), err=True)
+        write_json(result.as_dict(), output)
+        if result.warning():
+            typer.echo(result.warning(), err=True)
     elif chosen == "text":
-        write(str(found), output)
+        write(str(result), output)
     else:
-        write(str(found))
-        write(found.plot(chosen), output)
+        write(str(result))
+        write(result.plot(chosen), output)
 
 
 def default_folder(cls: type[Task], version: str | None) -> Path:

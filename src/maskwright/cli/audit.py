@@ -187,19 +187,19 @@ def trace(
 ) -> None:
     """Run a model once, and list every attention call with the mask that it used."""
     with status(f"Tracing {target} ..."):
-        found = run_trace(*_load_with_inputs(target, "auto", seed, **vars(sizes)))
-    output.write(_trace_text(found), found.as_dict())
+        calls = run_trace(*_load_with_inputs(target, "auto", seed, **vars(sizes)))
+    output.write(_trace_text(calls), calls.as_dict())
 
 
-def _trace_text(found: Trace) -> str:
+def _trace_text(calls: Trace) -> str:
     from maskwright.tracing import COLUMNS, table_row
 
-    if not found:
-        return str(found)
-    rows = [list(table_row(call)) for call in found]
+    if not calls:
+        return str(calls)
+    rows = [list(table_row(call)) for call in calls]
     for row in rows:
         row[2] = row[2].replace(", ", ",")  # a table breaks lines at spaces
-    return "\n".join([table(rows, COLUMNS), *found.differences])
+    return "\n".join([table(rows, COLUMNS), *calls.differences])
 
 
 def run_trace(model: Any, inputs: Any) -> Trace:
@@ -263,9 +263,9 @@ def load_model(target: str, seed: int = 0) -> Loaded:
     if module == "hf":
         return Loaded(_load_checkpoint(name, seed))
     torch.manual_seed(seed)
-    found = _import_attribute(module, name)
+    value = _import_attribute(module, name)
     torch.manual_seed(seed)  # importing may have drawn numbers
-    return _build(target, found)
+    return _build(target, value)
 
 
 def _import_attribute(module: str, name: str) -> Any:
@@ -279,7 +279,7 @@ def _import_attribute(module: str, name: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
     except Exception as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name is not None
         if absent and f"{module}.".startswith(f"{error.name}."):  # type: ignore[attr-defined]
@@ -287,32 +287,32 @@ def _import_attribute(module: str, name: str) -> Any:
         raise UsageError("import_raises", module=module, error=brief(error)) from error
     path = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=1)
+        if not hasattr(value, part):
+            near = difflib.get_close_matches(part, dir(value), n=1)
             if near:
                 raise UsageError("attribute_like", path=path, name=part, near=near[0])
             raise UsageError("no_attribute", path=path, name=part)
-        found, path = getattr(found, part), f"{path}.{part}"
-    return found
+        value, path = getattr(value, part), f"{path}.{part}"
+    return value
 
 
-def _build(target: str, found: Any) -> Loaded:
+def _build(target: str, value: Any) -> Loaded:
     """A model itself, or what a function without arguments returns."""
     from torch import nn
 
     from maskwright.auditing.probes import brief
     from maskwright.core.validate import describe_type
 
-    if not isinstance(found, (nn.Module, tuple)):
-        if not callable(found):
-            raise UsageError("not_a_model", target=target, kind=describe_type(found))
+    if not isinstance(value, (nn.Module, tuple)):
+        if not callable(value):
+            raise UsageError("not_a_model", target=target, kind=describe_type(value))
         try:
-            found = found()
+            value = value()
         except Exception as error:
             raise UsageError("target_raises", target=target, error=brief(error)) from error
-    loaded = Loaded(*found) if isinstance(found, tuple) and len(found) == 2 else Loaded(found)
+    loaded = Loaded(*value) if isinstance(value, tuple) and len(value) == 2 else Loaded(value)
     if not callable(loaded.model):
-        kind = f"a tuple of {len(found)}" if isinstance(found, tuple) else describe_type(found)
+        kind = f"a tuple of {len(value)}" if isinstance(value, tuple) else describe_type(value)
         raise UsageError("target_returns", target=target, kind=kind)
     return loaded
 
@@ -389,8 +389,8 @@ def make_inputs(
     if huggingface.is_transformers_model(model) and (
         expected == "auto" or model.config.is_encoder_decoder
     ):
-        given = {"--batch": batch, "--vocab-size": vocab_size, "--pad-id": pad_id}
-        for option, value in given.items():
+        options = {"--batch": batch, "--vocab-size": vocab_size, "--pad-id": pad_id}
+        for option, value in options.items():
             if value is not None:
                 raise UsageError("set_by_config", option=option, value=value)
         return huggingface.make_inputs(model, length)

@@ -88,7 +88,7 @@ def targets(
 
     known = capabilities()
     names = [TARGETS.resolve(name, "targets")] if name else list(known)
-    data = [asdict(known[one]) for one in names]
+    data = [asdict(known[key]) for key in names]
     text = table((target["name"], f"{target['returns']}; {target['polarity']}") for target in data)
     if name is not None:
         (target,) = data
@@ -124,21 +124,21 @@ def recognize(
     from maskwright.draw.masks import scene_of
 
     array = read_array(file, name)
-    found = maskwright.recognize(array, axes=axes, polarity=polarity, q_start=q_start)
-    frame = found.frame
-    bound = found.mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
+    recognition = maskwright.recognize(array, axes=axes, polarity=polarity, q_start=q_start)
+    frame = recognition.frame
+    bound = recognition.mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
 
     def data() -> dict[str, Any]:
         return {
-            "expression": repr(found.mask),
-            "convention": str(found.convention),
-            "shape": found.convention.shape,
-            "notes": found.notes,
-            "otherwise": None if found.other is None else repr(found.other.mask),
+            "expression": repr(recognition.mask),
+            "convention": str(recognition.convention),
+            "shape": recognition.convention.shape,
+            "notes": recognition.notes,
+            "otherwise": None if recognition.other is None else repr(recognition.other.mask),
         }
 
     def text() -> str:
-        return f"{found}\n\n{scene_text(scene_of(bound), output.file)}"
+        return f"{recognition}\n\n{scene_text(scene_of(bound), output.file)}"
 
     output.write_scene(lambda: scene_of(bound), data, text)
 
@@ -205,8 +205,8 @@ def read_mask(text: str) -> tuple[Mask, Frame | None]:
 
     if not _is_file(text):
         return parse(text), None
-    found = recognize(read_array(Path(text)))
-    return found.mask, found.frame
+    recognition = recognize(read_array(Path(text)))
+    return recognition.mask, recognition.frame
 
 
 def read_array(path: Path, name: str | None = None) -> Any:

@@ -85,27 +85,31 @@ def diff(
     frames = [mask.on(size, **vars(sizes)).frame for mask, _ in masks]
     planes = {"batch": max(f.batch for f in frames), "heads": max(f.heads for f in frames)}
     left, right = (mask.on(size, **{**vars(sizes), **planes}) for mask, _ in masks)
-    found = left.equals(right)
+    comparison = left.equals(right)
     text = f"equal: {first} and {second} attend to the same cells"
-    if found.cell is not None:
-        only_one = first if found.left else second
-        place = "batch {}, head {}, query {}, key {}".format(*found.cell)
-        text = f"The first difference is at {place}: visible only in {only_one}."
+    if comparison.cell is not None:
+        visible_in = first if comparison.left else second
+        place = "batch {}, head {}, query {}, key {}".format(*comparison.cell)
+        text = f"The first difference is at {place}: visible only in {visible_in}."
 
     def data() -> dict[str, Any]:
         return {
-            "equal": bool(found),
+            "equal": bool(comparison),
             "text": text,
-            "cell": found.cell,
+            "cell": comparison.cell,
             "only_first": only(left, right).count(),
             "only_second": only(right, left).count(),
         }
 
     def picture() -> str:
-        return text if found else f"{scene_text(difference_of(left, right), output.file)}\n\n{text}"
+        return (
+            text
+            if comparison
+            else f"{scene_text(difference_of(left, right), output.file)}\n\n{text}"
+        )
 
     output.write_scene(lambda: difference_of(left, right), data, picture)
-    if not found:
+    if not comparison:
         raise typer.Exit(1)
 
 
@@ -158,9 +162,9 @@ def explain(
     if cell is not None:
         bound = mask.on(size or DEFAULT_SIZE, kv_len)
         query, key = _cell(cell)
-        found = bound.why(query, key, batch_row or 0, head or 0)
-        reason = found.text(lang)
-        data = {"query": query, "key": key, "visible": found.visible, "reason": reason}
+        why = bound.why(query, key, batch_row or 0, head or 0)
+        reason = why.text(lang)
+        data = {"query": query, "key": key, "visible": why.visible, "reason": reason}
         result.write(reason, data)
         return
     sentence = _split("I like green tea" if tokens is None else tokens)
@@ -224,18 +228,18 @@ def _describe_recipe(name: str) -> Iterator[str]:
     arguments = ", ".join(f"{key}={value!r}" for key, value in example.arguments.items())
     yield f"maskwright.recipes.{name}({arguments})"
     yield (getdoc(RECIPES[name]) or "").partition("\n\n>>>")[0]
-    for one, mask in example_masks(name):
-        yield f"{one} = {mask}"
+    for call, mask in example_masks(name):
+        yield f"{call} = {mask}"
         yield scene_text(scene_of(mask.on(example.size or DEFAULT_SIZE)))
 
 
 def _split(tokens: str) -> list[str]:
     from maskwright.draw.text import split_tokens
 
-    found = split_tokens(tokens)
-    if not found:
+    words = split_tokens(tokens)
+    if not words:
         raise UsageError("tokens_empty")
-    return found
+    return words
 
 
 def _mask_data(bound: BoundMask) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def explore(
 
     with require("explore"):
         from maskwright.explore.app import serve
-    serve(port, open_browser, say=typer.echo)
+    serve(port, open_browser, echo=typer.echo)
 
 
 @command("maskwright tour", "maskwright tour --open", "maskwright tour --chapter 3 --lang zh")

@@ -137,8 +137,8 @@ def expand_groups(function: Function) -> Function:
             values[name] = group(**{option: values.pop(option) for option in options})
         return function(**values)
 
-    run.__annotations__ = {each.name: each.annotation for each in expanded}
-    keywords = [each.replace(kind=each.KEYWORD_ONLY) for each in expanded]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in expanded}
+    keywords = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in expanded]
     run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
 

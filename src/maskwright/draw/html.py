@@ -34,7 +34,7 @@ def render(scene: Scene) -> str:
     ('<!doctype html>', True)
     """
     picture = svg.draw(scene, tooltips=False)
-    held = [
+    grids = [
         {**data_of(grid), **place._asdict()}
         for grid, place in zip(scene.grids, picture.places, strict=True)
     ]
@@ -43,7 +43,7 @@ def render(scene: Scene) -> str:
         title=escape(scene.title),
         picture=picture.text,
         text=escape(scene.description or scene.title),
-        data=_as_data(held),
+        data=_as_data(grids),
     )
     return page(scene.title, body, style=_read("mask_page.css"), script=_read("mask_page.js"))
 
@@ -107,8 +107,8 @@ def data_of(grid: Grid) -> dict[str, Any]:
     texts: dict[str, int] = {}
     runs = []
     for row in range(rows):
-        found = (texts.setdefault(grid.describe_kind(row, c), len(texts)) for c in range(columns))
-        runs.append([n for index, run in groupby(found) for n in (len([*run]), index)])
+        kinds = (texts.setdefault(grid.describe_kind(row, c), len(texts)) for c in range(columns))
+        runs.append([n for index, run in groupby(kinds) for n in (len([*run]), index)])
     return {
         "rows": [clean(grid.describe_axis(0, row)) for row in range(rows)],
         "columns": [clean(grid.describe_axis(1, column)) for column in range(columns)],
@@ -127,14 +127,14 @@ def _fill(name: str, **texts: str) -> str:
     return Template(_read(name)).substitute(texts)
 
 
-def _as_data(held: object) -> str:
+def _as_data(value: object) -> str:
     """JSON that cannot end the script element that contains it, nor open a comment."""
-    text = json.dumps(held, ensure_ascii=False, separators=(",", ":"))
-    return re.sub("[<>&\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def _colours(theme: Theme, **own: str) -> str:
-    colours = {**theme._asdict(), **own}
+def _colours(theme: Theme, **extra: str) -> str:
+    colours = {**theme._asdict(), **extra}
     del colours["kinds"]
     return f":root{{{';'.join(f'--{name}:{value}' for name, value in colours.items())}}}"
 

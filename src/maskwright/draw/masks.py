@@ -144,7 +144,7 @@ def difference_of(
     [[2, 0, 0], [2, 2, 0], [3, 2, 2]]
     """
     both = common(first, second)
-    one, other = title_of(first), title_of(second)
+    first_title, second_title = title_of(first), title_of(second)
     draw, options = (
         partial(difference_grid, first, second),
         GridOptions(view=view, max_cells=max_cells),
@@ -152,13 +152,13 @@ def difference_of(
     grids, omitted = _grids(both, (tokens, key_tokens), (batch, head), draw, options)
     names = {
         Kind.VISIBLE: "visible in both",
-        Kind.FIRST_ONLY: f"only {one}",
-        Kind.SECOND_ONLY: f"only {other}",
+        Kind.FIRST_ONLY: f"only {first_title}",
+        Kind.SECOND_ONLY: f"only {second_title}",
     }
     counts = (only(first, second).count(), only(second, first).count())
     note = f"{sizes_of(first)}; visible only in the first: {counts[0]:,}, only in the second: {counts[1]:,}"
     note += omitted
-    title = f"{one} compared with {other}"
+    title = f"{first_title} compared with {second_title}"
     return Scene(title, grids, note, legend_of(grids, names), f"{title}: {note}.")
 
 
@@ -282,8 +282,8 @@ def _grids(
     for b, h in planes[:max_planes]:
         names = [
             f"{name} {at}"
-            for name, at, size, given in zip(("batch", "head"), (b, h), sizes, plane, strict=True)
-            if size > 1 or given is not None
+            for name, at, size, index in zip(("batch", "head"), (b, h), sizes, plane, strict=True)
+            if size > 1 or index is not None
         ]
         rows, columns = queries[b % len(queries)], keys[b % len(keys)]
         grid = draw(replace(options, batch=b, head=h, rows=rows, columns=columns))
@@ -293,13 +293,13 @@ def _grids(
 
 
 def _read_labels(
-    given: Tokens | None, name: str, length: int, batch: int
+    tokens: Tokens | None, name: str, length: int, batch: int
 ) -> Sequence[list[str] | None]:
     """The labels of each batch row, or one list for all of them."""
-    if given is None:
+    if tokens is None:
         return [None]
-    nested = any(not isinstance(token, str) for token in given)
-    rows = [[str(token) for token in row] for row in given] if nested else [[*map(str, given)]]
+    nested = any(not isinstance(token, str) for token in tokens)
+    rows = [[str(token) for token in row] for row in tokens] if nested else [[*map(str, tokens)]]
     if len(rows) not in (1, batch):
         raise FrameError(
             f"{name}: expected one list of tokens or {batch} (one for each batch row), "

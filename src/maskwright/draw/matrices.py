@@ -213,11 +213,11 @@ def format_number(number: float, digits: int = 2) -> str:
 
 
 def _mask_cells(bound: BoundBias, mask: BoundMask) -> Any:
-    own, other = bound.frame, mask.frame
-    if (own.q_len, own.kv_len) != (other.q_len, other.kv_len):
+    bias_frame, mask_frame = bound.frame, mask.frame
+    if (bias_frame.q_len, bias_frame.kv_len) != (mask_frame.q_len, mask_frame.kv_len):
         raise ArgumentError(
-            f"picture: the mask is bound to {other.q_len} × {other.kv_len}, the bias to "
-            f"{own.q_len} × {own.kv_len}. Bind both to the same size."
+            f"picture: the mask is bound to {mask_frame.q_len} × {mask_frame.kv_len}, the bias to "
+            f"{bias_frame.q_len} × {bias_frame.kv_len}. Bind both to the same size."
         )
     return mask.dense()
 

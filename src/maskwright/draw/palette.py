@@ -36,9 +36,9 @@ class Theme(NamedTuple):
         return mix(self.kinds[Kind.MASKED], full, max(shade, 0.0))
 
 
-def mix(one: str, other: str, share: float) -> str:
+def mix(start: str, end: str, share: float) -> str:
     """Interpolates two colours; a share of 0 is the first."""
-    pairs = [(int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5)]
+    pairs = [(int(start[i : i + 2], 16), int(end[i : i + 2], 16)) for i in (1, 3, 5)]
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 

@@ -95,9 +95,9 @@ def scene_from(what: Any, **options: Any) -> Scene:
         raise ArgumentError(f"picture: {what!r:.60} has no sizes. Bind it to some: .on(8).")
     if isinstance(what, BoundMask):
         return scene_of(what, **options)
-    if isinstance(what, (tuple, list)) and any(isinstance(one, BoundMask) for one in what):
-        if len(what) != 2 or not all(isinstance(one, BoundMask) for one in what):
-            kinds = ", ".join(type(one).__name__ for one in what)
+    if isinstance(what, (tuple, list)) and any(isinstance(part, BoundMask) for part in what):
+        if len(what) != 2 or not all(isinstance(part, BoundMask) for part in what):
+            kinds = ", ".join(type(part).__name__ for part in what)
             raise ArgumentError(
                 f"picture: expected two bound masks, such as (a.on(8), b.on(8)), got {kinds}."
             )

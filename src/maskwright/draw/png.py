@@ -59,8 +59,8 @@ def render(scene: Scene, theme: Literal["light", "dark"] = "light", scale: int =
     text = svg.draw(scene, theme, tooltips=False).text
     text = re.sub(r"<(title|desc)\b.*?</\1>\n?", "", text, flags=re.DOTALL)
     text = text.translate(_CONTROL_PICTURES).replace(svg.FONT, FAMILY)
-    others = {c for c in set(text) if not c.isascii() and not _has_glyph(c, installed=False)}
-    missing = sorted(c for c in others if not _has_glyph(c, installed=True))
+    uncovered = {c for c in set(text) if not c.isascii() and not _has_glyph(c, installed=False)}
+    missing = sorted(c for c in uncovered if not _has_glyph(c, installed=True))
     if missing:
         listed = ", ".join(f"{c} (U+{ord(c):04X})" for c in missing[:MAX_LISTED])
         listed += ", …" if len(missing) > MAX_LISTED else ""
@@ -69,10 +69,10 @@ def render(scene: Scene, theme: Literal["light", "dark"] = "light", scale: int =
             "them, such as Noto Sans CJK for Chinese.",
             stacklevel=2,
         )
-    if others:
-        runs = f"[{re.escape(''.join(sorted(others)))}]+"
+    if uncovered:
+        runs = f"[{re.escape(''.join(sorted(uncovered)))}]+"
         text = re.sub(runs, rf'<tspan font-family="{OTHER_FAMILIES}">\g<0></tspan>', text)
-    data = _rasterise(text, installed=bool(others), scale=int(scale))
+    data = _rasterise(text, installed=bool(uncovered), scale=int(scale))
     return _with_texts(data, {"Title": scene.title, "Description": scene.description})
 
 

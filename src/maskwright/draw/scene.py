@@ -163,11 +163,11 @@ def legend_of(
     grids: Sequence[Grid], names: dict[Kind, str] | None = None
 ) -> tuple[LegendEntry, ...]:
     """A legend entry for each kind that occurs; `names` replace the usual ones."""
-    found: set[Any] = set()
+    kinds: set[Any] = set()
     for grid in grids:
-        found |= set(np.unique(grid.kinds).tolist())
+        kinds |= set(np.unique(grid.kinds).tolist())
     texts = {**KIND_NAMES, **(names or {})}
-    return tuple(LegendEntry(kind, texts[kind]) for kind in reversed(Kind) if kind in found)
+    return tuple(LegendEntry(kind, texts[kind]) for kind in reversed(Kind) if kind in kinds)
 
 
 def flow(widths: Sequence[float], max_width: float) -> list[list[int]]:

@@ -138,9 +138,9 @@ def _side_by_side(blocks: Sequence[_Block], width: int) -> Iterator[list[str]]:
         lines = []
         for number in range(max(map(len, drawn))):
             text, start = "", 0
-            for block, own in zip(row, drawn, strict=True):
+            for block, block_lines in zip(row, drawn, strict=True):
                 text += " " * (start - display_width(text))
-                text += own[number] if number < len(own) else ""
+                text += block_lines[number] if number < len(block_lines) else ""
                 start += block.width + GAP
             lines.append(text)
         yield lines

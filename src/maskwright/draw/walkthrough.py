@@ -417,7 +417,7 @@ def scaling(sizes: Sequence[int] = (1, 4, 16, 64, 256), *, seed: int = 0) -> tup
     >>> abs(large.scaled_variance - small.scaled_variance) < 0.2
     True
     """
-    found = []
+    results = []
     for size in sizes:
         size = parse_int(size, "scaling: a head size", minimum=1)
         if size > MAX_WIDTH:
@@ -428,8 +428,8 @@ def scaling(sizes: Sequence[int] = (1, 4, 16, 64, 256), *, seed: int = 0) -> tup
         scores = np.einsum("rd,rkd->rk", q, k)
         divided = scores / math.sqrt(size)
         sharp, soft = (float(masked_softmax(s)[0].max(1).mean()) for s in (scores, divided))
-        found.append(Scaled(size, float(scores.var()), float(divided.var()), sharp, soft))
-    return tuple(found)
+        results.append(Scaled(size, float(scores.var()), float(divided.var()), sharp, soft))
+    return tuple(results)
 
 
 def _kind_names(lang: str) -> dict[Kind, str]:
@@ -456,7 +456,7 @@ def _read_tokens(tokens: Any) -> tuple[str, ...]:
 
 
 def _projected(
-    names: tuple[str, ...], given: dict[str, Any], width: int, head_size: int, seed: int
+    names: tuple[str, ...], inputs: dict[str, Any], width: int, head_size: int, seed: int
 ) -> list[Step]:
     """X, Q, K and V. Inputs that are not given are random, with one decimal place."""
     width = parse_int(width, "walkthrough: width", minimum=1)
@@ -467,14 +467,14 @@ def _projected(
             f"got {width} and {head_size}."
         )
     random = np.random.default_rng(parse_int(seed, "walkthrough: seed", minimum=0))
-    for name, value in given.items():
+    for name, value in inputs.items():
         size = (len(names) if name == "x" else width, width if name == "x" else head_size)
         drawn = random.standard_normal(size).round(1)  # also if not used: seeds stay the same
-        given[name] = drawn if value is None else value
-    x = _array(given["x"], "x", (len(names), None))
-    wq = _array(given["wq"], "wq", (x.shape[1], None))
-    wk = _array(given["wk"], "wk", (x.shape[1], wq.shape[1]))
-    wv = _array(given["wv"], "wv", (x.shape[1], None))
+        inputs[name] = drawn if value is None else value
+    x = _array(inputs["x"], "x", (len(names), None))
+    wq = _array(inputs["wq"], "wq", (x.shape[1], None))
+    wk = _array(inputs["wk"], "wk", (x.shape[1], wq.shape[1]))
+    wv = _array(inputs["wv"], "wv", (x.shape[1], None))
     projections = (("q", wq), ("k", wk), ("v", wv))
     return [
         Step("x", "X", ("T", "C"), x, names),
@@ -507,12 +507,12 @@ def _read_bias(bias: Any, count: int, batch: int, head: int) -> tuple[Array, str
     return np.asarray(bound, np.float64)[planes[0], planes[1]], brief(bias)
 
 
-def _array(given: Any, name: str, shape: tuple[int | None, int | None]) -> Array:
+def _array(values: Any, name: str, shape: tuple[int | None, int | None]) -> Array:
     try:
-        array = np.asarray(given, np.float64)
+        array = np.asarray(values, np.float64)
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"walkthrough: {name}: expected a matrix of numbers, got {type(given).__name__}."
+            f"walkthrough: {name}: expected a matrix of numbers, got {type(values).__name__}."
         ) from None
     fits = array.ndim == 2 and all(
         want in (None, size) for want, size in zip(shape, array.shape, strict=True)

@@ -119,15 +119,15 @@ async def _handle(request: Request) -> Response:
         await asyncio.wait((job, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not job.done():
             return Response(status_code=503)
-        found = job.result()
+        response = job.result()
     except Exception as error:
-        found = to_http_error(error).response()
+        response = to_http_error(error).response()
     finally:
         for task in (job, disconnect):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
-    return Response(found.body, found.status, media_type=found.media_type)
+    return Response(response.body, response.status, media_type=response.media_type)
 
 
 async def _disconnected(request: Request) -> None:
@@ -138,8 +138,8 @@ async def _disconnected(request: Request) -> None:
 
 async def _handle_http_exception(request: Request, error: Exception) -> Response:  # noqa: ARG001
     status = error.status_code if isinstance(error, HTTPException) else 400
-    found = HTTPError(status, MESSAGES.get(status, MESSAGES[400])).response()
-    return Response(found.body, status, media_type=found.media_type)
+    response = HTTPError(status, MESSAGES.get(status, MESSAGES[400])).response()
+    return Response(response.body, status, media_type=response.media_type)
 
 
 def _read_static_files() -> dict[str, tuple[bytes, str]]:
@@ -160,7 +160,7 @@ def serve(
     open_browser: bool = True,
     *,
     host: str = HOST,
-    say: Callable[[str], Any] = print,
+    echo: Callable[[str], Any] = print,
 ) -> None:
     """Serves the explorer on this machine until SIGINT or SIGTERM.
 
@@ -168,7 +168,7 @@ def serve(
         port: The port. Default: 8765, or a free one if that is in use.
         open_browser: Whether to open the page in a browser.
         host: Must be 127.0.0.1.
-        say: A function that prints the address.
+        echo: A function that prints the address.
     """
     listener = listen(port, host)
     number = listener.getsockname()[1]
@@ -191,8 +191,8 @@ def serve(
     opener = threading.Timer(0.3, webbrowser.open, [address])  # when the server responds
     opener.daemon = True
     with _stopped_by_signals(server), contextlib.closing(listener):
-        say(f"The explorer is at {address}")
-        say("Ctrl+C stops it.")
+        echo(f"The explorer is at {address}")
+        echo("Ctrl+C stops it.")
         if open_browser:
             opener.start()
         server.run(sockets=[listener])

@@ -93,16 +93,16 @@ def bind(
     return BoundSubject(mask, _check_num_planes(bound), tokens)
 
 
-def bind_together(subject: Subject, others: tuple[str, ...]) -> list[BoundSubject]:
+def bind_together(subject: Subject, expressions: tuple[str, ...]) -> list[BoundSubject]:
     """Binds the subject's mask and others to one frame, with the largest batch and heads of all."""
-    found = [bind(subject), *(_bind_other(subject, other) for other in others)]
-    frames = [one.bound.frame for one in found]
+    subjects = [bind(subject), *(_bind_other(subject, expression) for expression in expressions)]
+    frames = [bound_subject.bound.frame for bound_subject in subjects]
     batch, heads = max(f.batch for f in frames), max(f.heads for f in frames)
     if all((f.batch, f.heads) == (batch, heads) for f in frames):
-        return found
+        return subjects
     return [
         bind(subject, None, batch, heads),
-        *(_bind_other(subject, other, batch, heads) for other in others),
+        *(_bind_other(subject, expression, batch, heads) for expression in expressions),
     ]
 
 
@@ -111,9 +111,9 @@ def _bind_other(subject: Subject, text: str, *planes: int) -> BoundSubject:
     try:
         return bind(subject, text, *planes)
     except MaskError as error:
-        found = to_http_error(error)
-        message = f"In {text:.60}: {found.message}"
-        raise HTTPError(found.status, message, found.kind, found.at) from None
+        http_error = to_http_error(error)
+        message = f"In {text:.60}: {http_error.message}"
+        raise HTTPError(http_error.status, message, http_error.kind, http_error.at) from None
 
 
 def _check_num_planes(bound: BoundMask) -> BoundMask:
@@ -147,11 +147,11 @@ def check_view(bound: BoundMask, view: View | None) -> pictures.View | None:
     return pictures.View(view.row, view.rows, view.key, view.keys)
 
 
-def check_intervals(count: int, most: int = MAX_INTERVALS) -> None:
+def check_intervals(count: int, max_count: int = MAX_INTERVALS) -> None:
     """Raises HTTPError if it would take too long to read this number of intervals."""
-    if count > most:
+    if count > max_count:
         raise too_large(
-            f"This mask may have {count:,} intervals, expected at most {most:,}. {ADVICE}"
+            f"This mask may have {count:,} intervals, expected at most {max_count:,}. {ADVICE}"
         )
 
 
@@ -186,24 +186,24 @@ def sliders(expression: str, frame: Frame) -> list[dict[str, Any]]:
     """
     text = expression.strip()
     indent = len(expression) - len(expression.lstrip())
-    found = []
+    result = []
     for node, name, index, step in _arguments(ast.parse(text, mode="eval").body):
         start, stop = _offset(text, node), _offset(text, node, end=True)
         if text[start:stop] != str(node.value):
             continue  # 0x10 or 1_000, which a slider would rewrite
-        least, most = _bounds(name, frame, step)
-        found.append(
+        minimum, maximum = _bounds(name, frame, step)
+        result.append(
             {
                 "start": indent + start,
                 "stop": indent + stop,
                 "value": node.value,
                 "name": name,
                 "index": index,
-                "least": min(least, node.value),
-                "most": max(most, node.value),
+                "least": min(minimum, node.value),
+                "most": max(maximum, node.value),
             }
         )
-    return sorted(found, key=lambda slider: slider["start"])[:MAX_SLIDERS]
+    return sorted(result, key=lambda slider: slider["start"])[:MAX_SLIDERS]
 
 
 def check_ranges(expression: str) -> None:
@@ -247,10 +247,10 @@ def _arguments(tree: ast.expr) -> Iterator[tuple[Any, str, list[int], int | None
         if node.func.id not in ATOMS:
             continue
         names = list(inspect.signature(ATOMS[node.func.id]).parameters)
-        given = dict(zip(names, node.args, strict=False))
-        given |= {word.arg: word.value for word in node.keywords if word.arg is not None}
-        step = _integer(given["step"]) or None if "step" in given else None
-        for name, value in given.items():
+        arguments = dict(zip(names, node.args, strict=False))
+        arguments |= {word.arg: word.value for word in node.keywords if word.arg is not None}
+        step = _integer(arguments["step"]) or None if "step" in arguments else None
+        for name, value in arguments.items():
             if name not in NO_SLIDERS:
                 for leaf, index in _leaves(value):
                     yield leaf, name, index, step

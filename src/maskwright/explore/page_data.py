@@ -62,12 +62,14 @@ def lessons() -> list[dict[str, Any]]:
     >>> lessons()[1]["state"]["scores"]
     [[0.8, 0.2, 0.9], [0.4, 0.7, 0.5], [0.3, 1.1, 0.6]]
     """
-    found = []
+    entries = []
     for path in sorted((Path(__file__).parent / "lessons").glob("*.json")):
         lesson = json.loads(path.read_text(encoding="utf-8"))
         name = path.stem.partition("-")[2]  # 01-why.json
-        found.append({**lesson, "id": name, "state": {**_DATA["default_state"], **lesson["state"]}})
-    return found
+        entries.append(
+            {**lesson, "id": name, "state": {**_DATA["default_state"], **lesson["state"]}}
+        )
+    return entries
 
 
 def _atom(name: str, atom: Callable[..., Mask]) -> dict[str, Any]:

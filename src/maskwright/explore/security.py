@@ -66,9 +66,11 @@ class SecurityMiddleware:
         except HTTPError as error:
             if sender.started:
                 raise
-            found = error.response()
+            error_response = error.response()
             headers = {"connection": "close"}  # because the rest of the request is not read
-            response = Response(found.body, found.status, headers, found.media_type)
+            response = Response(
+                error_response.body, error_response.status, headers, error_response.media_type
+            )
             await response(scope, receive, sender)
 
     def _check(self, scope: Scope) -> None:
@@ -100,8 +102,8 @@ class _Sender:
         if message["type"] == "http.response.start":
             self.started = True
             names = {name for name, _ in HEADERS}
-            others = [pair for pair in message.get("headers", ()) if pair[0].lower() not in names]
-            message = {**message, "headers": [*others, *HEADERS]}
+            headers = [pair for pair in message.get("headers", ()) if pair[0].lower() not in names]
+            message = {**message, "headers": [*headers, *HEADERS]}
         await self._send(message)
 
 
@@ -135,10 +137,12 @@ class _LimitedBody:
 
 def _header(scope: Scope, name: bytes) -> bytes | None:
     """The value of a header, which may be given only once."""
-    found = [value for key, value in scope["headers"] if key.lower() == name]
-    if len(found) > 1:
-        raise bad_request(f"The header {name.decode()} is given {len(found)} times, expected once.")
-    return found[0] if found else None
+    values = [value for key, value in scope["headers"] if key.lower() == name]
+    if len(values) > 1:
+        raise bad_request(
+            f"The header {name.decode()} is given {len(values)} times, expected once."
+        )
+    return values[0] if values else None
 
 
 def _content_length(scope: Scope) -> int | None:
@@ -181,11 +185,11 @@ class LimitedConnection(H11Protocol):
         """Accepts a connection, after closing one that waits if there are too many."""
         super().connection_made(transport)
         self._wait_for_request()
-        everyone: list[Any] = [other for other in self.connections if other is not self]
-        own = [other for other in everyone if _address(other) == _address(self)]
-        for others, limit in ((own, MAX_CONNECTIONS_PER_ADDRESS), (everyone, MAX_CONNECTIONS)):
-            if len(others) >= limit:
-                waiting = [other for other in others if other.waiting_since is not None]
+        peers: list[Any] = [other for other in self.connections if other is not self]
+        same_address = [other for other in peers if _address(other) == _address(self)]
+        for group, limit in ((same_address, MAX_CONNECTIONS_PER_ADDRESS), (peers, MAX_CONNECTIONS)):
+            if len(group) >= limit:
+                waiting = [other for other in group if other.waiting_since is not None]
                 victim = min(waiting, key=lambda other: other.waiting_since, default=self)
                 self.connections.discard(victim)
                 victim.transport.abort()

@@ -174,12 +174,12 @@ class WorkerPool:
     ) -> Response:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._threads, worker.run, name, body, seconds)
+            response = await loop.run_in_executor(self._threads, worker.run, name, body, seconds)
         except Exception as error:
             self._replace(worker)
             if isinstance(error, TimeoutError):
                 message = f"This takes longer than {seconds:g} seconds. {ADVICE}"
-                raise HTTPError(504, message, "TimeUp") from None
+                raise HTTPError(504, message, "Timeout") from None
             if isinstance(error, (EOFError, OSError)):
                 message = f"The worker process died and was replaced. {ADVICE}"
                 raise HTTPError(503, message, "WorkerDied") from None
@@ -189,7 +189,7 @@ class WorkerPool:
                 self._replace(worker)
             else:
                 self._idle.append(worker)
-            return found
+            return response
         finally:
             self.num_jobs -= 1
             self._slow_job &= not slow

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from maskwright.core.expr import Mask
 
 
-MIN_ROOM = 64  # tokens of a new buffer, at least
+MIN_CAPACITY = 64  # tokens of a new buffer, at least
 
 
 class Head(nn.Module):
@@ -135,7 +135,7 @@ class KVCache:
             )
         start, stop = self.k.shape[2], self.k.shape[2] + k.shape[2]
         if not self._has_room(stop):
-            length = max(2 * start, stop, MIN_ROOM)
+            length = max(2 * start, stop, MIN_CAPACITY)
             self._buffers = (_buffer(self.k, length), _buffer(self.v, length))
         assert self._buffers is not None
         keys, values = self._buffers
@@ -251,10 +251,10 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
 
 
-def _buffer(held: torch.Tensor, length: int) -> torch.Tensor:
-    """A buffer for `length` tokens that begins with those of `held`."""
-    buffer = held.new_empty((*held.shape[:2], length, held.shape[3]))
-    buffer[:, :, : held.shape[2]] = held
+def _buffer(x: torch.Tensor, length: int) -> torch.Tensor:
+    """A buffer for `length` tokens that begins with those of `x`."""
+    buffer = x.new_empty((*x.shape[:2], length, x.shape[3]))
+    buffer[:, :, : x.shape[2]] = x
     return buffer
 
 

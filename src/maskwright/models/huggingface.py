@@ -226,7 +226,7 @@ def from_gpt2_encoder_decoder(
             f"config: {', '.join(SIZES)} are {sizes[0]} in the encoder and {sizes[1]} in the "
             "decoder. A Seq2Seq has the same in both."
         )
-    made = Seq2SeqConfig(
+    model_config = Seq2SeqConfig(
         encoder["vocab_size"],
         decoder["vocab_size"],
         *sizes[0],
@@ -234,7 +234,7 @@ def from_gpt2_encoder_decoder(
         bos_token_id=_token_id(config, "decoder_start_token_id", "bos_token_id"),
         eos_token_id=_token_id(config, "eos_token_id", "eos_token_id"),
     )
-    model = Seq2Seq(made, mask)
+    model = Seq2Seq(model_config, mask)
     _load_weights(model, weights, ENCODER, DECODER)
     return model
 
@@ -246,18 +246,18 @@ def to_gpt2_encoder_decoder(model: Seq2Seq) -> tuple[dict[str, Any], dict[str, t
         raise ArgumentError(
             "The model has a pointer, which GPT-2 does not have. Make it with use_pointer=False."
         )
-    made = model.config
+    model_config = model.config
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
-    tokens = {name: getattr(made, name) for name in names}
-    encoder = _make_config(made, made.src_vocab_size, ENCODER, "GPT2Model")
-    decoder = _make_config(made, made.tgt_vocab_size, DECODER, "GPT2LMHeadModel")
+    tokens = {name: getattr(model_config, name) for name in names}
+    encoder = _make_config(model_config, model_config.src_vocab_size, ENCODER, "GPT2Model")
+    decoder = _make_config(model_config, model_config.tgt_vocab_size, DECODER, "GPT2LMHeadModel")
     config = {
         "model_type": "encoder-decoder",
         "architectures": ["EncoderDecoderModel"],
         "is_encoder_decoder": True,
         "encoder": encoder | tokens,
         "decoder": decoder | {"is_decoder": True} | tokens,
-        "decoder_start_token_id": made.bos_token_id,
+        "decoder_start_token_id": model_config.bos_token_id,
         **tokens,
     }
     return config, _export_weights(model, ENCODER, DECODER)

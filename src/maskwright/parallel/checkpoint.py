@@ -71,7 +71,10 @@ def save(
     >>> dist.destroy_process_group()
     """
     _, tensors, param_groups = _state(model, optimizer)
-    plain = [{name: x for name, x in one.items() if isinstance(x, PLAIN)} for one in param_groups]
+    plain = [
+        {name: x for name, x in param_group.items() if isinstance(x, PLAIN)}
+        for param_group in param_groups
+    ]
     index = {"format": FORMAT, "param_groups": plain, "metadata": dict(metadata)}
     try:
         with report_peer_failure(), ExitStack() as replacement:

@@ -226,7 +226,7 @@ class KeyExchange:
     bound: BoundMask  # of the whole sequence
     layout: ShardLayout
     rank: int
-    own: KeyPart  # this rank's rows and keys
+    local: KeyPart  # this rank's rows and keys
     foreign: KeyPart  # this rank's rows and the received keys, ascending
     sent: IntArray  # which of this rank's keys are sent, rank after rank
     out_counts: tuple[int, ...]  # to each rank
@@ -241,9 +241,9 @@ class KeyExchange:
     @cached_property
     def ring_parts(self) -> tuple[KeyPart, ...]:
         """This rank's rows and the keys of each rank: its own, the previous rank's, and so on."""
-        layout, ranks, rows = self.layout, self.layout.ranks, self.own.positions.rows
+        layout, ranks, rows = self.layout, self.layout.ranks, self.local.positions.rows
         sources = [layout.positions((self.rank - step) % ranks) for step in range(1, ranks)]
-        return (self.own, *(_key_part(self.bound, rows, keys) for keys in sources))
+        return (self.local, *(_key_part(self.bound, rows, keys) for keys in sources))
 
 
 def key_exchange(bound: BoundMask, layout: ShardLayout, rank: int) -> KeyExchange:
@@ -274,7 +274,7 @@ def _key_exchange(bound: BoundMask, layout: ShardLayout, rank: int) -> KeyExchan
         bound,
         layout,
         rank,
-        own=_key_part(bound, rows, rows),
+        local=_key_part(bound, rows, rows),
         foreign=_key_part(bound, rows, keys[sorting]),
         sent=np.concatenate(sent),
         out_counts=tuple(part.size for part in sent),
@@ -329,20 +329,20 @@ class PartialAttention:
         tensors, scores = inputs
         call = self._restricted(part, tensors, scores)
         with without_autocast(call.device):
-            dq, dk, dv, *found = self.backend.backward(
+            dq, dk, dv, *bias_grads = self.backend.backward(
                 *(call, *results, _full_precision(grads[0]), grads[1])
             )
         for n, (term, learnable) in enumerate(
             zip(scores.terms, self.call.scores.learnable, strict=True)
         ):
             if isinstance(term, TensorTerm) and learnable:
-                found[n] = _place(found[n], term.values.shape, part.positions)
-        return dq, dk, dv, *found
+                bias_grads[n] = _place(bias_grads[n], term.values.shape, part.positions)
+        return dq, dk, dv, *bias_grads
 
     def _restricted(self, part: KeyPart, tensors: Tensors, scores: Scores) -> Call:
         """The call over some rows and keys, without sinks."""
         q, k, v = (_full_precision(x) for x in tensors)
-        own = self.call.scores
+        call_scores = self.call.scores
         terms = tuple(
             term._replace(values=_select(term.values, part.positions))
             if isinstance(term, TensorTerm)
@@ -355,7 +355,7 @@ class PartialAttention:
             v=v,
             mask=part.mask,
             shape=self.call.shape._replace(q_len=q.shape[2], kv_len=k.shape[2]),
-            scores=Scores(own.softcap, terms, None, own.learnable),
+            scores=Scores(call_scores.softcap, terms, None, call_scores.learnable),
             positions=part.positions if terms else None,
         )
 
@@ -453,7 +453,7 @@ class RankCall:
         plan = self.plan
         if not self.is_ring:
             pending = self._all_to_all(kv[plan.sent], plan.out_counts, plan.in_counts)
-            yield plan.own, kv
+            yield plan.local, kv
             yield plan.foreign, pending.wait()[plan.sorting]
             return
         for step, part in enumerate(plan.ring_parts):
@@ -488,10 +488,10 @@ class ContextParallel(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: RankCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any
+        ctx: Any, call: RankCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extra: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output in the dtype of q, and the logsumexp. `others`: bias values, then sinks."""
-        scores = _scores_of(call, others)
+        """Output in the dtype of q, and the logsumexp. `extra`: bias values, then sinks."""
+        scores = _scores_of(call, extra)
         merged = None
         for part, kv in call.key_blocks(pack_kv(k, v)):
             partial = call.attention.forward(part, q, *unpack_kv(kv, k.shape[-1]), scores)
@@ -502,7 +502,7 @@ class ContextParallel(torch.autograd.Function):
             out = out * sink_factor(lse, scores.sinks).unsqueeze(-1)
         ctx.call = call
         received = kv[:0] if call.is_ring else kv  # a ring receives its keys again
-        ctx.save_for_backward(received, q, k, v, out, lse, *others)
+        ctx.save_for_backward(received, q, k, v, out, lse, *extra)
         ctx.set_materialize_grads(False)
         return out.to(q.dtype), lse
 
@@ -512,13 +512,13 @@ class ContextParallel(torch.autograd.Function):
         ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         """Gradients of q, k and v, of the bias values, and of the sinks."""
-        received, q, k, v, out, lse, *others = ctx.saved_tensors
-        call, scores = ctx.call, _scores_of(ctx.call, others)
+        received, q, k, v, out, lse, *extra = ctx.saved_tensors
+        call, scores = ctx.call, _scores_of(ctx.call, extra)
         grad_out = torch.zeros_like(out) if grad_out is None else grad_out.to(out.dtype)
         by_row = torch.zeros_like(lse)  # the sum of the gradients of the scores of a row
         if grad_lse is not None:
             by_row = by_row + grad_lse.masked_fill(lse == -torch.inf, 0.0)
-        grads: list[Any] = [None] * len(others)
+        grads: list[Any] = [None] * len(extra)
         if scores.sinks is not None:
             of_sink = sink_row_gradient(lse, scores.sinks, grad_out, out)
             grads[-1] = of_sink.sum((0, 2)).to(scores.sinks.dtype)
@@ -528,12 +528,12 @@ class ContextParallel(torch.autograd.Function):
         def partial(part: KeyPart, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             """The terms of dQ and of the packed dK and dV of some keys."""
             keys, values = unpack_kv(kv, k.shape[-1])
-            dq, dk, dv, *found = call.attention.backward(
+            dq, dk, dv, *bias_grads = call.attention.backward(
                 part, ((q, keys, values), scores), (out, lse), (grad_out, grad_lse)
             )
             for n, learnable in enumerate(call.attention.call.scores.learnable):
                 if learnable:
-                    grads[n] = found[n] if grads[n] is None else grads[n] + found[n]
+                    grads[n] = bias_grads[n] if grads[n] is None else grads[n] + bias_grads[n]
             return dq, pack_kv(dk, dv)
 
         packed = pack_kv(k, v)
@@ -547,38 +547,38 @@ class ContextParallel(torch.autograd.Function):
                 value = term.values
                 shape = (*value.shape[:2], by_row.shape[2] if value.shape[2] != 1 else 1, 1)
                 grad = by_row.unsqueeze(-1).sum_to_size(shape).to(value.dtype)
-                grads[n] = _place(grad, value.shape, call.plan.own.positions)
-        found = (dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype))
-        return None, *found, *grads
+                grads[n] = _place(grad, value.shape, call.plan.local.positions)
+        input_grads = (dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype))
+        return None, *input_grads, *grads
 
 
-def _scores_of(call: RankCall, others: Any) -> Scores:
+def _scores_of(call: RankCall, extra: Any) -> Scores:
     """The scores of the whole sequence with the further inputs of `ContextParallel`."""
-    return call.attention.call.scores.with_tensors(others)
+    return call.attention.call.scores.with_tensors(extra)
 
 
 def _all_to_all_backward(
-    call: RankCall, partial: Any, own: torch.Tensor, received: torch.Tensor
+    call: RankCall, partial: Any, local_kv: torch.Tensor, received: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """DQ and packed dK, dV. The gradients of received keys are computed and sent back first."""
     foreign_dq, grads = partial(call.plan.foreign, received)
     pending = call.return_gradients(grads)
-    dq, dkv = partial(call.plan.own, own)
+    dq, dkv = partial(call.plan.local, local_kv)
     sent = torch.from_numpy(call.plan.sent).to(dkv.device)
     return foreign_dq + dq, dkv.index_add(0, sent, pending.wait())
 
 
 def _ring_backward(
-    call: RankCall, partial: Any, own: torch.Tensor
+    call: RankCall, partial: Any, local_kv: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """DQ and packed dK, dV. The gradients of keys follow them around the ring."""
     pending: PendingRows | None = None
-    for step, (part, kv) in enumerate(call.key_blocks(own)):
-        own_dq, grads = partial(part, kv)
+    for step, (part, kv) in enumerate(call.key_blocks(local_kv)):
+        part_dq, grads = partial(part, kv)
         if step == 0:
-            dq, dkv = own_dq, grads
+            dq, dkv = part_dq, grads
             continue
-        dq = dq + own_dq
+        dq = dq + part_dq
         grads = grads if pending is None else grads + pending.wait()
         pending = call.pass_on(grads, step)
     return dq, dkv if pending is None else dkv + pending.wait()

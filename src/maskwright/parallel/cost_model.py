@@ -137,12 +137,12 @@ def parse_quantity(text: str, what: str) -> float:
     (50000000000.0, 400000000000000.0)
     """
     number = r"(\d+\.?\d*|\.\d+)"
-    found = re.fullmatch(rf"\s*{number}\s*([kmgtp]?)(?:b|flops?)?(?:/s)?\s*", text.lower())
-    if found is None:
+    match = re.fullmatch(rf"\s*{number}\s*([kmgtp]?)(?:b|flops?)?(?:/s)?\s*", text.lower())
+    if match is None:
         raise ArgumentError(
             f"{what}: {text!r} is not a quantity, expected a number and k, m, g, t or p, as in 50G."
         )
-    return float(found[1]) * PREFIXES[found[2]]
+    return float(match[1]) * PREFIXES[match[2]]
 
 
 def _format_time(seconds: float) -> str:

@@ -207,8 +207,8 @@ class ShardLayout:
     def _stretches(self, rank: int) -> tuple[IntArray, IntArray]:
         """Starts and stops of the stretches that a rank owns."""
         cuts, owner = self.assignment
-        own = np.flatnonzero(owner == rank)
-        return cuts[own], cuts[own + 1]
+        index = np.flatnonzero(owner == rank)
+        return cuts[index], cuts[index + 1]
 
     def __str__(self) -> str:
         names = PER_RANK if self.key_bytes > 1 else PER_RANK[:-2]  # without bytes
@@ -219,8 +219,8 @@ class ShardLayout:
             "mean rows"
         ]
         if self.ranks > MAX_PRINTED_RANKS:
-            found = {n: (x.min(), round(float(x.mean())), x.max()) for n, x in columns.items()}
-            lines += _table({"rank": ["min", "mean", "max"], **found})
+            summary = {n: (x.min(), round(float(x.mean())), x.max()) for n, x in columns.items()}
+            lines += _table({"rank": ["min", "mean", "max"], **summary})
             return "\n".join([*lines, f"{self.comm_fraction:.1%} of the keys of an all-gather"])
         lines += _table({"rank": range(self.ranks), **columns})
         lines.append("keys that a rank (row) receives from another (column)")
@@ -382,24 +382,24 @@ STRATEGIES: Final[dict[str, Callable[[IntArray, int], Assignment]]] = {
 def _greedy(cost: IntArray, rows: IntArray, ranks: int, max_rows: float) -> IntArray:
     """The owner of each chunk: that of the chunk before it, or the rank with the least cost."""
     owner = np.full(cost.size + 1, -1)  # one more, so that chunk 0 has a chunk before it
-    load, held = np.zeros(ranks), np.zeros(ranks)
+    load, num_rows = np.zeros(ranks), np.zeros(ranks)
     mean = cost.sum() / ranks
     step = max(1.0, mean / CHUNKS_PER_RANK / 8)  # chunks of about the same cost stay in order
     for chunk in np.argsort(-np.round(cost / step), kind="stable").tolist():
-        full = held + rows[chunk] > max_rows
+        full = num_rows + rows[chunk] > max_rows
         rank = int(owner[chunk - 1])
         if rank < 0 or full[rank] or load[rank] + cost[chunk] > mean:
-            rank = int(np.argmin(held if full.all() else np.where(full, np.inf, load)))
+            rank = int(np.argmin(num_rows if full.all() else np.where(full, np.inf, load)))
         owner[chunk] = rank
         load[rank] += cost[chunk]
-        held[rank] += rows[chunk]
+        num_rows[rank] += rows[chunk]
     return owner[:-1]
 
 
 def _rebalance(cost: IntArray, rows: IntArray, owner: IntArray, ranks: int) -> None:
     """Move chunks, in place, until no rank exceeds `TARGET_COST`, or no move helps."""
-    load, held = np.bincount(owner, cost, ranks), np.bincount(owner, rows, ranks)
-    max_cost, max_rows = TARGET_COST * load.mean(), MAX_ROWS * held.mean()
+    load, num_rows = np.bincount(owner, cost, ranks), np.bincount(owner, rows, ranks)
+    max_cost, max_rows = TARGET_COST * load.mean(), MAX_ROWS * num_rows.mean()
     cost, rows = np.append(cost, 0), np.append(rows, 0)  # chunk -1 is empty
     active = np.ones(ranks, bool)
     while active.any():
@@ -412,7 +412,9 @@ def _rebalance(cost: IntArray, rows: IntArray, owner: IntArray, ranks: int) -> N
             moved_cost, moved_rows = cost[mine] - cost[theirs], rows[mine] - rows[theirs]
             limit = min(max_cost - load[taker], load[giver] - load[taker] - 1)
             fits = (moved_cost > 0) & (moved_cost <= limit)
-            fits &= (held[taker] + moved_rows <= max_rows) & (held[giver] - moved_rows <= max_rows)
+            fits &= (num_rows[taker] + moved_rows <= max_rows) & (
+                num_rows[giver] - moved_rows <= max_rows
+            )
             if fits.any():
                 break
         else:
@@ -427,7 +429,7 @@ def _rebalance(cost: IntArray, rows: IntArray, owner: IntArray, ranks: int) -> N
         owner[mine[i]] = taker
         if theirs[j] >= 0:
             owner[theirs[j]] = giver
-        for sums, moved in ((load, moved_cost), (held, moved_rows)):
+        for sums, moved in ((load, moved_cost), (num_rows, moved_rows)):
             sums[giver] -= moved[i, j]
             sums[taker] += moved[i, j]
 
@@ -449,8 +451,8 @@ def _equal_cuts(rows: int, count: int) -> IntArray:
 def _merged(assignment: Assignment) -> Assignment:
     """The same without empty stretches, and with neighbouring stretches of one owner merged."""
     cuts, owner = assignment
-    real = np.diff(cuts) > 0
-    starts, owner = cuts[:-1][real], owner[real]
+    nonempty = np.diff(cuts) > 0
+    starts, owner = cuts[:-1][nonempty], owner[nonempty]
     first = np.diff(owner, prepend=-1) != 0
     return Assignment(np.append(starts[first], cuts[-1]), owner[first])
 

@@ -71,6 +71,6 @@ def submask(
         # Two intervals become one if all keys between them are left out.
         low, high = np.searchsorted(keys, starts), np.searchsorted(keys, stops)
         part = Spans.from_pieces(spans.shape, keys.size, owner, low, high)
-    made = BoundMask(Submask(part), Frame(rows.size, keys.size, frame.batch, count, 0))
-    made.cached("spans", part.freeze)
-    return made
+    restricted = BoundMask(Submask(part), Frame(rows.size, keys.size, frame.batch, count, 0))
+    restricted.cached("spans", part.freeze)
+    return restricted

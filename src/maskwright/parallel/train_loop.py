@@ -102,13 +102,13 @@ class CPShard:
         the mean.
         """
         weights = torch.ones_like(losses) if weights is None else weights.to(losses.dtype)
-        own = (losses * weights).sum()
-        sums = torch.stack((own.detach(), weights.sum())).to(torch.float64)
+        local_sum = (losses * weights).sum()
+        sums = torch.stack((local_sum.detach(), weights.sum())).to(torch.float64)
         with report_peer_failure():
             dist.all_reduce(sums, group=self.group)
         total, count = sums[0], sums[1].clamp(min=1e-300)
-        part = own / count.to(own.dtype)
-        return part + ((total / count).to(own.dtype) - part.detach())
+        part = local_sum / count.to(local_sum.dtype)
+        return part + ((total / count).to(local_sum.dtype) - part.detach())
 
     def all_reduce_gradients(self, model: torch.nn.Module) -> None:
         """Sum the gradient of each parameter over the ranks."""

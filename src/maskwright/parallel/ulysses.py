@@ -120,7 +120,7 @@ def ulysses_attention(
         _rows_to_heads(x, cuts, counts, group)
         for x, cuts in ((q, q_cuts), (k, kv_cuts), (v, kv_cuts))
     )
-    own = options._replace(
+    head_options = options._replace(
         bias=TermsOfHeads(scores.terms, heads) if scores.terms else None,
         sinks=None if scores.sinks is None else scores.sinks[heads],
     )
@@ -128,11 +128,13 @@ def ulysses_attention(
     if heads.start == heads.stop:  # but this rank takes part in the backward pass of all inputs
         out = v + sum(x.sum() for x in (q, k, v, *(x.flatten()[:0] for x in scores.tensors)))
     elif sequence is not None:
-        out = attend((q, k, v), _mask_of_heads(bound, heads), sequence, layout, own)
+        out = attend((q, k, v), _mask_of_heads(bound, heads), sequence, layout, head_options)
     else:
         order = torch.from_numpy(layout.order)
         q, k, v = (x[:, :, torch.argsort(order)] for x in (q, k, v))
-        out = attention(q, k, v, _mask_of_heads(bound, heads), **own._asdict())[:, :, order]
+        out = attention(q, k, v, _mask_of_heads(bound, heads), **head_options._asdict())[
+            :, :, order
+        ]
     return _heads_to_rows(out, q_cuts, counts, group)
 
 
@@ -177,10 +179,12 @@ def _mask_of_heads(bound: BoundMask, heads: slice) -> BoundMask:
 def _rows_to_heads(x: torch.Tensor, cuts: list[int], rows: list[int], group: Any) -> torch.Tensor:
     """(batch, heads, own rows, dim) → (batch, own heads, all rows, dim), rank after rank."""
     rank, sizes = dist.get_rank(group), np.diff(cuts).tolist()
-    batch, _, own, dim = x.shape
+    batch, _, num_rows, dim = x.shape
     in_counts = [sizes[rank] * count for count in rows]
     flat = x.permute(1, 2, 0, 3).reshape(-1, batch, dim)
-    received = AllToAll.apply(flat, [n * own for n in sizes], in_counts, group).split(in_counts)
+    received = AllToAll.apply(flat, [n * num_rows for n in sizes], in_counts, group).split(
+        in_counts
+    )
     parts = [
         part.reshape(sizes[rank], count, batch, dim)
         for part, count in zip(received, rows, strict=True)

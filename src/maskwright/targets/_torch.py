@@ -62,9 +62,9 @@ def additive_mask(
     keep = to_tensor(visible, device)
     if bias is not None:
         check_bytes(np.broadcast_shapes(visible.shape, tuple(bias.shape)), kind.itemsize)
-        held = torch.as_tensor(bias).detach().cpu().double().numpy()
-        check_bias_range(held, torch.finfo(kind).max, str(kind).removeprefix("torch."))
-        check_fill(float(held.min(initial=0.0)), value)
+        bias_array = torch.as_tensor(bias).detach().cpu().double().numpy()
+        check_bias_range(bias_array, torch.finfo(kind).max, str(kind).removeprefix("torch."))
+        check_fill(float(bias_array.min(initial=0.0)), value)
         scores = torch.as_tensor(bias).to(device=keep.device, dtype=kind)
         return torch.where(keep, scores, torch.tensor(value, dtype=kind, device=keep.device))
     return torch.zeros(keep.shape, dtype=kind, device=keep.device).masked_fill_(~keep, value)
@@ -123,14 +123,14 @@ def parse_dtype(dtype: object) -> torch.dtype:
     """Returns a floating-point dtype, from a torch.dtype or its name; float32 for None."""
     import torch
 
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if found is None and dtype is None:
+    torch_dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if torch_dtype is None and dtype is None:
         return torch.float32
-    if found not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+    if torch_dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         named = isinstance(dtype, (str, torch.dtype))
         raise invalid_dtype(str(dtype) if named else describe_type(dtype), "torch.float32")
-    assert isinstance(found, torch.dtype)
-    return found
+    assert isinstance(torch_dtype, torch.dtype)
+    return torch_dtype
 
 
 def parse_device(device: Any) -> Any:

@@ -110,8 +110,8 @@ def mask_value(fill: object, dtype_min: float, dtype: str) -> float:
         return dtype_min
     value = _as_float(fill)
     if math.isnan(value):
-        given = repr(fill) if isinstance(fill, (str, float)) else describe_type(fill)
-        raise ArgumentError(f"lower: fill is {given}. Expected '-inf', 'min' or a number.")
+        shown = repr(fill) if isinstance(fill, (str, float)) else describe_type(fill)
+        raise ArgumentError(f"lower: fill is {shown}. Expected '-inf', 'min' or a number.")
     if value > MAX_MASK_VALUE:
         raise ArgumentError(
             f"lower: fill={value:g} is too high to mask a key reliably. "
@@ -127,9 +127,9 @@ def mask_value(fill: object, dtype_min: float, dtype: str) -> float:
 
 def invalid_dtype(dtype: object, example: str) -> ArgumentError:
     """The error for a dtype that is not a floating-point dtype of the framework."""
-    given = dtype if isinstance(dtype, str) else describe_type(dtype)
+    shown = dtype if isinstance(dtype, str) else describe_type(dtype)
     return ArgumentError(
-        f"lower: dtype is {given}. Expected a floating-point dtype, such as {example}."
+        f"lower: dtype is {shown}. Expected a floating-point dtype, such as {example}."
     )
 
 

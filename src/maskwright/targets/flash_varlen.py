@@ -44,20 +44,20 @@ def lower(
 ) -> dict[str, Any]:
     """The offsets of the segments of queries and keys, and the window that applies to all."""
     check_empty_rows(bound, empty_rows, returns_zero=True)
-    found = find_segments(bound)
-    causal = found.ahead == 0
-    unlimited = found.back is None and (causal or found.ahead is None)
-    window = (-1, -1) if unlimited else (_window_side(found.back), _window_side(found.ahead))
+    segments = find_segments(bound)
+    causal = segments.ahead == 0
+    unlimited = segments.back is None and (causal or segments.ahead is None)
+    window = (-1, -1) if unlimited else (_window_side(segments.back), _window_side(segments.ahead))
     extra: dict[str, Any] = {}
     if scores.bias is not None:
-        extra["alibi_slopes"] = _slopes(bound, found, scores.bias, device)
+        extra["alibi_slopes"] = _slopes(bound, segments, scores.bias, device)
     if scores.softcap is not None:
         extra["softcap"] = scores.softcap
     return {
-        "cu_seqlens_q": int32_tensor(_offsets(found.queries), device),
-        "cu_seqlens_k": int32_tensor(_offsets(found.keys), device),
-        "max_seqlen_q": int(found.queries.max(initial=0)),
-        "max_seqlen_k": int(found.keys.max(initial=0)),
+        "cu_seqlens_q": int32_tensor(_offsets(segments.queries), device),
+        "cu_seqlens_k": int32_tensor(_offsets(segments.keys), device),
+        "max_seqlen_q": int(segments.queries.max(initial=0)),
+        "max_seqlen_k": int(segments.keys.max(initial=0)),
         "causal": causal,
         "window_size": window,
         **extra,
@@ -88,7 +88,7 @@ def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:
     ]
 
 
-def _slopes(bound: BoundMask, found: Segments, bias: Bias, device: object) -> Any:
+def _slopes(bound: BoundMask, segments: Segments, bias: Bias, device: object) -> Any:
     """alibi_slopes, (heads,) in float32.
 
     The kernel measures distances in each segment, whose last query is aligned with its last key.
@@ -97,8 +97,8 @@ def _slopes(bound: BoundMask, found: Segments, bias: Bias, device: object) -> An
     slopes = alibi_slopes(bias)
     frame = bound.frame
     size = np.broadcast_to(slopes, (frame.heads,)).astype(np.float32)
-    last = np.stack([np.cumsum(found.queries), np.cumsum(found.keys)])  # over all sequences
-    last = last[:, (found.queries > 0) & (found.keys > 0)]
+    last = np.stack([np.cumsum(segments.queries), np.cumsum(segments.keys)])  # over all sequences
+    last = last[:, (segments.queries > 0) & (segments.keys > 0)]
     rows, keys = (last[0] - 1) % max(frame.q_len, 1), (last[1] - 1) % max(frame.kv_len, 1)
     if bool((rows + frame.q_start != keys).any()):
         raise UnsupportedScore(

@@ -99,7 +99,7 @@ def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:
     """Lines that call it, with q, k, v of (tokens, heads, head_dim)."""
     frame = bound.frame
     flags = f"causal={lowered['causal']}, window_left={lowered['window_left']}"
-    name = next((one for one in ("packed_custom_mask", "custom_mask") if one in lowered), None)
+    name = next((key for key in ("packed_custom_mask", "custom_mask") if key in lowered), None)
     lines = ["import torch", ""] if name is None else mask_code(bound, "torch")
     if name is not None:
         shape = f"({frame.batch}, {frame.q_len * frame.kv_len})"

@@ -40,8 +40,8 @@ def lower(bound: BoundMask, *, empty_rows: EmptyRows = "native") -> dict[str, An
     ends = _below_diagonal(visible, masked, q_len) if q_len == kv_len else None
     causal = ends is not None
     indices = np.stack(ends or _non_causal(visible, masked, q_len), axis=-1).astype(np.int32)
-    held = indices.reshape(*visible.shape, indices.shape[-1])
-    full = np.broadcast_to(held, (bound.frame.batch, *held.shape[1:]))
+    per_plane = indices.reshape(*visible.shape, indices.shape[-1])
+    full = np.broadcast_to(per_plane, (bound.frame.batch, *per_plane.shape[1:]))
     return {"startend_row_indices": full.copy(), "causal": causal}
 
 

@@ -123,19 +123,19 @@ def _flags(bound: BoundMask, queries: IntArray) -> dict[str, Any] | None:
         return None
     lengths = _lengths(visible_keys(bound))
     unpadded = np.full_like(lengths, kv_len)
-    found = _window_flags(bound, queries, unpadded)  # key lengths only where they are needed
-    return _window_flags(bound, queries, lengths) if found is None else found
+    flags = _window_flags(bound, queries, unpadded)  # key lengths only where they are needed
+    return _window_flags(bound, queries, lengths) if flags is None else flags
 
 
 def _window_flags(bound: BoundMask, queries: IntArray, keys: IntArray) -> dict[str, Any] | None:
     """The same, for these numbers of queries and keys per sequence."""
     spans, (q_len, kv_len) = bound.spans, bound.shape[2:]
     row, stop = row_index(bound), keys[:, None, None]
-    real = row < queries[:, None, None]
+    unpadded = row < queries[:, None, None]
     ends = single_intervals(spans)
     assert ends is not None
     low, high = ends
-    ahead, back = ((high - 1 - row)[real & (high < stop)], (row - low)[real & (low > 0)])
+    ahead, back = ((high - 1 - row)[unpadded & (high < stop)], (row - low)[unpadded & (low > 0)])
     right = int(ahead.max()) if ahead.size else None
     left = int(back.max()) if back.size else None
     if min(right or 0, left or 0) < 0:
@@ -145,7 +145,7 @@ def _window_flags(bound: BoundMask, queries: IntArray, keys: IntArray) -> dict[s
     window = band(bound, np.broadcast_to(first, spans.shape), np.minimum(after, stop))
     assert window.band is not None
     low, high = window.band
-    if spans != band(bound, low, np.where(real, high, low)):
+    if spans != band(bound, low, np.where(unpadded, high, low)):
         return None
     flags: dict[str, Any] = {}
     if right == 0:

@@ -125,8 +125,8 @@ def _merge_blocks(owner: IntArray, block: IntArray, count: int) -> IntArray:
         return at
 
     for a, b in set(zip(left.tolist(), right.tolist(), strict=True)):
-        one, other = find(a), find(b)
-        parent[max(one, other)] = min(one, other)
+        root_a, root_b = find(a), find(b)
+        parent[max(root_a, root_b)] = min(root_a, root_b)
     return np.array([find(at) for at in range(count)], np.int64)
 
 

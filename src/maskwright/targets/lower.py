@@ -230,9 +230,11 @@ def _scores(
 
 
 def _unsupported_score(target: Target, name: str, term: str, reason: str = "") -> Unsupported:
-    others = [each for each in SCORE_ALTERNATIVES[name] if each != target.name]
+    alternatives = [
+        alternative for alternative in SCORE_ALTERNATIVES[name] if alternative != target.name
+    ]
     reason = f": {reason}" if reason else ""
-    text = f"{target.name} cannot represent {term}{reason}. Use {' or '.join(others[:2])}."
+    text = f"{target.name} cannot represent {term}{reason}. Use {' or '.join(alternatives[:2])}."
     return Unsupported(text, target=target.name, term=term)
 
 
@@ -245,9 +247,9 @@ def _run(
             raise ArgumentError(
                 f"lower: {target.name} has no option {name}. Pass one of {', '.join(known)}."
             )
-    given = options if scores is NO_SCORES else {**options, "scores": scores}
+    kwargs = options if scores is NO_SCORES else {**options, "scores": scores}
     try:
-        return module.lower(bound, **given)
+        return module.lower(bound, **kwargs)
     except ModuleNotFoundError as error:
         raise _missing(target, (error.name or "").split(".")[0]) from error
     except UnsupportedScore as refusal:
@@ -259,7 +261,7 @@ def _run(
 @cache
 def _option_names(function: Callable[..., Any]) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
-    names = (each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+    names = (parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
     return tuple(name for name in names if name != "scores")  # arguments of `lower` itself
 
 
@@ -292,18 +294,18 @@ def _unsupported(
     if isinstance(refusal, EmptyRow):
         return _empty_row_error(target, bound, refusal, options.get("empty_rows"), use)
     assert isinstance(bound, BoundMask)
-    found = find_unsupported_term(bound, representable)
-    reason = f": {refusal}" if found.is_whole_mask and str(refusal) else ""
+    cause = find_unsupported_term(bound, representable)
+    reason = f": {refusal}" if cause.is_whole_mask and str(refusal) else ""
     if target.supports == "every mask":  # so an option excludes this one
-        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        text = f"{target.name} cannot represent {found.description} with {given}{reason}."
+        listed = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        text = f"{target.name} cannot represent {cause.description} with {listed}{reason}."
         use = " Omit the option that requires one representation."
     else:
         text = (
             f"{target.name} supports {target.supports}, and cannot represent "
-            f"{found.description}{reason}."
+            f"{cause.description}{reason}."
         )
-    return Unsupported(text + use, target=target.name, term=found.term)
+    return Unsupported(text + use, target=target.name, term=cause.term)
 
 
 def _empty_row_error(
@@ -316,21 +318,21 @@ def _empty_row_error(
         for part in parts
         if q < part.shape[2] and not part.spans.plane(0, b).plane(1, h).row(q)
     )
-    found = find_unsupported_term(
+    cause = find_unsupported_term(
         part, lambda term: bool(term.spans.plane(0, b).plane(1, h).row(q))
     )
     row = f"row {q} of sequence {b}, head {h}"
     if option == "error":
         text = (
-            f"{target.name}: {found.description} fully masks {row}, and empty_rows='error' forbids "
+            f"{target.name}: {cause.description} fully masks {row}, and empty_rows='error' forbids "
             "that. Make a key visible to the row, or omit empty_rows."
         )
     else:
         text = (
             f"{target.name} does not return zero for a fully masked row ({target.empty_rows}), and "
-            f"{found.description} fully masks {row}. Pass empty_rows='native' to accept that.{use}"
+            f"{cause.description} fully masks {row}. Pass empty_rows='native' to accept that.{use}"
         )
-    return Unsupported(text, target=target.name, term=found.term)
+    return Unsupported(text, target=target.name, term=cause.term)
 
 
 class _Sizes(NamedTuple):
@@ -349,10 +351,10 @@ def _bind(mask: Any, target: Target, sizes: _Sizes) -> BoundMask | EncDecMasks:
             f"lower: {target.name} takes one mask, got {len(mask)}. "
             "Lower each of them, or all three to torch.transformer."
         )
-    return _bind_one(mask, sizes)
+    return _bind_mask(mask, sizes)
 
 
-def _bind_one(mask: Any, sizes: _Sizes) -> BoundMask:
+def _bind_mask(mask: Any, sizes: _Sizes) -> BoundMask:
     if isinstance(mask, BoundMask):
         if any(size is not None for size in sizes):
             raise ArgumentError("lower: the mask is already bound to its sizes. Omit the sizes.")
@@ -380,14 +382,14 @@ def _bind_encoder_decoder(masks: Any, sizes: _Sizes) -> EncDecMasks:
             "or recipes.translation(source, target)."
         )
     if any(isinstance(mask, BoundMask) for mask in masks):
-        return _check_encoder_decoder(tuple(_bind_one(mask, sizes) for mask in masks))
+        return _check_encoder_decoder(tuple(_bind_mask(mask, sizes) for mask in masks))
 
     def bind(source: int | None, target: int | None, batch: int | None) -> EncDecMasks:
         shared = sizes._replace(batch=batch)
-        encoder = _bind_one(masks[0], shared._replace(q_len=source, kv_len=None, q_start=None))
-        decoder = _bind_one(masks[1], shared._replace(q_len=target, kv_len=None, q_start=None))
+        encoder = _bind_mask(masks[0], shared._replace(q_len=source, kv_len=None, q_start=None))
+        decoder = _bind_mask(masks[1], shared._replace(q_len=target, kv_len=None, q_start=None))
         lengths = {"q_len": decoder.frame.q_len, "kv_len": encoder.frame.kv_len}
-        return encoder, decoder, _bind_one(masks[2], shared._replace(**lengths))
+        return encoder, decoder, _bind_mask(masks[2], shared._replace(**lengths))
 
     bound = bind(sizes.kv_len, sizes.q_len, sizes.batch)
     batches = {part.frame.batch for part in bound}

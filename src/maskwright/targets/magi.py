@@ -90,7 +90,7 @@ def _slices(bound: BoundMask) -> list[tuple[int, int, int, int, int]]:
             for current in row:
                 for interval in current.next_intervals():
                     open_slices.setdefault(interval, current)
-    return [each.as_tuple() for each in slices]
+    return [part.as_tuple() for part in slices]
 
 
 class _Slice:

@@ -124,9 +124,9 @@ def lower(
         mask = additive_array(scores, bound, -np.inf, kind)
         return OnnxAttention(capped, {"attn_mask": mask})
     if chosen != "attn_mask":
-        found = _compact(bound, chosen, version, past)
-        if found is not None:
-            return OnnxAttention({**found.attributes, **capped}, found.inputs)
+        attention = _compact(bound, chosen, version, past)
+        if attention is not None:
+            return OnnxAttention({**attention.attributes, **capped}, attention.inputs)
         if chosen != "auto":
             raise Unrepresentable(f"no value of {chosen} is equal to it")
     if kind is None:

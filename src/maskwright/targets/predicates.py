@@ -69,10 +69,10 @@ def spans_shared_by_heads(bound: BoundMask) -> Spans:
     """
     if not bound.spans.shape[1]:
         raise Unrepresentable("there are no heads")
-    one = bound.spans.plane(1, 0)
-    if bound.spans.shape[1] != 1 and bound.spans != one:
+    spans = bound.spans.plane(1, 0)
+    if bound.spans.shape[1] != 1 and bound.spans != spans:
         raise Unrepresentable("heads differ")
-    return one
+    return spans
 
 
 def single_intervals(spans: Spans) -> tuple[IntArray, IntArray] | None:
@@ -103,7 +103,7 @@ def max_intervals_sampled(bound: BoundMask) -> int:
     last = bound.shape[2] - 1
     sampled = sorted({0, last // 2, last}) if last >= 0 else []
     spans = [bound.rows(row, row + 1).spans for row in sampled]
-    return max((int(np.diff(one.offsets).max(initial=0)) for one in spans), default=0)
+    return max((int(np.diff(row_spans.offsets).max(initial=0)) for row_spans in spans), default=0)
 
 
 def first_true(flags: BoolArray) -> tuple[int, int, int] | None:

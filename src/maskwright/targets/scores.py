@@ -116,11 +116,11 @@ def check_bias_range(values: npt.NDArray[Any], largest: float, dtype: str) -> No
         )
 
 
-def check_fill(least_bias: float, fill: float) -> None:
+def check_fill(min_bias: float, fill: float) -> None:
     """Raises ArgumentError if a visible cell would have a score as low as a masked one."""
-    if least_bias <= fill:
+    if min_bias <= fill:
         raise ArgumentError(
-            f"lower: the bias contains {least_bias:g}, not above the fill {fill:g} of masked cells. "
+            f"lower: the bias contains {min_bias:g}, not above the fill {fill:g} of masked cells. "
             "Pass fill='-inf', or mask these cells instead."
         )
 

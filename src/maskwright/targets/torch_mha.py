@@ -50,8 +50,8 @@ def lower(
         size = (bound.frame.batch, bound.frame.heads)
         check_bytes((*size, *full.shape[2:]), full.itemsize)
         mask = full.expand(*size, -1, -1).flatten(0, 1)
-        given: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": None}
-        return {**given, "need_weights": False} if avoid_nan else given
+        kwargs: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": None}
+        return {**kwargs, "need_weights": False} if avoid_nan else kwargs
     lowered: dict[str, Any] = {
         name: dropping_mask(visible, dtype, device, floats=avoid_nan)
         for name, visible in zip(("attn_mask", "key_padding_mask"), factorize(bound), strict=True)

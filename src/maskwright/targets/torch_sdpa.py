@@ -66,8 +66,8 @@ def usage(bound: BoundMask, lowered: dict[str, Any]) -> list[str]:
         return [*start, f"{call}, is_causal=True)  # query i attends to keys 0 … i"]
     if lowered["attn_mask"] is None:
         return [*start, f"{call})  # every query attends to every key"]
-    made = mask_code(bound, "torch")
-    lines = [made[0], *start, *made[2:]]
+    code = mask_code(bound, "torch")
+    lines = [code[0], *start, *code[2:]]
     dtype = lowered["attn_mask"].dtype
     if not dtype.is_floating_point:
         return [*lines, f"{call}, attn_mask=mask)  # True keeps"]

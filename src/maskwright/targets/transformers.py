@@ -135,9 +135,9 @@ def _model_spans(bound: BoundMask, kind: str) -> Spans:
 
 def _padding_spans(bound: BoundMask, keys: BoolArray) -> Spans:
     """Spans in which every row attends to `keys`, (batch, keys)."""
-    one = Spans.from_cells(keys[:, None, None, :], keys.shape[1])  # (B, 1, 1)
+    spans = Spans.from_cells(keys[:, None, None, :], keys.shape[1])  # (B, 1, 1)
     index = np.repeat(np.arange(len(keys))[:, None, None], bound.shape[2], axis=2)
-    return one.take(index)
+    return spans.take(index)
 
 
 def _positions_suffice(bound: BoundMask) -> bool:

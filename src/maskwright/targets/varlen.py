@@ -102,9 +102,9 @@ def _row_bounds(bound: BoundMask) -> tuple[IntArray, IntArray]:
     ends = single_intervals(spans)
     if ends is None:
         raise split
-    held, shape = (spans.shape[0], frame.q_len), (frame.batch, frame.q_len)
+    plane_shape, shape = (spans.shape[0], frame.q_len), (frame.batch, frame.q_len)
     base = np.arange(frame.batch)[:, None] * frame.kv_len
-    low, high = (np.broadcast_to(end.reshape(held), shape) + base for end in ends)
+    low, high = (np.broadcast_to(end.reshape(plane_shape), shape) + base for end in ends)
     return low.ravel(), high.ravel()
 
 

@@ -123,8 +123,8 @@ def run_tour(chapter: int | None = None, lang: str = "en", output: Path | None =
             raise ArgumentError(render(reason, lang)) from error
     start = time.perf_counter()
     tour = _Tour(lang)
-    for one in chapters:
-        tour.run(one)
+    for selected in chapters:
+        tour.run(selected)
     if chapter is None:
         tour.console.print(tour.message("seconds", seconds=time.perf_counter() - start))
     if output is not None:

@@ -30,7 +30,7 @@ def test_long_text_is_refused(text: str) -> None:
 
 def test_padding_of_tokens_is_masked() -> None:
     found = post("mask", subject=on("causal()", tokens=WORDS), batch=0)
-    assert found["said"] == "causal() & padding(keep=[[1, 1, 0], [1, 1, 1]])"
+    assert found["expression"] == "causal() & padding(keep=[[1, 1, 0], [1, 1, 1]])"
     assert found["sizes"] == "3 queries × 3 keys, batch 2"
     assert found["frame"] == {"q_len": 3, "kv_len": 3, "batch": 2, "heads": 1, "q_start": 0}
     assert found["planes"] == [2, 1]
@@ -41,7 +41,7 @@ def test_padding_of_tokens_is_masked() -> None:
     assert found["grid"]["rows"] == found["grid"]["columns"] == WORDS[0]
     assert "query 2 attends to keys 0 to 1" in found["description"]
     bare = post("mask", subject=on("causal()", tokens=WORDS, padding=False))
-    assert bare["said"] == "causal()"
+    assert bare["expression"] == "causal()"
     assert kinds(bare["grid"])[2] == [2, 2, 2]
 
 
@@ -193,7 +193,7 @@ def test_a_comparison_shows_the_cells_of_either_mask() -> None:
     assert kinds(narrow["grid"]) == [[2, 0, 0], [2, 2, 0], [3, 2, 2]]
     assert (narrow["equal"], narrow["only_first"], narrow["only_second"]) == (False, 1, 0)
     assert "query 2, key 0" in narrow["sentence"]
-    assert (same["equal"], same["said"]) == (True, "causal()")
+    assert (same["equal"], same["expression"]) == (True, "causal()")
 
 
 @pytest.mark.parametrize("text", ["by_head([causal(), everything()])", "padding(lengths=[3, 4])"])

@@ -65,7 +65,7 @@ def source_files() -> list[tuple[str, Path]]:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations:
             roots.append((name, Path(next(iter(spec.submodule_search_locations)))))
-    found = []
+    files = []
     for name, root in roots:
         paths = [
             path
@@ -74,8 +74,8 @@ def source_files() -> list[tuple[str, Path]]:
         ]
         for path in evenly_spaced(paths, MAX_FILES):
             parts = path.relative_to(root).with_suffix("").parts
-            found.append((".".join((name, *parts) if name else parts), path))
-    return found
+            files.append((".".join((name, *parts) if name else parts), path))
+    return files
 
 
 def read_docstrings(files: Iterable[tuple[str, Path]]) -> Iterator[Docstring]:
@@ -148,8 +148,8 @@ def ngrams(text: str) -> set[tuple[str, ...]]:
     >>> len(ngrams("one two three four five six seven"))
     2
     """
-    found = words(text)
-    return {tuple(found[n : n + NGRAM]) for n in range(len(found) - NGRAM + 1)}
+    tokens = words(text)
+    return {tuple(tokens[n : n + NGRAM]) for n in range(len(tokens) - NGRAM + 1)}
 
 
 def overlap(some: set[tuple[str, ...]], known: set[tuple[str, ...]]) -> float:
@@ -223,15 +223,15 @@ def group_by_family(rows: Iterable[Iterable[str]]) -> list[list[Pair]]:
     ...                  ("vim", "an editor", "ein Editor"), ("nano", "an editor", "Editor")])
     [[('a game', 'ein Spiel'), ('its data', 'seine Daten')], [('an editor', 'ein Editor')]]
     """
-    found: dict[str, list[Pair]] = {}
+    groups: dict[str, list[Pair]] = {}
     sources: set[str] = set()
     targets: set[str] = set()
     for package, source, target in rows:
         if source not in sources and target not in targets:
             sources.add(source)
             targets.add(target)
-            found.setdefault(package.split("-")[0], []).append((source, target))
-    return list(found.values())
+            groups.setdefault(package.split("-")[0], []).append((source, target))
+    return list(groups.values())
 
 
 def join_descriptions(left: str, right: str) -> list[tuple[str, str, str]]:

@@ -39,10 +39,10 @@ def dispatch(name: str, body: bytes) -> Response:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # overflow in values that were given
-            found = HANDLERS[name](decode(name, body))
-        if isinstance(found, tuple):
-            return Response(200, *found)
-        return Response(200, JSON, encode_json(found))
+            result = HANDLERS[name](decode(name, body))
+        if isinstance(result, tuple):
+            return Response(200, *result)
+        return Response(200, JSON, encode_json(result))
     except Exception as error:
         failed = to_http_error(error)
         if failed.status == 500:

@@ -42,13 +42,13 @@ def handle_tokens(request: schema.TokensRequest) -> dict[str, Any]:
     rows = [tokens for line in request.text.splitlines() if (tokens := split_tokens(line))]
     longest = max((len(row) for row in rows), default=0)
     letters = max((len(token) for row in rows for token in row), default=0)
-    for what, size, most in (
+    for what, size, limit in (
         ("The text has {} sentences", len(rows), schema.MAX_SEQUENCES),
         ("A sentence has {} tokens", longest, schema.MAX_TOKENS),
         ("A token has {} characters", letters, schema.MAX_TOKEN_LENGTH),
     ):
-        if size > most:
-            raise too_large(f"{what.format(size)}, expected at most {most}. Shorten the text.")
+        if size > limit:
+            raise too_large(f"{what.format(size)}, expected at most {limit}. Shorten the text.")
     padding = [[schema.PAD] * (longest - len(row)) for row in rows]
     left = request.side == "left"
     return {
@@ -67,7 +67,7 @@ def handle_mask(request: schema.MaskRequest) -> dict[str, Any]:
     counts = _counts(subject) if subject.countable else dict.fromkeys(COUNTS)
     density = "" if counts["density"] is None else f", density {counts['density']:.2g}"
     return {
-        "said": text,
+        "expression": text,
         "simplified": simplified_text(subject.mask),
         "sizes": sizes,
         "frame": frame_data(frame),
@@ -89,15 +89,15 @@ def handle_why(request: schema.WhyRequest) -> dict[str, Any]:
 
 def handle_compare(request: schema.CompareRequest) -> dict[str, Any]:
     """The first mask, and the difference of each other mask from it."""
-    first, *others = bind_together(request.subject, request.others)
+    first, *rest = bind_together(request.subject, request.others)
     check_plane(first.bound, request.batch, request.head)
     view = check_view(first.bound, request.view)
     check_intervals(
-        2 * first.max_intervals * len(others) + 2 * sum(other.max_intervals for other in others)
+        2 * first.max_intervals * len(rest) + 2 * sum(compared.max_intervals for compared in rest)
     )
     return {
         "first": grid_data(_grid(first, request, view)),
-        "others": [_difference(first, other, request, view) for other in others],
+        "others": [_difference(first, compared, request, view) for compared in rest],
     }
 
 
@@ -196,7 +196,7 @@ def _difference(
     compared = first.bound.equals(other.bound)
     grid = difference_grid(first.bound, other.bound, _grid_options(first, request, view))
     return {
-        "said": text_of(other.mask),
+        "expression": text_of(other.mask),
         "grid": grid_data(grid),
         "equal": bool(compared),
         "sentence": repr(compared),

@@ -43,19 +43,19 @@ def handle_recognize(request: RecognizeRequest) -> dict[str, Any]:
         raise bad_request("The array is empty. Send one with queries and keys.")
     response = {"shape": array.shape, "dtype": str(array.dtype)}
     try:
-        found = recognize(array)
+        recognition = recognize(array)
     except MaskError as error:
         nothing = dict.fromkeys(("expression", "convention", "grid"))
         findings = _findings(array, None, request.causal)
         return {**response, **nothing, "lint": findings, "says": str(error)}
-    frame, text = found.frame, text_of(found.mask)
-    bound = found.mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
+    frame, text = recognition.frame, text_of(recognition.mask)
+    bound = recognition.mask.on(frame.q_len, frame.kv_len, frame.batch, frame.heads, frame.q_start)
     return {
         **response,
-        "lint": _findings(array, found.convention, request.causal),
+        "lint": _findings(array, recognition.convention, request.causal),
         "expression": text if len(text) <= MAX_EXPRESSION and "(...)" not in text else None,
-        "convention": str(found.convention),
-        "says": str(found),
+        "convention": str(recognition.convention),
+        "says": str(recognition),
         "frame": frame_data(frame),
         "grid": grid_data(grid_of(bound, GridOptions(max_cells=PICTURE_CELLS))),
     }

@@ -50,16 +50,16 @@ def _arguments(request: GenerateRequest) -> dict[str, Any]:
         raise too_large(
             f"There are {count} tokens, expected at most {MAX_STEPS} here. Use fewer tokens."
         )
-    found = bind(subject)
-    queries, keys = found.bound.shape[2:]
+    bound_subject = bind(subject)
+    queries, keys = bound_subject.bound.shape[2:]
     if queries != keys:
         raise FrameError(
             f"There are {queries} queries and {keys} keys, but self-attention needs equal numbers."
         )
-    check_plane(found.bound, request.batch, request.head)
+    check_plane(bound_subject.bound, request.batch, request.head)
     return {
-        "tokens": list(found.labels(request.batch) or map(str, range(queries))),
-        "mask": found.bound,  # bound, because the batch may be larger than the mask's data
+        "tokens": list(bound_subject.labels(request.batch) or map(str, range(queries))),
+        "mask": bound_subject.bound,  # bound, because the batch may be larger than the mask's data
         **structs.asdict(request.values),
         "batch": request.batch,
         "head": request.head,

@@ -150,8 +150,8 @@ function findSuggestions(word) {
     ...vocabulary.recipes.map((recipe) => ({ ...recipe, key: recipe.name, label: recipe.name })),
   ];
   const at = (entry) => entry.key.toLowerCase().indexOf(low);
-  const found = entries.filter((entry) => at(entry) >= 0 && (low.length > 1 || at(entry) === 0));
-  return found.sort((one, other) => Math.sign(at(one)) - Math.sign(at(other)));
+  const matches = entries.filter((entry) => at(entry) >= 0 && (low.length > 1 || at(entry) === 0));
+  return matches.sort((a, b) => Math.sign(at(a)) - Math.sign(at(b)));
 }
 
 function insertSuggestion(item, start, stop) {

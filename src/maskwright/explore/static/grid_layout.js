@@ -121,8 +121,8 @@ function columnLabel(grid, { left, top, cw, turned, columnWidth }, column) {
 }
 
 function labelAt(grid, axis, index) {
-  const given = axis === 0 ? grid.rows : grid.columns;
-  return given ? given[index] : formatNumber(grid.start[axis] + index * grid.block[axis]);
+  const labels = axis === 0 ? grid.rows : grid.columns;
+  return labels ? labels[index] : formatNumber(grid.start[axis] + index * grid.block[axis]);
 }
 
 // Steps of 1, 2, 4, 8 … squares, so that labels do not overlap.

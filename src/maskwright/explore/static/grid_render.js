@@ -172,10 +172,10 @@ function colour(element, name) {
 function hatchOf(context, stroke, scale) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = Math.round(6 * scale);
-  const own = tile.getContext("2d");
-  own.scale(tile.width / 6, tile.height / 6);
-  own.strokeStyle = stroke;
-  own.stroke(new Path2D("M-1 7L7 -1M-1 1L1 -1M5 7L7 5"));
+  const tileContext = tile.getContext("2d");
+  tileContext.scale(tile.width / 6, tile.height / 6);
+  tileContext.strokeStyle = stroke;
+  tileContext.stroke(new Path2D("M-1 7L7 -1M-1 1L1 -1M5 7L7 5"));
   return context.createPattern(tile, "repeat");
 }
 

@@ -137,10 +137,10 @@ function planeTabs(name, count) {
 }
 
 function showLegend() {
-  const found = [...new Set(atob(answer.grid.kinds))].map((letter) => letter.charCodeAt(0));
+  const kinds = [...new Set(atob(answer.grid.kinds))].map((letter) => letter.charCodeAt(0));
   const [q, k] = answer.grid.block;
-  const entries = found
-    .sort((one, other) => other - one)
+  const entries = kinds
+    .sort((a, b) => b - a)
     .map((kind) => h("span", { class: "legend-entry" }, swatch(kind), t(kindName(kind))));
   if (q * k > 1) entries.push(h("span", {}, t("square_size", { q: formatNumber(q), k: formatNumber(k) })));
   byId("legend").replaceChildren(...entries);

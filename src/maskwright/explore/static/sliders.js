@@ -7,12 +7,12 @@ import { t } from "./i18n.js";
 let numbers = []; // of the last response; offsets follow the changes of the sliders
 
 /** Show a slider for every number that the server found in the expression. */
-export function showSliders(found) {
+export function showSliders(entries) {
   const container = byId("sliders");
   const sameNames =
-    found.length === numbers.length &&
-    found.every((entry, n) => nameOf(entry) === nameOf(numbers[n]));
-  numbers = found.map((entry) => ({ ...entry }));
+    entries.length === numbers.length &&
+    entries.every((entry, n) => nameOf(entry) === nameOf(numbers[n]));
+  numbers = entries.map((entry) => ({ ...entry }));
   if (!sameNames) container.replaceChildren(...numbers.map((_, n) => slider(n)));
   numbers.forEach((entry, n) => {
     const input = container.children[n].querySelector("input");

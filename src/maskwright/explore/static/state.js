@@ -227,6 +227,6 @@ function isValid(name, value) {
   return name !== "tokens" && /^[a-z][a-z_]{0,23}$/.test(name); // state of a panel
 }
 
-function isEqual(one, other) {
-  return one === other || JSON.stringify(one) === JSON.stringify(other);
+function isEqual(a, b) {
+  return a === b || JSON.stringify(a) === JSON.stringify(b);
 }

@@ -33,7 +33,7 @@ function build(root, ctx) {
     body,
     request: () => ({ code: ["code", { subject: ctx.subject() }] }),
     draw(answers) {
-      const sorted = [...answers.code.targets].sort((one, other) => Number(other.ok) - Number(one.ok));
+      const sorted = [...answers.code.targets].sort((a, b) => Number(b.ok) - Number(a.ok));
       body.replaceChildren(...sorted.map((target) => card(target, ctx)));
       filterCards();
     },

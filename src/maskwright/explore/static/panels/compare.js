@@ -22,7 +22,7 @@ function build(root, ctx) {
   const places = [0, 1, 2].map(() => el("div", { class: "grid-place" }));
   root.append(
     el("p", { class: "note", msg: "compare.intro" }),
-    ...boxes.map((each) => each.element),
+    ...boxes.map((box) => box.element),
     ideas(ctx),
     body,
   );
@@ -54,38 +54,40 @@ function requests(ctx) {
     view: state.view ?? null,
     most: MAX_SQUARES,
   };
-  const found = { first: ["mask", common] };
+  const result = { first: ["mask", common] };
   texts(ctx).forEach((text, place) => {
-    if (text) found[`other${place}`] = ["compare", { ...common, others: [text] }];
+    if (text) result[`other${place}`] = ["compare", { ...common, others: [text] }];
   });
-  return found;
+  return result;
 }
 
 function drawn(answers, places, ctx) {
-  const found = [0, 1].map((place) => answers[`other${place}`]?.others?.[0]).filter(Boolean);
+  const differences = [0, 1].map((place) => answers[`other${place}`]?.others?.[0]).filter(Boolean);
   const row = el(
     "div",
     { class: "columns close" },
     figure(ctx, places[0], ctx.t("compare.first"), answers.first),
   );
-  found.forEach((other, index) => {
+  differences.forEach((other, index) => {
     const title = ctx.t("compare.other", { number: index + 1 });
     row.append(figure(ctx, places[index + 1], title, other, verdict(other, ctx)));
   });
-  return found.length ? [legend(found.map((other) => other.grid)), row] : [row];
+  return differences.length ? [legend(differences.map((other) => other.grid)), row] : [row];
 }
 
-function figure(ctx, place, title, { said, grid }, ...more) {
+function figure(ctx, place, title, { expression, grid }, ...more) {
   const element = el(
     "section",
     { class: "block" },
     el("h3", { text: title }),
-    el("p", { class: "formula" }, el("code", { text: said })),
+    el("p", { class: "formula" }, el("code", { text: expression })),
     place,
     ...more,
   );
   // The grid measures its container, which must be on the page first.
-  queueMicrotask(() => ctx.drawGrid(place, grid, { label: `${title}: ${said}`, maxHeight: 320 }));
+  queueMicrotask(() =>
+    ctx.drawGrid(place, grid, { label: `${title}: ${expression}`, maxHeight: 320 }),
+  );
   return element;
 }
 
@@ -105,8 +107,8 @@ function verdict(other, ctx) {
 
 /** The kinds of cells that occur. */
 function legend(grids) {
-  const found = new Set(grids.flatMap((grid) => [...decodeGrid(grid).kindAt]));
-  const entries = KINDS.filter(([kind]) => found.has(kind));
+  const present = new Set(grids.flatMap((grid) => [...decodeGrid(grid).kindAt]));
+  const entries = KINDS.filter(([kind]) => present.has(kind));
   return el(
     "ul",
     { class: "legend" },
@@ -169,7 +171,7 @@ function ideas(ctx) {
 }
 
 function put(ctx, place, text) {
-  const others = [0, 1].map((each) => ctx.state.others?.[each] ?? "");
+  const others = [0, 1].map((index) => ctx.state.others?.[index] ?? "");
   others[place] = text;
   while (others.length && !others.at(-1).trim()) others.pop();
   ctx.set({ others });

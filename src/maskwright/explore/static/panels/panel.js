@@ -89,17 +89,17 @@ export function fetchWhileShown(ctx, root, options) {
     const busyTimer = setTimeout(() => (busyText.textContent = ctx.t("panel.busy")), BUSY_DELAY);
     try {
       const names = Object.keys(requests);
-      const found = await Promise.all(
+      const results = await Promise.all(
         names.map((name) => {
           const answer = ctx.post(...requests[name], signal);
           return mayFail(name) ? answer.catch((failed) => ({ failed })) : answer;
         }),
       );
       if (signal.aborted) return;
-      if (found.some(({ failed }) => failed)) await sleep(ERROR_DELAY); // the user may be typing
+      if (results.some(({ failed }) => failed)) await sleep(ERROR_DELAY); // the user may be typing
       if (signal.aborted || isOutdated(key)) return;
       answered = key;
-      answers = Object.fromEntries(names.map((name, index) => [name, found[index]]));
+      answers = Object.fromEntries(names.map((name, index) => [name, results[index]]));
       errorPlace.replaceChildren();
       body.classList.remove("stale");
       redraw();

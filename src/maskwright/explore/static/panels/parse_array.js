@@ -20,9 +20,9 @@ const LITERALS = new Map([
 export function parseArray(text) {
   const bare = stripCalls(text);
   if (!bare) throw new ParseError("paste.empty");
-  const found = /[[(]/.test(bare) ? parseBrackets(bare) : parseLines(bare);
-  checkShape(found);
-  return found;
+  const rows = /[[(]/.test(bare) ? parseBrackets(bare) : parseLines(bare);
+  checkShape(rows);
+  return rows;
 }
 
 export class ParseError extends Error {
@@ -97,13 +97,13 @@ function parseCell(part) {
   return value;
 }
 
-function checkShape(found) {
+function checkShape(array) {
   const sizes = [];
-  for (let level = found; Array.isArray(level); level = level[0]) sizes.push(level.length);
+  for (let level = array; Array.isArray(level); level = level[0]) sizes.push(level.length);
   if (sizes.includes(0)) throw new ParseError("paste.empty");
   const fits = (level, axis) =>
     Array.isArray(level)
       ? axis < sizes.length && level.length === sizes[axis] && level.every((inner) => fits(inner, axis + 1))
       : axis === sizes.length;
-  if (!fits(found, 0)) throw new ParseError("paste.ragged");
+  if (!fits(array, 0)) throw new ParseError("paste.ragged");
 }

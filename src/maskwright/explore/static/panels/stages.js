@@ -79,13 +79,13 @@ export function oneStage(steps, index, ctx) {
   result.classList.add("coming");
   const parts = [result];
   if (sources.length) {
-    const made = sources.map((source, place) => el("figure", {}, label(source), frames[place]));
+    const figures = sources.map((source, place) => el("figure", {}, label(source), frames[place]));
     parts.push(
       el(
         "div",
         { class: "sources" },
         el("h4", { msg: "stages.from" }),
-        el("div", { class: "pair" }, ...made),
+        el("div", { class: "pair" }, ...figures),
       ),
     );
     parts.push(el("p", { class: "note", msg: "stages.point" }));

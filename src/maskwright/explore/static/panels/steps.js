@@ -105,9 +105,9 @@ function drawn(now, answers, steps, ctx, playback) {
 
 function drawScoreEditor(place, steps, ctx, now) {
   const scores = steps.find((step) => step.name === "scores");
-  const own = Boolean(ctx.state.scores) && now === "steps" && scores !== undefined;
-  if (!own || scores.values.length > MAX_TOKENS) {
-    place.replaceChildren(...(own ? [el("p", { class: "note", msg: "steps.toomany" })] : []));
+  const editable = Boolean(ctx.state.scores) && now === "steps" && scores !== undefined;
+  if (!editable || scores.values.length > MAX_TOKENS) {
+    place.replaceChildren(...(editable ? [el("p", { class: "note", msg: "steps.toomany" })] : []));
     delete place.dataset.of;
     return;
   }
@@ -144,15 +144,15 @@ function controls(ctx, steps) {
     selectField(ctx, "bias", "steps.bias", choices(BIASES), null),
     selectField(ctx, "sink", "steps.sink", choices([0, 1, 2]), null),
   ];
-  const own = ownScores(ctx, steps);
-  const element = el("div", { class: "controls" }, seed, width, size, hidden, scaled, rows, ...changes, own);
+  const toggle = ownScores(ctx, steps);
+  const element = el("div", { class: "controls" }, seed, width, size, hidden, scaled, rows, ...changes, toggle);
   const show = (now) => {
     for (const control of [size, width, hidden, scaled, rows, ...changes]) {
       control.hidden = now === "scaling";
     }
-    own.hidden = now !== "steps";
-    const given = now === "steps" && Boolean(ctx.state.scores);
-    for (const control of [seed, size, width, scaled]) control.querySelector("input").disabled = given;
+    toggle.hidden = now !== "steps";
+    const disabled = now === "steps" && Boolean(ctx.state.scores);
+    for (const control of [seed, size, width, scaled]) control.querySelector("input").disabled = disabled;
   };
   return { element, show };
 }
@@ -166,8 +166,8 @@ function choices(values) {
 function ownScores(ctx, steps) {
   const input = el("input", { type: "checkbox", role: "switch" });
   input.addEventListener("change", () => {
-    const found = steps().find((step) => step.name === (ctx.state.scaled === false ? "scores" : "scaled"));
-    const rounded = found?.values.map((line) => line.map((value) => Math.round(value * 10) / 10));
+    const source = steps().find((step) => step.name === (ctx.state.scaled === false ? "scores" : "scaled"));
+    const rounded = source?.values.map((line) => line.map((value) => Math.round(value * 10) / 10));
     ctx.set({ scores: input.checked ? (rounded ?? [[0]]) : null, step: null });
   });
   const show = () => (input.checked = Boolean(ctx.state.scores));
