@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 TEST := MASKWRIGHT_MAX_SKIPPED=$(if $(CI),$(MAX_SKIPPED),1000) OMP_NUM_THREADS=1 $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-fast test-engine test-triton test-gpu test-all test-core test-tf test-c test-sanitize dist notebooks check fuzz audit-faults conformance bench docs release-check pictures format clean
+.PHONY: help setup tour test test-fast test-engine test-triton test-gpu test-all test-core test-tf test-torch test-c test-sanitize dist notebooks check fuzz audit-faults conformance bench docs release-check pictures format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,15 @@ $(VENV)-core/.ready:
 	@$(VENV)-core/bin/python -m pip install --quiet --disable-pip-version-check numpy hypothesis pytest
 	@touch $@
 
+# Another version of PyTorch has its own environment, outside constraints.txt: several GB, with CUDA's
+# packages. The kernel is that of .venv.
+TORCH ?= 2.15.0
+$(VENV)-torch-$(TORCH)/.ready: $(VENV)/.ready
+	@echo "Setting up $(VENV)-torch-$(TORCH) (once; some minutes) …"
+	@$(PYTHON) -m venv $(VENV)-torch-$(TORCH)
+	@$(VENV)-torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH) transformers hypothesis pytest pytest-xdist pyyaml safetensors filelock
+	@touch $@
+
 setup: $(VENV)/.ready ## Set up .venv for development
 
 tour: $(VENV)/.tour ## Run the tour in the terminal and write tour.html (under a minute)
@@ -88,6 +97,9 @@ test-gpu: $(VENV)/.ready ## Run the Triton kernels on a GPU; needs torch for CUD
 	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "test-gpu: torch finds no CUDA or ROCm GPU. Run this on a machine with one, with a torch build for it.")'
 	$(BIN)/python -m pytest tests/engine/backends/triton/test_gpu.py
 	$(BIN)/maskwright doctor --device cuda --verify
+
+test-torch: $(VENV)-torch-$(TORCH)/.ready ## Run engine and integrations on another PyTorch: make test-torch TORCH=2.15.0
+	PYTHONPATH=src OMP_NUM_THREADS=1 $(VENV)-torch-$(TORCH)/bin/python -m pytest -n auto tests/engine tests/integrations
 
 test-tf: $(VENV)-tf/.ready ## Run TensorFlow's tests in their own environment
 	$(VENV)-tf/bin/python -m pytest tests/tensorflow tests/lessons/test_frameworks_agree.py
