@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from maskwright.core import evaluate, expr
+from maskwright.core import evaluate, operators
 
 
 def test_value_is_computed_once() -> None:
@@ -92,7 +92,7 @@ def test_part_takes_spans_that_are_known() -> None:
 def test_rows_that_are_evaluated_in_pieces_keep_all_planes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "MAX_INTERVALS", 1)
     monkeypatch.setattr(evaluate, "MIN_KEYS", 1)
-    monkeypatch.setattr(expr, "MAX_CHEAP_INTERVALS", 0)
+    monkeypatch.setattr(operators, "MAX_CHEAP_INTERVALS", 0)
     bound = (~(mw.nothing() & mw.by_head([mw.stride(2), mw.stride(3)]))).on(3)
     assert bound.spans.shape == (1, 2, 3)
     assert bound.count() == bound.dense().sum() == 18

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright import Frame, Mask
-from maskwright.core import evaluate, expr
+from maskwright.core import evaluate, expr, operators
 from maskwright.core.atoms import array as atoms_array
 from maskwright.core.atoms.array import Where
 from maskwright.core.expr import brief, walk
@@ -49,7 +49,7 @@ def read_in_small_parts(patch: pytest.MonkeyPatch, data: st.DataObject) -> None:
             patch.setattr(evaluate, "INTERVALS_PER_REGION", -(2**20))
         patch.setattr(expr, "MAX_TRANSPOSED", data.draw(st.integers(1, 20)))
         patch.setattr(atoms_array, "MAX_CELLS", cells)
-        patch.setattr(expr, "MAX_CHEAP_INTERVALS", data.draw(st.sampled_from([0, 1, 8])))
+        patch.setattr(operators, "MAX_CHEAP_INTERVALS", data.draw(st.sampled_from([0, 1, 8])))
 
 
 def check_everything(mask: Mask, frame: Frame, right: np.ndarray, data: st.DataObject) -> None:
