@@ -57,10 +57,10 @@ def attend(
     if kernel is None:
         return None
     q, k, v = autocast(*tensors) if is_autocast_enabled("cpu") else tensors
-    found = kernel.plain(q, k, v)
-    if found is None:
+    parsed = kernel.plain(q, k, v)
+    if parsed is None:
         return None
-    shape, args = found
+    shape, args = parsed
     if type(mask) is not BoundMask or q_start is not None:
         try:
             mask = bind(mask, shape, q_start)

@@ -172,18 +172,18 @@ def select_configs(
         table = CUDA_FLOAT
     else:
         table = CUDA_HALF_PLAIN if is_plain else CUDA_HALF
-    found = table[next(size for size in table if max(dims) <= size)]
+    configs = table[next(size for size in table if max(dims) <= size)]
     if backend == "hip":
-        return found
+        return configs
     registers = dict.fromkeys((*TILED, "decode", "decode_rows"), ALL_FEWER)
     if itemsize == 4:
         registers["decode"] = registers["decode_rows"] = ALL if max(dims) <= 128 else 0
         if max(dims) <= 128 and any(block_dim(dim) != dim for dim in dims):
-            found = found._replace(dkdv=UNEVEN, dq=UNEVEN)
+            configs = configs._replace(dkdv=UNEVEN, dq=UNEVEN)
         elif dims[0] != dims[1] and max(dims) <= 128:
             registers["dkdv"] = ALL
         elif dims[0] != dims[1]:
-            found = found._replace(dkdv=Config(32, 16, 8, 1, 16))
-    return found._replace(
-        **{name: getattr(found, name)._replace(registers=n) for name, n in registers.items()}
+            configs = configs._replace(dkdv=Config(32, 16, 8, 1, 16))
+    return configs._replace(
+        **{name: getattr(configs, name)._replace(registers=n) for name, n in registers.items()}
     )

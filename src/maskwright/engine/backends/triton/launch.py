@@ -67,8 +67,8 @@ def aligned_rows(x: torch.Tensor) -> torch.Tensor:
 
 def empty_gradient(x: torch.Tensor) -> torch.Tensor:
     """An aligned tensor without values, with the strides of x where they can be."""
-    found = torch.empty_like(x)
-    return found if is_aligned(found) else empty_rows(tuple(x.shape), x)
+    grad = torch.empty_like(x)
+    return grad if is_aligned(grad) else empty_rows(tuple(x.shape), x)
 
 
 def dropout_args(call: Call) -> tuple[int, int, int, float]:
