@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from maskwright.engine.call import Call
 
 
-def record(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def call_custom_op(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention as a node of a graph: of torch.compile, make_fx, or another dispatch mode.
 
     Args:
@@ -132,7 +132,7 @@ def attend(
     handle: Any,
     **settings: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention under the mask with a handle; see `record`.
+    """Attention under the mask with a handle; see `call_custom_op`.
 
     `scores` has the values of the bias terms and the sinks, if there are any.
     """
