@@ -187,7 +187,7 @@ def _constants(
         "V_DIM": v_head_dim,
         "BLOCK_D": block_dim(head_dim),
         "BLOCK_DV": block_dim(v_head_dim),
-        "PIECE": config.piece,
+        "BLOCK_K": config.block_k,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "ONE_INTERVAL": work.max_intervals <= 1,
@@ -253,7 +253,7 @@ def run_backward(
         **_constants(call, keys, key_list, terms, backend_of(q)),
     )
     constants = _constants(call, configs.bias, row_list, terms, backend_of(q))
-    del constants["ONE_INTERVAL"], constants["PIECE"]
+    del constants["ONE_INTERVAL"], constants["BLOCK_K"]
     backward = BackwardCall(call, tensors, row_list, configs.bias, (*scores, *dropout), constants)
     return Gradients(dq, dk, dv, dsinks, bias_gradients(backward))
 
