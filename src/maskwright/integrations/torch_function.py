@@ -224,11 +224,11 @@ def wrap_mask(mask: AnyMask, dtype: Any = None) -> WrappedMask:
     return wrapped
 
 
-def unwrap_mask(given: Any) -> AnyMask | None:
+def unwrap_mask(argument: Any) -> AnyMask | None:
     """The mask of an argument, wrapped or not; None for anything else."""
-    if isinstance(given, WrappedMask):
-        return given.mask
-    return given if isinstance(given, (Mask, BoundMask)) else None
+    if isinstance(argument, WrappedMask):
+        return argument.mask
+    return argument if isinstance(argument, (Mask, BoundMask)) else None
 
 
 def _fused_encoder_layer(
