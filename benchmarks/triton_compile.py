@@ -141,7 +141,7 @@ def _source(name: str, variant: Variant, config: Config) -> ASTSource:
         "V_DIM": variant.v_head_dim,
         "BLOCK_D": block_dim(variant.head_dim),
         "BLOCK_DV": block_dim(variant.v_head_dim),
-        "PIECE": config.piece,
+        "BLOCK_K": config.block_k,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "ONE_INTERVAL": variant.one_interval,

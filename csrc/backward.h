@@ -49,7 +49,7 @@ typedef struct {
     int64_t key, last_key; /* of the block, and of the next one */
     float rows, keys;      /* how many are due */
     float rows_per_panel, keys_per_panel;
-} Ahead;
+} PrefetchPlan;
 
 typedef struct {
     const mw_args *args;
@@ -70,7 +70,7 @@ typedef struct {
     uint64_t keep[MR][BWD_WORDS];
     BitMask mask;
     Run runs[MAX_RUNS], kept_runs[MAX_RUNS];
-    Ahead ahead;
+    PrefetchPlan prefetch;
 } BackwardScratch;
 
 /* The next `bytes` of memory, of which *used are taken; NULL if only the size is wanted. */
@@ -334,18 +334,19 @@ INLINE void prefetch_dq(const mw_args *args, const BackwardUnit *u, int64_t head
                    args->head_dim * dtype_size(args->dtype));
 }
 
-static NOINLINE void prefetch_ahead(const mw_args *args, const BackwardUnit *u, Ahead *a) {
+static NOINLINE void prefetch_panel(const mw_args *args, const BackwardUnit *u,
+                                    PrefetchPlan *plan) {
     const int64_t size = dtype_size(args->dtype);
-    a->rows += a->rows_per_panel;
-    a->keys += a->keys_per_panel;
-    for (; a->rows >= 1.0f && a->row < a->last_row; a->rows -= 1.0f, a->row++) {
-        const BlockRows b = block_rows(args, u, a->row / BWD_BLOCK_M);
-        if (a->row % BWD_BLOCK_M < b.count)
-            prefetch_block_row_l2(args, u, &b, a->row % BWD_BLOCK_M);
+    plan->rows += plan->rows_per_panel;
+    plan->keys += plan->keys_per_panel;
+    for (; plan->rows >= 1.0f && plan->row < plan->last_row; plan->rows -= 1.0f, plan->row++) {
+        const BlockRows b = block_rows(args, u, plan->row / BWD_BLOCK_M);
+        if (plan->row % BWD_BLOCK_M < b.count)
+            prefetch_block_row_l2(args, u, &b, plan->row % BWD_BLOCK_M);
     }
-    for (; a->keys >= 1.0f && a->key < a->last_key; a->keys -= 1.0f, a->key++) {
-        const int64_t next = a->key + BWD_BLOCK_N, head = u->kv_head;
-        prefetch_dk_dv(args, u, a->key);
+    for (; plan->keys >= 1.0f && plan->key < plan->last_key; plan->keys -= 1.0f, plan->key++) {
+        const int64_t next = plan->key + BWD_BLOCK_N, head = u->kv_head;
+        prefetch_dk_dv(args, u, plan->key);
         if (next >= args->kv_len) continue;
         prefetch_read(tensor_row(&args->k, args->dtype, u->batch, head, next),
                       args->head_dim * size);
@@ -647,8 +648,9 @@ static void add_dk_dv(BackwardScratch *s, int64_t row) {
     }
 }
 
-/* Keep bits of a row group, whose first row is row r of the row block. */
-static void draw_tile_bits(BackwardScratch *s, int64_t row_block, int64_t first, int64_t start) {
+/* Keep bits of a row group, whose first row is row `first` of the row block. */
+static void draw_tile_keep_bits(BackwardScratch *s, int64_t row_block, int64_t first,
+                                int64_t start) {
     const BlockRows b = block_rows(s->args, s->unit, row_block);
     for (int r = 0; r < MR; r++)
         for (int w = 0; w < BWD_WORDS; w++)
@@ -696,13 +698,13 @@ INLINE int backward_tile(BackwardScratch *s, int64_t row, int64_t start, const i
         for (int r = 0; flagged && r < MR; r++)
             for (int w = 0; w < BWD_WORDS; w++)
                 s->visible[g][r][w] = s->mask.full ? ~(uint64_t)0 : s->mask.row[r][w];
-        if (dropout) draw_tile_bits(s, row_block, g * MR, start);
+        if (dropout) draw_tile_keep_bits(s, row_block, g * MR, start);
         if (level) set_bias_rows(s, row_block, g * MR);
         for (int panel = 0; panel < BWD_PANELS; panel++) {
             int vectors;
             const int offset = panel * NR + first_vector(&s->mask, panel, &vectors) * W;
             if (!vectors) continue;
-            prefetch_ahead(s->args, u, &s->ahead);
+            prefetch_panel(s->args, u, &s->prefetch);
             s->vectors[g] |= (((uint64_t)1 << vectors) - 1) << (offset / W);
             if (vectors == NV)
                 compute_ds(s, first, offset, start + offset, p, ds, NV, dropout, level);
@@ -793,20 +795,20 @@ static void merge_shared_gradients(BackwardScratch *s, int64_t kv_block) {
 }
 
 /* Divide what is prefetched among the panels of the key block; about half of them are visited. */
-static void plan_ahead(BackwardScratch *s, int64_t kv_block) {
+static void plan_prefetch(BackwardScratch *s, int64_t kv_block) {
     const BackwardUnit *u = s->unit;
-    Ahead *a = &s->ahead;
+    PrefetchPlan *plan = &s->prefetch;
     int64_t tiles = 1;
     for (int64_t block = 0; block < u->row_blocks; block++)
         tiles += bit_is_set(u->tiles + block * u->tile_words, kv_block);
     const float panels = 0.5f * (float)(tiles * BWD_GROUPS * BWD_PANELS);
-    a->row = u->next_first * BWD_BLOCK_M;
-    a->last_row = u->next_last * BWD_BLOCK_M;
-    a->key = kv_block * BWD_BLOCK_N;
-    a->last_key = min_i64(a->key + BWD_BLOCK_N, s->args->kv_len);
-    a->rows = a->keys = 0.0f;
-    a->rows_per_panel = (float)(a->last_row - a->row) / panels;
-    a->keys_per_panel = (float)(a->last_key - a->key) / panels;
+    plan->row = u->next_first * BWD_BLOCK_M;
+    plan->last_row = u->next_last * BWD_BLOCK_M;
+    plan->key = kv_block * BWD_BLOCK_N;
+    plan->last_key = min_i64(plan->key + BWD_BLOCK_N, s->args->kv_len);
+    plan->rows = plan->keys = 0.0f;
+    plan->rows_per_panel = (float)(plan->last_row - plan->row) / panels;
+    plan->keys_per_panel = (float)(plan->last_key - plan->key) / panels;
 }
 
 static void backward_kv_block(const mw_args *args, BackwardUnit *u, int64_t kv_block,
@@ -824,7 +826,7 @@ static void backward_kv_block(const mw_args *args, BackwardUnit *u, int64_t kv_b
     load_keys(s, start);
     phase_end(PHASE_PACK, begin);
     clear_shared_gradients(s, kv_block);
-    plan_ahead(s, kv_block);
+    plan_prefetch(s, kv_block);
     BackwardTile *tile = select_tile(args);
     for (int64_t block = 0; block < u->row_blocks; block++) {
         if (!bit_is_set(u->tiles + block * u->tile_words, kv_block)) continue;

@@ -18,13 +18,13 @@
 /* -- signals and errors ---------------------------------------------------------------------- */
 
 /* The exception of a signal handler, such as KeyboardInterrupt, until the pass has returned. */
-static _Thread_local PyObject *raised[3];
+static _Thread_local PyObject *pending_exception[3];
 
 /* Run Python's pending signal handlers; 1 if one raised. */
 static int check_signals(void) {
     PyGILState_STATE state = PyGILState_Ensure();
     int failed = PyErr_CheckSignals();
-    if (failed) PyErr_Fetch(&raised[0], &raised[1], &raised[2]);
+    if (failed) PyErr_Fetch(&pending_exception[0], &pending_exception[1], &pending_exception[2]);
     PyGILState_Release(state);
     return failed != 0;
 }
@@ -32,8 +32,9 @@ static int check_signals(void) {
 /* Raise the exception of a return code that is not MW_OK. */
 static void raise_code(const char *pass, int64_t code) {
     if (code == MW_ERR_INTERRUPTED) {
-        PyErr_Restore(raised[0], raised[1], raised[2]); /* takes the references */
-        raised[0] = raised[1] = raised[2] = NULL;
+        /* takes the references */
+        PyErr_Restore(pending_exception[0], pending_exception[1], pending_exception[2]);
+        pending_exception[0] = pending_exception[1] = pending_exception[2] = NULL;
         if (!PyErr_Occurred()) PyErr_SetNone(PyExc_KeyboardInterrupt);
     } else if (code == MW_ERR_NO_MEMORY) {
         PyErr_Format(PyExc_MemoryError,
@@ -334,9 +335,9 @@ static PyObject *failed(const char *pass, int64_t code) {
     return NULL;
 }
 
-/* plain(q, k, v) -> (sizes of the scores, arguments of `plain_forward`), or None if the tensors are
- * not plain. */
-static PyObject *plain(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+/* parse_qkv(q, k, v) -> (sizes of the scores, arguments of `plain_forward`), or None if the tensors
+ * are not plain. */
+static PyObject *parse_qkv(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     mw_args args = MW_ARGS;
     (void)module;
     if (count != 3 || !read_qkv(given, &args)) return declined();
@@ -608,7 +609,7 @@ static PyObject *phases(PyObject *module, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"set_types", set_types, METH_VARARGS, NULL},
-    {"plain", FAST(plain)},
+    {"parse_qkv", FAST(parse_qkv)},
     {"plain_forward", FAST(plain_forward)},
     {"plain_backward", FAST(plain_backward)},
     {"forward", FAST(forward)},
@@ -623,8 +624,8 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* Of the functions above, as Python calls them: grows when their arguments change. */
-enum { INTERFACE = 1 };
+/* Of the functions above, as Python calls them: grows when their names or arguments change. */
+enum { INTERFACE = 2 };
 
 static int start(PyObject *module) {
     mw_set_interrupt(check_signals);

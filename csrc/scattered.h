@@ -178,9 +178,9 @@ INLINE void scattered_exp(ScatteredRow *row) {
 /* The next keys of some rows. */
 INLINE void scattered_step(ScatteredScratch *s, int rows, const PackedKV *kv, int64_t k_stride,
                            const int k_nv, const int v_nv) {
-    int64_t most = 0;
-    for (int r = 0; r < rows; r++) most = max_i64(most, s->rows[r].count);
-    for (int64_t i = 0; i < most; i += W)
+    int64_t max_count = 0;
+    for (int r = 0; r < rows; r++) max_count = max_i64(max_count, s->rows[r].count);
+    for (int64_t i = 0; i < max_count; i += W)
         for (int r = 0; r < rows; r++)
             if (i < s->rows[r].count) {
                 store(s->rows[r].p + i,
@@ -196,7 +196,7 @@ INLINE void scattered_step(ScatteredScratch *s, int rows, const PackedKV *kv, in
         for (int n = 0; row->alpha != 1.0f && n < v_nv; n++)
             store(row->acc + n * W, load(row->acc + n * W) * row->alpha);
     }
-    for (int64_t i = 0; i < most; i += W)
+    for (int64_t i = 0; i < max_count; i += W)
         for (int r = 0; r < rows; r++) {
             add_rows(s->rows[r].p + i, kv->v, kv->v_stride, s->rows[r].index + i,
                      min_i64(s->rows[r].count - i, W), s->rows[r].acc, v_nv);
@@ -331,9 +331,9 @@ static size_t scattered_backward_size(const mw_args *args) {
 INLINE void scattered_backward_step(ScatteredBwd *s, int rows, const int k_nv, const int v_nv) {
     const BackwardUnit *u = &s->unit;
     const int64_t d = u->d, dv = u->dv;
-    int64_t most = 0;
-    for (int r = 0; r < rows; r++) most = max_i64(most, s->rows[r].count);
-    for (int64_t i = 0; i < most; i += W)
+    int64_t max_count = 0;
+    for (int r = 0; r < rows; r++) max_count = max_i64(max_count, s->rows[r].count);
+    for (int64_t i = 0; i < max_count; i += W)
         for (int r = 0; r < rows; r++) {
             const ScatteredBwdRow *row = &s->rows[r];
             const int64_t count = min_i64(row->count - i, W);

@@ -45,14 +45,14 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def taken() -> Iterator[list[bool]]:
     """Whether each call so far was computed by the fast path."""
     found: list[bool] = []
-    attend = fast_path.attend
+    try_native = fast_path.try_native
 
     def record(*args: Any) -> Any:
-        result = attend(*args)
+        result = try_native(*args)
         found.append(result is not None)
         return result
 
-    with patch.object(fast_path, "attend", record):
+    with patch.object(fast_path, "try_native", record):
         yield found
 
 
@@ -62,7 +62,7 @@ def results(given: Any, mask: Any, fast: bool, **options: Any) -> list[torch.Ten
     if fast:
         found = mw.attention(*learning, mask, **options)
     else:
-        with patch.object(fast_path, "attend", return_value=None):
+        with patch.object(fast_path, "try_native", return_value=None):
             found = mw.attention(*learning, mask, **options)
     outputs = list(found) if isinstance(found, tuple) else [found]
     draw = torch.Generator().manual_seed(5)
@@ -394,7 +394,7 @@ def test_unused_results_and_gradient_of_logsumexp_alone() -> None:
     q, k, v = (x.requires_grad_() for x in tensors(dtype=torch.float32))
     _, lse = mw.attention(q, k, v, mw.causal(), return_lse=True)
     found = torch.autograd.grad(lse.sum(), (q, k))
-    with patch.object(fast_path, "attend", return_value=None):
+    with patch.object(fast_path, "try_native", return_value=None):
         _, lse = mw.attention(q, k, v, mw.causal(), return_lse=True)
     expected = torch.autograd.grad(lse.sum(), (q, k))
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
@@ -441,6 +441,6 @@ def test_decode_steps_equal_general_path(mask: Any, start: int, steps: int) -> N
 @pytest.mark.parametrize("ints", [[0, 1, 5, 3], [0, 1, -1, 3], [0, 1, 0, 99], [0, 2, 0, 3], [1, 1]])
 def test_invalid_intervals_of_a_step_are_declined(ints: list[int]) -> None:
     kernel, (q, k, v) = fast_path._kernel(), tensors(q_len=1, kv_len=9, dtype=torch.float32)
-    (_, _, q_len, kv_len), args = kernel.plain(q, k, v)
+    (_, _, q_len, kv_len), args = kernel.parse_qkv(q, k, v)
     spans = struct.pack(f"={7 + len(ints)}q", q_len, kv_len, 1, 1, 0, 0, 0, *ints)
     assert kernel.plain_forward(args, spans, (1, None, True), None, q) is None

@@ -49,15 +49,15 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return forward(*args)
 
         monkeypatch.setattr(module, "forward", record)
-    attend_plain = fast_path.attend
+    try_native = fast_path.try_native
 
-    def record_plain(*args: Any) -> Any:
-        result = attend_plain(*args)
+    def record_native(*args: Any) -> Any:
+        result = try_native(*args)
         if result is not None:
             found.append("native")  # by the same kernel
         return result
 
-    monkeypatch.setattr(fast_path, "attend", record_plain)
+    monkeypatch.setattr(fast_path, "try_native", record_native)
     return found
 
 

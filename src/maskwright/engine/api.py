@@ -184,7 +184,7 @@ def attention(
         and impl in ("auto", "native")
         and not (_hooks or isinstance(q, np.ndarray))
     ):
-        result = _fast_path().attend((q, k, v), mask, scale, enable_gqa, q_start, return_lse)
+        result = _fast_path().try_native((q, k, v), mask, scale, enable_gqa, q_start, return_lse)
         if result is not None:
             return result
     options = validate.read_numbers(
@@ -221,7 +221,7 @@ def _attend(call: Call) -> Any:
         return flex_graph.attend(call)
     from maskwright.engine import graph_op
 
-    return graph_op.record(call)
+    return graph_op.call_custom_op(call)
 
 
 def _torch_op() -> Any:

@@ -27,9 +27,11 @@ class BlockBias:
     ) -> None:
         self.scores = scores
         self.rows, self.keys = (torch.from_numpy(x).to(device) for x in indices)
-        own = Positions(positions.rows[indices.rows], positions.keys[indices.keys])
+        block_positions = Positions(positions.rows[indices.rows], positions.keys[indices.keys])
         self.cells = [  # which of the flattened values each cell has
-            None if isinstance(x, TensorTerm) else torch.from_numpy(cell_index(x, own)).to(device)
+            None
+            if isinstance(x, TensorTerm)
+            else torch.from_numpy(cell_index(x, block_positions)).to(device)
             for x in scores.terms
         ]
 

@@ -79,7 +79,7 @@ def top_blocks(
     with require("top_blocks"):
         import torch
     side = parse_int(size, "top_blocks: size", minimum=1)
-    most = parse_int(keep, "top_blocks: keep", minimum=1)
+    num_kept = parse_int(keep, "top_blocks: keep", minimum=1)
     _check(q, k, within)
     mask = EVERYTHING if within is None else within
     choice = _choice(bind(mask, (*q.shape[:3], k.shape[2]), q_start), side)
@@ -87,7 +87,7 @@ def top_blocks(
         # Means in at least float32: sums of half-precision numbers would round, or overflow.
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         scores = _scores(_means(q, side, dtype), _means(k, side, dtype))
-        chosen = _best(scores, choice, most)
+        chosen = _best(scores, choice, num_kept)
         _fill(chosen, scores, choice)
     return blocks(chosen.cpu().numpy(), side) & mask
 
@@ -98,11 +98,11 @@ def _check(q: Any, k: Any, within: Any) -> None:
 
     for name, x in (("q", q), ("k", k)):
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.is_floating_point():
-            given = (
+            shown = (
                 f"{tuple(x.shape)}, {x.dtype}" if isinstance(x, torch.Tensor) else describe_type(x)
             )
             raise ArgumentError(
-                f"top_blocks: {name} is {given}. "
+                f"top_blocks: {name} is {shown}. "
                 "Expected a floating-point tensor of shape (batch, heads, length, head_dim)."
             )
     heads, shared = q.shape[1], k.shape[1]
@@ -131,7 +131,7 @@ class Choice(NamedTuple):
     """
 
     touched: BoolArray
-    own: BoolArray
+    required: BoolArray
     line: tuple[IntArray, IntArray, IntArray]
     seen: BoolArray
 
@@ -150,10 +150,10 @@ def _make_choice(bound: BoundMask, size: int) -> Choice:
     last = np.minimum(first + size, frame.q_len) - 1
     low, high = ((frame.q_start + row) // size for row in (first, last))
     column = np.arange(tiles.kv_len)
-    own = touched & (column >= low[:, None]) & (column <= high[:, None])
+    required = touched & (column >= low[:, None]) & (column <= high[:, None])
     rows = bound.tiles(1, size).touched
     lost = _lost(rows, low.repeat(size)[: frame.q_len], high.repeat(size)[: frame.q_len])
-    return Choice(touched, own, *_lines(rows, lost, size, (frame.batch, frame.heads)))
+    return Choice(touched, required, *_lines(rows, lost, size, (frame.batch, frame.heads)))
 
 
 def _lost(rows: Spans, low: IntArray, high: IntArray) -> IntArray:
@@ -162,9 +162,9 @@ def _lost(rows: Spans, low: IntArray, high: IntArray) -> IntArray:
     counts = np.diff(offsets)
     owner = np.repeat(np.arange(counts.size), counts)
     place = owner % max(rows.shape[2], 1)
-    own = (starts <= high[place]) & (stops > low[place])
+    is_near = (starts <= high[place]) & (stops > low[place])
     served = np.zeros(counts.size, np.bool_)
-    served[owner[own]] = True
+    served[owner[is_near]] = True
     return np.flatnonzero((counts > 0) & ~served)
 
 
@@ -172,9 +172,9 @@ def _lines(
     rows: Spans, lost: IntArray, size: int, planes: tuple[int, int]
 ) -> tuple[tuple[IntArray, IntArray, IntArray], BoolArray]:
     """For each of these rows its batch, head and query block, and the blocks that it sees."""
-    held = rows.take(lost[None, None])
+    lost_rows = rows.take(lost[None, None])
     seen = np.zeros((1, 1, lost.size, rows.kv_len), np.bool_)
-    held.write_dense(seen)
+    lost_rows.write_dense(seen)
     b, h, row = np.unravel_index(lost, rows.shape)
     line = np.stack([b, h, row // size], axis=1)
     # Rows of a block mostly see the same blocks: one of them speaks for all.
@@ -221,14 +221,14 @@ def _best(scores: torch.Tensor, choice: Choice, keep: int) -> torch.Tensor:
     """The blocks at the queries' own positions, then the best until there are `keep`."""
     import torch
 
-    touched, own = (torch.from_numpy(part).to(scores.device) for part in choice[:2])
-    ranked = scores.masked_fill(~touched, -torch.inf).masked_fill(own, torch.inf)
+    touched, required = (torch.from_numpy(part).to(scores.device) for part in choice[:2])
+    ranked = scores.masked_fill(~touched, -torch.inf).masked_fill(required, torch.inf)
     keep = min(keep, scores.shape[3])
     least = ranked.topk(keep, sorted=False).values.amin(-1, True) if keep else ranked
     # Of equal scores the first block wins: the order of topk is not specified.
     better, equal = ranked > least, ranked == least
     left = keep - better.sum(-1, keepdim=True)
-    return ((better | (equal & (equal.cumsum(-1) <= left))) & touched) | own
+    return ((better | (equal & (equal.cumsum(-1) <= left))) & touched) | required
 
 
 def _fill(chosen: torch.Tensor, scores: torch.Tensor, choice: Choice) -> None:

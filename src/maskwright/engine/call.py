@@ -168,8 +168,8 @@ class Call:
 
     def with_tensors(self, tensors: Sequence[Any]) -> Call:
         """The same call of other tensors, in the order of `tensors`."""
-        q, k, v, *others = tensors
-        scores = self.scores.with_tensors(others) if others else self.scores
+        q, k, v, *score_tensors = tensors
+        scores = self.scores.with_tensors(score_tensors) if score_tensors else self.scores
         return self.changed(q=q, k=k, v=v, scores=scores)
 
     def without_tensors(self) -> Call:

@@ -117,10 +117,10 @@ def estimate_work(call: Call, kind: str, backward: bool = False) -> WorkEstimate
     """
     bound, shape = call.mask, call.shape
     block_q, block_kv = TILES[kind]
-    found = bound.tiles(block_q, block_kv)
-    planes = found.shape[0] * found.shape[1]
+    tiling = bound.tiles(block_q, block_kv)
+    planes = tiling.shape[0] * tiling.shape[1]
     copies = shape.batch * shape.heads // planes if planes else 0
-    counts = found.counts()
+    counts = tiling.counts()
     tiles = sum(counts.values()) * copies
     # SDPA with a mask tensor, and the reference, compute all scores.
     dense = kind == "reference" or (kind == "sdpa" and not needs_no_mask_tensor(bound))

@@ -50,20 +50,20 @@ def facts() -> dict[str, str]:
     """
     has_torch = find_spec("torch") is not None
     kernel = _kernel(has_torch)
-    others = [name for name in kernel.isas if name != kernel.isa]
-    found = {
+    other_isas = [name for name in kernel.isas if name != kernel.isa]
+    result = {
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "numpy": np.__version__,
         "torch": _torch_version() if has_torch else "not installed",
         "kernel": f"{kernel.isa or 'none'}: {kernel.reason}",
         "library": str(kernel.path or "none"),
-        "other instruction sets": ", ".join(others) or "none",
+        "other instruction sets": ", ".join(other_isas) or "none",
         "threads": kernel.threads,
         "attention": _attention(has_torch),
     }
     if kernel.isa is None:
-        found["fix"] = _fix()
-    return found
+        result["fix"] = _fix()
+    return result
 
 
 class _Kernel(NamedTuple):

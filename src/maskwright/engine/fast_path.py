@@ -1,7 +1,7 @@
 """The fast path of `attention`: plain CPU tensors, outside any transform, in one call of C.
 
-`attend` returns the result, or None: then the general path computes the call, or raises the error that
-explains why it cannot. It takes only calls that `select_backend` gives to the C kernel, and its
+`try_native` returns the result, or None: then the general path computes the call, or raises the error
+that explains why it cannot. It takes only calls that `select_backend` gives to the C kernel, and its
 results are equal to those of the general path, bit for bit.
 
 Nothing is cached here. C compares shapes and strides per call, in less time than a lookup of them
@@ -30,7 +30,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # in the order of their
 MAX_LSE_ROWS = 4096  # up to which the logsumexp is no tensor, which would take longer to make
 
 
-def attend(
+def try_native(
     tensors: tuple[Any, Any, Any],
     mask: Any,
     scale: float | None,
@@ -57,10 +57,10 @@ def attend(
     if kernel is None:
         return None
     q, k, v = autocast(*tensors) if is_autocast_enabled("cpu") else tensors
-    found = kernel.plain(q, k, v)
-    if found is None:
+    parsed = kernel.parse_qkv(q, k, v)
+    if parsed is None:
         return None
-    shape, args = found
+    shape, args = parsed
     if type(mask) is not BoundMask or q_start is not None:
         try:
             mask = bind(mask, shape, q_start)

@@ -32,8 +32,8 @@ def stored_choice() -> str | None:
         stored = json.loads(path.read_text())
     except (OSError, ValueError):
         return None  # a file that was not written by `store` decides nothing
-    found = stored.get(key) if isinstance(stored, dict) else None
-    return found if found in ("triton", "default") else None
+    choice = stored.get(key) if isinstance(stored, dict) else None
+    return choice if choice in ("triton", "default") else None
 
 
 def device_key() -> str | None:
@@ -42,9 +42,9 @@ def device_key() -> str | None:
 
     if not torch.cuda.is_available():
         return None
-    found = versions()
+    packages = versions()
     name = torch.cuda.get_device_name()
-    return f"{name}, torch {found['torch']}, triton {found['triton']}"
+    return f"{name}, torch {packages['torch']}, triton {packages['triton']}"
 
 
 def versions() -> dict[str, str]:

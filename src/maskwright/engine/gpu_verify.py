@@ -116,10 +116,12 @@ def verify(
             "doctor: device='cuda' is not available: torch finds no CUDA or ROCm GPU. Run it on a "
             "machine with one, with a torch build for it."
         )
-    found = suite(length)
-    names = tuple(found) if masks is None else masks
+    masks_by_name = suite(length)
+    names = tuple(masks_by_name) if masks is None else masks
     checks = tuple(
-        _check(name, found[name], dtype, device, length) for name in names for dtype in dtypes
+        _check(name, masks_by_name[name], dtype, device, length)
+        for name in names
+        for dtype in dtypes
     )
     ratios = [check.default_seconds / check.seconds for check in checks if check.seconds]
     speedup = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 0.0
@@ -136,13 +138,13 @@ def _check(name: str, mask: Mask, dtype: str, device: str, length: int) -> Check
     """One mask: errors of output and gradients, and times of forward and backward."""
     import torch
 
-    made = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     shapes = ((2, 4, length, 64), (2, 2, length, 64), (2, 2, length, 64))
-    given = [
-        torch.randn(shape, generator=made).to(device, getattr(torch, dtype)).requires_grad_()
+    inputs = [
+        torch.randn(shape, generator=generator).to(device, getattr(torch, dtype)).requires_grad_()
         for shape in shapes
     ]
-    grad = torch.randn(shapes[0], generator=made).to(device, getattr(torch, dtype))
+    grad = torch.randn(shapes[0], generator=generator).to(device, getattr(torch, dtype))
 
     def run(impl: str, tensors: Any) -> tuple[Any, ...]:
         q, k, v = tensors
@@ -150,8 +152,8 @@ def _check(name: str, mask: Mask, dtype: str, device: str, length: int) -> Check
         grads = torch.autograd.grad(out, tensors, grad.to(out.dtype), materialize_grads=True)
         return (out.detach(), *grads)
 
-    exact = run("reference", [x.detach().double().requires_grad_() for x in given])
-    ours = run("triton", given)
+    exact = run("reference", [x.detach().double().requires_grad_() for x in inputs])
+    ours = run("triton", inputs)
     errors = [
         float((a.double() - b).abs().max()) / (float(b.abs().max()) or 1.0)
         for a, b in zip(ours, exact, strict=True)
@@ -164,8 +166,8 @@ def _check(name: str, mask: Mask, dtype: str, device: str, length: int) -> Check
     result = Check(name, dtype, errors[0], max(errors[1:]), passed, 0.0, 0.0)
     return replace(
         result,
-        seconds=_best_time(lambda: run("triton", given), device),
-        default_seconds=_best_time(lambda: run(default, given), device),
+        seconds=_best_time(lambda: run("triton", inputs), device),
+        default_seconds=_best_time(lambda: run(default, inputs), device),
     )
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from maskwright.engine.call import Call
 
 
-def record(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def call_custom_op(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention as a node of a graph: of torch.compile, make_fx, or another dispatch mode.
 
     Args:
@@ -97,7 +97,7 @@ def _call(
     tensors: list[torch.Tensor], mask: int, handle: torch.Tensor | None, settings: dict[str, Any]
 ) -> Call:
     """The call of an operator, of q, k, v and the tensors of the scores."""
-    q, k, v, *others = tensors
+    q, k, v, *score_tensors = tensors
     options = AttentionOptions(
         settings["scale"], settings["dropout_p"], True, settings["q_start"], settings["impl"]
     )
@@ -106,7 +106,7 @@ def _call(
         mask_registry.lookup(mask if handle is None else int(handle)),
         options,
         mode=Mode.OPERATOR,
-        scores=Scores.from_layout(settings["softcap"], settings["terms"], others),
+        scores=Scores.from_layout(settings["softcap"], settings["terms"], score_tensors),
     )
 
 
@@ -132,7 +132,7 @@ def attend(
     handle: Any,
     **settings: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention under the mask with a handle; see `record`.
+    """Attention under the mask with a handle; see `call_custom_op`.
 
     `scores` has the values of the bias terms and the sinks, if there are any.
     """
@@ -182,13 +182,13 @@ def _(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> tuple[Any, Any]:  # noqa: A
 
 @attend_backward.register_fake
 def _(grad_out: Any, grad_lse: Any, saved: Any, *_: Any, **settings: Any) -> Any:  # noqa: ARG001
-    _, _, q, k, v, *others = saved
-    learnable = Scores.from_layout(None, settings["terms"], others).learnable
+    _, _, q, k, v, *score_tensors = saved
+    learnable = Scores.from_layout(None, settings["terms"], score_tensors).learnable
     values = [
         x.new_empty(x.shape if learns else (0,))
-        for x, learns in zip(others, learnable, strict=False)
+        for x, learns in zip(score_tensors, learnable, strict=False)
     ]
-    sinks = [x.new_empty(x.shape) for x in others[len(values) :]]
+    sinks = [x.new_empty(x.shape) for x in score_tensors[len(values) :]]
     return [*(x.new_empty(x.shape) for x in (q, k, v)), *values, *sinks]
 
 
@@ -216,16 +216,18 @@ def _graph_backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
 
     def gradients_of_batch(*grads: Any) -> Any:
         count = len(grads[0])
-        each = [gradients_of(*(x if x is None else x[n] for x in grads)) for n in range(count)]
-        return tuple(torch.stack(same) for same in zip(*each, strict=True))
+        element_grads = [
+            gradients_of(*(x if x is None else x[n] for x in grads)) for n in range(count)
+        ]
+        return tuple(torch.stack(grads) for grads in zip(*element_grads, strict=True))
 
     if is_batched(grad_out, grad_lse):
         grads = map_batched(gradients_of_batch, grad_out, grad_lse)
     else:
         grads = gradients_of(grad_out, grad_lse)
     scores = Scores.from_layout(None, ctx.settings["terms"], saved[5:])
-    dq, dk, dv, *others = needed_gradients(scores, grads)
-    return dq, dk, dv, None, others, None, None
+    dq, dk, dv, *score_grads = needed_gradients(scores, grads)
+    return dq, dk, dv, None, score_grads, None, None
 
 
 attend.register_autograd(_graph_backward, setup_context=_setup_context)

@@ -136,10 +136,10 @@ def forward(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     import torch
 
     scores, q = call.scores, call.q
-    found = reference(
+    result = reference(
         *(q, call.k, call.v, call.mask, call.scale),
         softcap=scores.softcap,
         bias=scores.dense(call.bias_positions(), q, torch.float64) if scores.terms else None,
         sinks=scores.sinks,
     )
-    return laid_out(found.out.to(q.dtype), q), found.lse
+    return laid_out(result.out.to(q.dtype), q), result.lse

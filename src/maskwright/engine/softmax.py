@@ -113,11 +113,13 @@ def merge(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
     whole = lse.masked_fill(lse == -math.inf, 0.0)  # a fully masked row has no weights
     weighted = (
         # A part without visible keys adds nothing, also where the other part is not finite.
-        (out * (own - whole).exp().unsqueeze(-1)).masked_fill((own == -math.inf).unsqueeze(-1), 0.0)
-        for out, own in (first, second)
+        (out * (lse_part - whole).exp().unsqueeze(-1)).masked_fill(
+            (lse_part == -math.inf).unsqueeze(-1), 0.0
+        )
+        for out, lse_part in (first, second)
     )
-    one, other = weighted
-    return one + other, lse
+    first_out, second_out = weighted
+    return first_out + second_out, lse
 
 
 def masked_scores(x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:

@@ -330,14 +330,14 @@ def _vmap(function: Any, count: int, in_dims: Any, args: Any) -> tuple[torch.Ten
     )
     num_fixed = 3 if function is Attention else 7  # tensors before the values of bias terms
     if count and (call.mask.shape[0] != 1 or seed is not None or len(mapped) > num_fixed):
-        each = [
+        element_results = [
             function.apply(
                 *(None if seeds is None else seeds[n], call, backend),
                 *(x if x is None else x[n] for x in mapped),
             )
             for n in range(count)
         ]
-        return tuple(torch.stack(same) for same in zip(*each, strict=True))
+        return tuple(torch.stack(outputs) for outputs in zip(*element_results, strict=True))
     shape = call.shape._replace(batch=count * call.shape.batch)
     mask = call.mask if count else EVERYTHING.on(shape.q_len, shape.kv_len)
     folded_call = call.changed(shape=shape, mask=mask)

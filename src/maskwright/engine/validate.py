@@ -184,9 +184,9 @@ def broadcast_shapes(
 
 def _broadcast_sizes(sizes: list[int]) -> list[int]:
     """The sizes with 1 replaced by the other size, if there is only one other."""
-    others = [size for size in sizes if size != 1]
-    if others and all(size == others[0] for size in others):
-        return others[:1] * len(sizes)
+    other_sizes = [size for size in sizes if size != 1]
+    if other_sizes and all(size == other_sizes[0] for size in other_sizes):
+        return other_sizes[:1] * len(sizes)
     return sizes
 
 

@@ -199,22 +199,22 @@ def _bind(mask: AnyMask, key_padding_mask: torch.Tensor | None, shape: Shape) ->
 
 def _read_key_padding_mask(key_padding_mask: torch.Tensor, batch: int, kv_len: int) -> BoolArray:
     """The keys that are not padding, (batch, keys); nn marks padding by True or -inf."""
-    given = key_padding_mask.detach().cpu()
-    if given.dim() == 1:
-        given = given[None]
-    if given.shape != (batch, kv_len):
+    marks = key_padding_mask.detach().cpu()
+    if marks.dim() == 1:
+        marks = marks[None]
+    if marks.shape != (batch, kv_len):
         raise ArgumentError(
             f"MultiheadAttention: key_padding_mask has shape {tuple(key_padding_mask.shape)}, "
             f"expected (batch, keys) = ({batch}, {kv_len})."
         )
-    if given.dtype == torch.bool:
-        return np.asarray(~given)
-    if not (given.is_floating_point() and bool(((given == 0) | (given == -math.inf)).all())):
+    if marks.dtype == torch.bool:
+        return np.asarray(~marks)
+    if not (marks.is_floating_point() and bool(((marks == 0) | (marks == -math.inf)).all())):
         raise ArgumentError(
             "MultiheadAttention: key_padding_mask has values other than 0 and -inf, which a mask "
             "cannot represent. Pass a bool tensor, True at padding."
         )
-    return np.asarray(given == 0)
+    return np.asarray(marks == 0)
 
 
 def _append_visible_keys(bound: BoundMask, more: int) -> BoundMask:

@@ -56,15 +56,15 @@ def _checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Gradient checkpointing of a function that takes masks: they become part of the function."""
     masks = {n: x for n, x in enumerate(args) if isinstance(x, (Mask, BoundMask))}
     named = {name: x for name, x in kwargs.items() if isinstance(x, (Mask, BoundMask))}
-    others = {name: x for name, x in kwargs.items() if name not in named}
+    other_kwargs = {name: x for name, x in kwargs.items() if name not in named}
     rest = [x for n, x in enumerate(args) if n not in masks]
 
-    def run(*given: Any, **options: Any) -> Any:
-        left = list(given)
+    def run(*inputs: Any, **options: Any) -> Any:
+        left = list(inputs)
         whole = [masks[n] if n in masks else left.pop(0) for n in range(len(args))]
         return function(*whole, **named, **options)
 
-    return checkpoint(run, *rest, **others)
+    return checkpoint(run, *rest, **other_kwargs)
 
 
 def _name(func: Callable[..., Any]) -> str:
@@ -137,10 +137,10 @@ def _as_4d(
 
 
 def _incompatible_shapes(tensors: tuple[torch.Tensor, ...]) -> AttentionError:
-    given = ", ".join(str(tuple(x.shape)) for x in tensors)
+    shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
     return AttentionError(
         f"scaled_dot_product_attention: query, key and value have incompatible shapes "
-        f"{given}. Pass (..., heads, length, head_dim) for each."
+        f"{shapes}. Pass (..., heads, length, head_dim) for each."
     )
 
 
@@ -224,11 +224,11 @@ def wrap_mask(mask: AnyMask, dtype: Any = None) -> WrappedMask:
     return wrapped
 
 
-def unwrap_mask(given: Any) -> AnyMask | None:
+def unwrap_mask(argument: Any) -> AnyMask | None:
     """The mask of an argument, wrapped or not; None for anything else."""
-    if isinstance(given, WrappedMask):
-        return given.mask
-    return given if isinstance(given, (Mask, BoundMask)) else None
+    if isinstance(argument, WrappedMask):
+        return argument.mask
+    return argument if isinstance(argument, (Mask, BoundMask)) else None
 
 
 def _fused_encoder_layer(

@@ -103,8 +103,8 @@ def _embedding_indices(bias: torch.Tensor) -> torch.Tensor | None:
     for name in T5_GRAPH:
         if node is None or node.name() != name:
             return None
-        found, node = node, node.next_functions[0][0]
-    indices: torch.Tensor = found._saved_indices
+        lookup, node = node, node.next_functions[0][0]
+    indices: torch.Tensor = lookup._saved_indices
     return indices
 
 

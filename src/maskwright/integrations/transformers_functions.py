@@ -234,12 +234,12 @@ def _numbers(data: torch.Tensor, ndim: int) -> Any:
     return data.detach().cpu().numpy()
 
 
-def _documents(ids: Any, real: Any) -> Mask:
-    """Tokens with the same id attend to each other, except where `real` is False."""
+def _documents(ids: Any, keep: Any) -> Mask:
+    """Tokens with the same id attend to each other, except where `keep` is False."""
     if not ids.size:
         return everything()  # there are no cells
     number = np.unique(ids, return_inverse=True)[1].reshape(ids.shape)
-    return documents(ids=_collapse_equal_rows(np.where(real, number, -1)))
+    return documents(ids=_collapse_equal_rows(np.where(keep, number, -1)))
 
 
 def _collapse_equal_rows(rows: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 
 from maskwright.core import mask_registry
 from maskwright.engine.call import Mode, read_call
-from maskwright.engine.graph_op import mask_handle, record
+from maskwright.engine.graph_op import call_custom_op, mask_handle
 from maskwright.engine.validate import broadcast
 from maskwright.errors import Unsupported
 from maskwright.integrations.transformers_functions import View, read_formula_mask
@@ -150,4 +150,4 @@ def attend_handle(
 ) -> torch.Tensor:
     """Attention under the mask of a handle, as a node of a graph."""
     q, k, v = broadcast(*tensors, options.enable_gqa)
-    return record(read_call((q, k, v), None, options, mode=Mode.GRAPH, handle=handle))[0]
+    return call_custom_op(read_call((q, k, v), None, options, mode=Mode.GRAPH, handle=handle))[0]

@@ -128,8 +128,8 @@ def read_formula(function: Callable[..., Any]) -> tuple[str, list[torch.Tensor]]
     """
     tensors: list[torch.Tensor] = []
     with ReadElements():
-        found = function(Index("b"), Index("h"), Index("q"), Index("k"))
-    return write_formula(found, tensors), tensors
+        formula = function(Index("b"), Index("h"), Index("q"), Index("k"))
+    return write_formula(formula, tensors), tensors
 
 
 def write_formula(part: Any, tensors: list[torch.Tensor]) -> str:

@@ -119,9 +119,9 @@ def document_ids(
         padding = padding.to(positions.device)
         positions = positions.expand(padding.shape)
         index = torch.arange(q_len, device=positions.device)
-        last_real = torch.where(padding, index, -1).cummax(1).values[:, :-1]
-        before = positions.gather(1, last_real.clamp(min=0))
-        restarts = (positions[:, 1:] <= before) & (last_real >= 0) & padding[:, 1:]
+        last_token = torch.where(padding, index, -1).cummax(1).values[:, :-1]
+        before = positions.gather(1, last_token.clamp(min=0))
+        restarts = (positions[:, 1:] <= before) & (last_token >= 0) & padding[:, 1:]
     return functional.pad(restarts.cumsum(1), (1, 0))
 
 

@@ -60,11 +60,11 @@ def forward(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     lse = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
     for block in _blocks(call):
         compute = _fused_forward if block.is_fusible and not call.dropout_p else _forward
-        own, own_lse = compute(block, call)
+        block_out, block_lse = compute(block, call)
         if sinks is not None:
-            own = own * sink_factor(own_lse, sinks).unsqueeze(-1)
-        out[:, :, block.rows] = own.to(out.dtype)
-        lse[:, :, block.rows] = own_lse
+            block_out = block_out * sink_factor(block_lse, sinks).unsqueeze(-1)
+        out[:, :, block.rows] = block_out.to(out.dtype)
+        lse[:, :, block.rows] = block_lse
     return out, lse
 
 
@@ -101,17 +101,17 @@ def backward(
             lse[:, :, rows].to(dtype),
         )
         fused = block.is_fusible and not call.dropout_p and grad_lse is None
-        found = (_fused_backward if fused else _backward)(block, grads, call)
-        dq[:, :, rows] = found[0]
+        block_grads = (_fused_backward if fused else _backward)(block, grads, call)
+        dq[:, :, rows] = block_grads[0]
         if block.cells is not None and values:
-            block.cells.add_gradients(found[3], values)
-        for total, part in zip((dk, dv), found[1:3], strict=True):
+            block.cells.add_gradients(block_grads[3], values)
+        for total, part in zip((dk, dv), block_grads[1:3], strict=True):
             if isinstance(block.keys, slice):
                 total[:, :, block.keys] += part
             else:
                 total.index_add_(2, block.keys, part)
-    own = [x.to(term.values.dtype) for x, term in zip(values, scores.terms, strict=True)]
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *own, *sinks
+    value_grads = [x.to(term.values.dtype) for x, term in zip(values, scores.terms, strict=True)]
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *value_grads, *sinks
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -181,16 +181,16 @@ def _blocks(call: Call) -> Iterator[Block]:
         keys: slice | torch.Tensor
         if ranges.starts.size == 1:
             keys = slice(int(ranges.starts[0]), int(ranges.stops[0]))
-            own = (k[:, :, keys], v[:, :, keys])
+            operands = (k[:, :, keys], v[:, :, keys])
         else:
             lengths = ranges.stops - ranges.starts
             before = np.cumsum(lengths) - lengths
             index = np.repeat(ranges.starts - before, lengths) + np.arange(lengths.sum())
             keys = torch.from_numpy(index).to(k.device)
-            own = (k.index_select(2, keys), v.index_select(2, keys))
-        rows, own_k, own_v = (_contiguous(x, dtype) for x in (q[:, :, ranges.rows], *own))
+            operands = (k.index_select(2, keys), v.index_select(2, keys))
+        rows, block_k, block_v = (_contiguous(x, dtype) for x in (q[:, :, ranges.rows], *operands))
         visible = torch.from_numpy(_visible(bound, ranges)).to(q.device)
-        block = Block(ranges.rows, keys, rows, own_k, own_v, visible)
+        block = Block(ranges.rows, keys, rows, block_k, block_v, visible)
         if scores.terms or scores.softcap is not None:
             indices = Positions(block.row_indices(), block.key_indices())
             cells = BlockBias(scores, positions, indices, q.device)
@@ -199,14 +199,14 @@ def _blocks(call: Call) -> Iterator[Block]:
 
 
 def _key_ranges(bound: BoundMask, height: int) -> list[KeyRanges]:
-    found = []
+    ranges = []
     for first in range(0, bound.shape[2], height):
         rows = slice(first, min(first + height, bound.shape[2]))
         part = bound.spans.rows(rows.start, rows.stop)
         if reaches := part.reaches(MAX_KEY_RUNS):
             starts, stops = np.array(reaches).T
-            found.append(KeyRanges(rows, starts, stops))
-    return found
+            ranges.append(KeyRanges(rows, starts, stops))
+    return ranges
 
 
 def _visible(bound: BoundMask, ranges: KeyRanges) -> np.ndarray:
@@ -286,9 +286,9 @@ def _scores(
 
 def _fused_backward(block: Block, grads: RowGrads, call: Call) -> Gradients:
     """By PyTorch's fused CPU kernel, except for rows and keys with non-finite operands."""
-    found = _fused_backward_kernel(block, grads, call.scale)
-    if all(bool(x.isfinite().all()) for x in found):
-        return found
+    fused = _fused_backward_kernel(block, grads, call.scale)
+    if all(bool(x.isfinite().all()) for x in fused):
+        return fused
     rows, keys = _non_finite(block)
     rows = rows | ~grads.grad_out.isfinite().all(-1) | ~grads.out.isfinite().all(-1)
     rows = (
@@ -301,14 +301,14 @@ def _fused_backward(block: Block, grads: RowGrads, call: Call) -> Gradients:
         grads.out.masked_fill(empty, 0.0),
         grads.lse.masked_fill(rows, 0.0),
     )
-    found = _fused_backward_kernel(_cleared(block, rows, keys), cleared, call.scale)
+    fused = _fused_backward_kernel(_cleared(block, rows, keys), cleared, call.scale)
     exact = _backward(block, grads, call)
     seen = (block.visible & rows.unsqueeze(-1)).any(-2)
     seen = seen.expand(*block.q.shape[:2], -1).unflatten(1, (block.k.shape[1], -1)).any(2) | keys
     return (
-        torch.where(empty, exact[0], found[0]),
-        torch.where(seen.unsqueeze(-1), exact[1], found[1]),
-        torch.where(seen.unsqueeze(-1), exact[2], found[2]),
+        torch.where(empty, exact[0], fused[0]),
+        torch.where(seen.unsqueeze(-1), exact[1], fused[1]),
+        torch.where(seen.unsqueeze(-1), exact[2], fused[2]),
     )
 
 

@@ -76,7 +76,7 @@ def run(
     """
     sinks = call.scores.sinks
     needs_lse = call.return_lse or sinks is not None
-    found = flex_attention(
+    result = flex_attention(
         *(call.q, call.k, call.v),
         score_mod=call.scores.score_mod(q_start),
         block_mask=mask,
@@ -85,8 +85,8 @@ def run(
         **(request_lse() if needs_lse else {}),
     )
     if not needs_lse:
-        return found, None
-    out, aux = found
+        return result, None
+    out, aux = result
     lse = getattr(aux, "lse", aux)  # before PyTorch 2.9 the logsumexp itself
     if sinks is not None:
         out = (out * sink_factor(lse, sinks).unsqueeze(-1)).to(out.dtype)
@@ -118,7 +118,7 @@ def _run_compiled(*tensors: torch.Tensor, **options: Any) -> Any:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # of Dynamo or Inductor
-        found = _compiled(dynamic=False)(*tensors, **options)
+        out = _compiled(dynamic=False)(*tensors, **options)
         _STATIC_DEVICES.add(device)
         warnings.warn(
             f"FlexAttention failed with dynamic shapes on {device}, and is compiled again for each "
@@ -126,7 +126,7 @@ def _run_compiled(*tensors: torch.Tensor, **options: Any) -> Any:
             UserWarning,
             stacklevel=2,
         )
-        return found
+        return out
 
 
 _STATIC_DEVICES: set[str] = set()

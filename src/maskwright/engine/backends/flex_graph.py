@@ -83,8 +83,8 @@ def _make_tables(
             target="flex",
             term=repr(bound.mask),
         )
-    made = block_mask(bound, device)
-    lists = [getattr(made, name) for name in LISTS]
+    flex_mask = block_mask(bound, device)
+    lists = [getattr(flex_mask, name) for name in LISTS]
     slots = [
         int32_tensor(x, device) for x in interval_tables(bound.spans, MAX_GRAPH_INTERVALS, BLOCK)
     ]

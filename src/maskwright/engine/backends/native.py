@@ -139,8 +139,8 @@ def backward(
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     grads = None if call.scores.is_empty else score_gradients(call)
     if 0 in call.shape:
-        others = [x.new_zeros(x.shape) for x in call.scores.tensors]
-        return dq.zero_(), dk.zero_(), dv.zero_(), *others
+        score_grads = [x.new_zeros(x.shape) for x in call.scores.tensors]
+        return dq.zero_(), dk.zero_(), dv.zero_(), *score_grads
     if grad_lse is not None:
         grad_lse = aligned(grad_lse.to(torch.float32).resolve_neg())
     parts = submasks(call.mask, split=not call.scores.terms)
@@ -264,9 +264,9 @@ def submasks(bound: BoundMask, split: bool = True) -> list[DilatedSubmask]:
     >>> len(submasks(mw.causal().on(8))), len(submasks(mw.stride(2).on(8)))
     (1, 2)
     """
-    found: list[DilatedSubmask] = bound.cached("native.submasks", lambda: _decompose(bound.spans))
-    if split or found[0].step == 1:
-        return found
+    parts: list[DilatedSubmask] = bound.cached("native.submasks", lambda: _decompose(bound.spans))
+    if split or parts[0].step == 1:
+        return parts
     return bound.cached("native.whole", lambda: [DilatedSubmask(span_buffers(bound.spans))])
 
 
@@ -378,7 +378,7 @@ def _decompose(spans: Spans) -> list[DilatedSubmask]:
     step = _dilation(offsets, starts, stops)
     if step == 1:
         return whole
-    found: dict[int, DilatedSubmask] = {}
+    submasks_by_key: dict[int, DilatedSubmask] = {}
     for row in range(min(step, rows)):
         counts = np.diff(offsets)[row::step]
         visible = counts > 0
@@ -387,7 +387,7 @@ def _decompose(spans: Spans) -> list[DilatedSubmask]:
         first = offsets[row:-1:step][visible]
         last = first + counts[visible] - 1
         key = int(starts[first[0]] % step)
-        if key in found or bool((starts[first] % step != key).any()):
+        if key in submasks_by_key or bool((starts[first] % step != key).any()):
             return whole  # two submasks would write the same gradients, or a row mixes residues
         kv_len = -(-(spans.kv_len - key) // step)
         buffers = _checked(
@@ -397,8 +397,8 @@ def _decompose(spans: Spans) -> list[DilatedSubmask]:
             (starts[first] - key) // step,
             (starts[last] - key) // step + 1,
         )
-        found[key] = DilatedSubmask(buffers, row, key, step)
-    return list(found.values())
+        submasks_by_key[key] = DilatedSubmask(buffers, row, key, step)
+    return list(submasks_by_key.values())
 
 
 def _dilation(offsets: IntArray, starts: IntArray, stops: IntArray) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from maskwright.errors import ArgumentError
 
-INTERFACE: Final = 1  # of the functions in csrc/module.c
+INTERFACE: Final = 2  # of the functions in csrc/module.c
 ISA_VARIABLE: Final = "MASKWRIGHT_ISA"
 KERNEL_VARIABLE: Final = "MASKWRIGHT_KERNEL"
 

@@ -171,11 +171,11 @@ def finish_gradients(call: Call, grads: ScoreGradients, lse: Any, grad_lse: Any)
     import torch
 
     scores = call.scores
-    found: list[Any] = []
+    results: list[Any] = []
     for term, learnable, grad in zip(scores.terms, scores.learnable, grads.terms, strict=True):
         value = term.values
         if not learnable:
-            found.append(value.new_empty(0))
+            results.append(value.new_empty(0))
         elif grad is None:
             # A value per row: its gradient is the sum of dS over the keys. That is 0, but for the
             # gradient of the logsumexp and the weight of the sink.
@@ -184,12 +184,12 @@ def finish_gradients(call: Call, grads: ScoreGradients, lse: Any, grad_lse: Any)
                 rows = rows + grad_lse.to(torch.float32).masked_fill(lse == -torch.inf, 0.0)
             if grads.sinks is not None:
                 rows = rows - grads.sinks
-            found.append(rows.unsqueeze(-1).sum_to_size(value.shape).to(value.dtype))
+            results.append(rows.unsqueeze(-1).sum_to_size(value.shape).to(value.dtype))
         elif isinstance(term, TensorTerm):
-            found.append(grad.sum_to_size(value.shape).to(value.dtype))
+            results.append(grad.sum_to_size(value.shape).to(value.dtype))
         else:
             total = grad.sum(0) if value.shape[0] != 1 else grad.sum((0, 1))
-            found.append(total.reshape(value.shape).to(value.dtype))
+            results.append(total.reshape(value.shape).to(value.dtype))
     if grads.sinks is not None:
-        found.append(grads.sinks.sum((0, 2)).to(scores.sinks.dtype))
-    return tuple(found)
+        results.append(grads.sinks.sum((0, 2)).to(scores.sinks.dtype))
+    return tuple(results)

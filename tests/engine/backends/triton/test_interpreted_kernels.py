@@ -74,10 +74,10 @@ def test_decode(case: Case) -> None:
     assert_lse(lse, truth.lse)
 
 
-def set_tile(monkeypatch: pytest.MonkeyPatch, block_m: int, block_n: int, piece: int = 0) -> None:
-    one = config.Config(block_m, block_n, 1, 1, piece)
+def set_tile(monkeypatch: pytest.MonkeyPatch, block_m: int, block_n: int, block_k: int = 0) -> None:
+    tile = config.Config(block_m, block_n, 1, 1, block_k)
     rest = config.INTERPRETED[4:]
-    monkeypatch.setattr(config, "INTERPRETED", config.Configs(one, one, one, one, *rest))
+    monkeypatch.setattr(config, "INTERPRETED", config.Configs(tile, tile, tile, tile, *rest))
 
 
 @pytest.mark.parametrize("blocks", [(16, 16), (16, 64), (64, 16)])
@@ -96,7 +96,7 @@ def test_products_in_pieces_of_the_head_dim(
     mask: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on NVIDIA in float32, with pieces of 16 columns of which the last is not full."""
-    set_tile(monkeypatch, 32, 16, piece=16)
+    set_tile(monkeypatch, 32, 16, block_k=16)
     test_forward_and_backward(Case(mask, "float32", variant))
 
 
@@ -105,7 +105,7 @@ def test_products_in_pieces_that_are_wider_than_the_head_dim(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on NVIDIA for a small head_dim that is no power of two."""
-    set_tile(monkeypatch, 16, 16, piece=64)
+    set_tile(monkeypatch, 16, 16, block_k=64)
     test_forward_and_backward(Case("holes", dtype, "odd dims"))
 
 
@@ -113,7 +113,7 @@ def test_products_in_pieces_that_are_wider_than_the_head_dim(
 def test_masked_values_have_no_influence_on_products_in_pieces(
     which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_tile(monkeypatch, 32, 16, piece=16)
+    set_tile(monkeypatch, 32, 16, block_k=16)
     test_masked_values_that_are_not_finite_have_no_influence("holes", which, math.nan)
 
 

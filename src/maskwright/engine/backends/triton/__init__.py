@@ -57,10 +57,10 @@ def _is_interpreted() -> bool:
 def forward(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Output in the dtype of q, and the logsumexp in float32, without sinks."""
     launch, score_args = _modules()
-    found: tuple[torch.Tensor, torch.Tensor] = launch.run_forward(
+    result: tuple[torch.Tensor, torch.Tensor] = launch.run_forward(
         call, score_args.score_terms(call)
     )
-    return found
+    return result
 
 
 def backward(
@@ -76,9 +76,9 @@ def backward(
     """
     launch, score_args = _modules()
     terms = score_args.score_terms(call)
-    found = launch.run_backward(call, (out, lse), grad_out, grad_lse, terms)
-    sinks = [] if found.sinks is None else [found.sinks]
-    return found.q, found.k, found.v, *found.values, *sinks
+    grads = launch.run_backward(call, (out, lse), grad_out, grad_lse, terms)
+    sinks = [] if grads.sinks is None else [grads.sinks]
+    return grads.q, grads.k, grads.v, *grads.values, *sinks
 
 
 def _modules() -> tuple[Any, Any]:

@@ -39,21 +39,21 @@ class Owners(NamedTuple):
 
 def bias_gradients(backward: BackwardCall) -> list[torch.Tensor]:
     """The gradient of the values of each term in their dtype; empty where none is required."""
-    found = []
+    grads = []
     distances: torch.Tensor | None = None  # all terms of this kind read the same sums
     scores = backward.call.scores
     for term, learnable in zip(scores.terms, scores.learnable, strict=True):
         if not learnable:
-            found.append(term.values.new_zeros(0))
+            grads.append(term.values.new_zeros(0))
         elif isinstance(term, TensorTerm):
-            found.append(_tensor_gradient(backward, term.values))
+            grads.append(_tensor_gradient(backward, term.values))
         elif isinstance(term, GridTerm):
-            found.append(_grid_gradient(backward, term))
+            grads.append(_grid_gradient(backward, term))
         else:
             if distances is None:
                 distances = _distance_sums(backward)
-            found.append(_distance_gradient(backward, term, distances))
-    return found
+            grads.append(_distance_gradient(backward, term, distances))
+    return grads
 
 
 def _tensor_gradient(backward: BackwardCall, value: torch.Tensor) -> torch.Tensor:
@@ -148,8 +148,8 @@ def _run(
     make, *arguments = maker
 
     def make_table() -> tuple[Owners, torch.Tensor]:
-        found = make(*arguments)
-        return found, to_device((found.table.ravel(),), q.device)[0]
+        owners = make(*arguments)
+        return owners, to_device((owners.table.ravel(),), q.device)[0]
 
     key = ("triton.owners", make.__name__, *arguments, str(q.device))
     owners, table = backward.call.mask.cached(key, make_table)
@@ -170,13 +170,13 @@ def _run(
 def block_owners(q_len: int, kv_len: int, block: int, mode: int) -> Owners:
     """Owners of tiles (CELLS), of blocks of keys (KEYS) or of blocks of rows (ROWS)."""
     rows, cols = (np.arange(0, length, block) for length in (q_len, kv_len))
-    one = np.ones(1, np.int64)
+    ones = np.ones(1, np.int64)
     if mode == bias_kernels.KEYS:
-        grid, steps = (0 * one, cols, one * len(rows)), (block, 0)
+        grid, steps = (0 * ones, cols, ones * len(rows)), (block, 0)
     elif mode == bias_kernels.ROWS:
-        grid, steps = (rows, 0 * one, one * len(cols)), (0, block)
+        grid, steps = (rows, 0 * ones, ones * len(cols)), (0, block)
     else:
-        grid, steps = (rows, cols, one), (0, 0)
+        grid, steps = (rows, cols, ones), (0, 0)
     row, col, count = (x.ravel() for x in np.meshgrid(*grid, indexing="ij"))
     table = np.stack([row, row, col, col, np.ones_like(row), count], 1)
     return Owners(table, max(q_len, kv_len), *steps)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskwright.engine.backends.triton.forward_kernels import FREE
+from maskwright.engine.backends.triton.forward_kernels import DO_NOT_SPECIALIZE
 from maskwright.engine.backends.triton.softmax import softmax_gradients
 from maskwright.engine.backends.triton.tile import (
     dot,
@@ -27,17 +27,17 @@ _CELLS, _KEYS, _ROWS = tl.constexpr(CELLS), tl.constexpr(KEYS), tl.constexpr(ROW
 
 
 @triton.jit
-def _load_real(matrix, rows, real, strides, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """The rows of a matrix, 0 where a row is not real and from column `DIM` on."""
+def _load_masked_rows(matrix, rows, row_mask, strides, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The rows of a matrix, 0 where `row_mask` is False and from column `DIM` on."""
     cols = tl.arange(0, BLOCK_D)
     at = matrix + rows.to(tl.int64)[:, None] * strides[0] + cols[None, :] * strides[1]
-    return tl.load(at, mask=real[:, None] & (cols < DIM)[None, :], other=0.0)
+    return tl.load(at, mask=row_mask[:, None] & (cols < DIM)[None, :], other=0.0)
 
 
 @triton.jit(
     do_not_specialize=[
-        *FREE, "num_owners", "num_steps", "mask_batch", "width", "row_step", "col_step", "out_heads",
-        "copies", "copies_h",
+        *DO_NOT_SPECIALIZE, "num_owners", "num_steps", "mask_batch", "width", "row_step", "col_step",
+        "out_heads", "copies", "copies_h",
     ]
 )  # fmt: skip
 def bias_gradient_kernel(
@@ -80,52 +80,52 @@ def bias_gradient_kernel(
         batch = plane // out_heads + copy // copies_h
         head = plane % out_heads + copy % copies_h
         rows = first_row + line * width + tile * row_step + up
-        left = first_col + line * width + tile * col_step
-        cols = left + across
-        row_real = (rows >= 0) & (rows < q_len) & (first_row_x + tile * row_step + up < width)
-        col_real = (cols < kv_len) & (first_col_x + tile * col_step + across < width)
-        own = (batch % mask_batch) * mask_heads + head % mask_heads
-        first = tl.load(Offsets + own * q_len + rows, mask=row_real, other=0)
-        last = tl.load(Offsets + own * q_len + rows + 1, mask=row_real, other=0)
+        start_n = first_col + line * width + tile * col_step
+        cols = start_n + across
+        row_mask = (rows >= 0) & (rows < q_len) & (first_row_x + tile * row_step + up < width)
+        col_mask = (cols < kv_len) & (first_col_x + tile * col_step + across < width)
+        mask_plane = (batch % mask_batch) * mask_heads + head % mask_heads
+        first = tl.load(Offsets + mask_plane * q_len + rows, mask=row_mask, other=0)
+        last = tl.load(Offsets + mask_plane * q_len + rows + 1, mask=row_mask, other=0)
         spans = (first, last, Starts, Stops)
-        cursor = seek_interval(first, last, left, Stops, num_steps)
+        cursor = seek_interval(first, last, start_n, Stops, num_steps)
         visible, cursor = visible_cells(
-            cols[None, :], left + BLOCK_N, cursor, spans, BLOCK_M, BLOCK_N
+            cols[None, :], start_n + BLOCK_N, cursor, spans, BLOCK_M, BLOCK_N
         )
-        visible = visible & col_real[None, :]
+        visible = visible & col_mask[None, :]
         if tl.max(visible.to(tl.int32)) > 0:
-            q_at = head_at(Q, batch, head, q_sb, q_sh)
-            k_at = head_at(K, batch, head // group, k_sb, k_sh)
-            v_at = head_at(V, batch, head // group, v_sb, v_sh)
-            g_at = head_at(Grad, batch, head, g_sb, g_sh)
+            q_ptr = head_at(Q, batch, head, q_sb, q_sh)
+            k_ptr = head_at(K, batch, head // group, k_sb, k_sh)
+            v_ptr = head_at(V, batch, head // group, v_sb, v_sh)
+            g_ptr = head_at(Grad, batch, head, g_sb, g_sh)
             row_at = (batch * heads + head).to(tl.int64) * q_len + rows
-            norm = tl.load(Norm + row_at, mask=row_real, other=0.0)
-            delta = tl.load(Delta + row_at, mask=row_real, other=0.0)
-            q = _load_real(q_at, rows, row_real, (q_sm, q_sd), HEAD_DIM, BLOCK_D)
-            k = _load_real(k_at, cols, col_real, (k_sn, k_sd), HEAD_DIM, BLOCK_D)
+            norm = tl.load(Norm + row_at, mask=row_mask, other=0.0)
+            delta = tl.load(Delta + row_at, mask=row_mask, other=0.0)
+            q = _load_masked_rows(q_ptr, rows, row_mask, (q_sm, q_sd), HEAD_DIM, BLOCK_D)
+            k = _load_masked_rows(k_ptr, cols, col_mask, (k_sn, k_sd), HEAD_DIM, BLOCK_D)
             zero = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
             products = dot(q, k.T, zero, INTERPRET)
-            grad = _load_real(g_at, rows, row_real, (g_sm, g_sd), V_DIM, BLOCK_DV)
-            v = _load_real(v_at, cols, col_real, (v_sn, v_sd), V_DIM, BLOCK_DV)
+            grad = _load_masked_rows(g_ptr, rows, row_mask, (g_sm, g_sd), V_DIM, BLOCK_DV)
+            v = _load_masked_rows(v_ptr, cols, col_mask, (v_sn, v_sd), V_DIM, BLOCK_DV)
             grads = dot(grad, v.T, zero, INTERPRET)
-            found = softmax_gradients(
+            gradients = softmax_gradients(
                 products, grads, visible, norm[:, None], delta[:, None], rows[:, None],
                 cols[None, :], batch, head, scoring, dropout, True, DROPOUT, SOFTCAP, BASE2,
             )  # fmt: skip
-            acc += found[1]
-    out_at = Out + plane.to(tl.int64) * out_sp
+            acc += gradients[1]
+    out_ptr = Out + plane.to(tl.int64) * out_sp
     rows, cols = first_row + up, first_col + across
     if MODE == _CELLS:
         inside = (rows < q_len)[:, None] & (cols < kv_len)[None, :]
-        at = out_at + rows.to(tl.int64)[:, None] * kv_len + cols[None, :]
+        at = out_ptr + rows.to(tl.int64)[:, None] * kv_len + cols[None, :]
         tl.store(at, round_to(acc, Out.dtype.element_ty, INTERPRET), mask=inside)
     elif MODE == _KEYS:
-        tl.store(out_at + cols, tl.sum(acc, 0), mask=cols < kv_len)
+        tl.store(out_ptr + cols, tl.sum(acc, 0), mask=cols < kv_len)
     elif MODE == _ROWS:
-        tl.store(out_at + rows, tl.sum(acc, 1), mask=rows < q_len)
+        tl.store(out_ptr + rows, tl.sum(acc, 1), mask=rows < q_len)
     else:  # key - query from 1 - BLOCK_M to BLOCK_N - 1
         apart = across[None, :] - up[:, None]
-        at = out_at + owner.to(tl.int64) * (BLOCK_M + BLOCK_N)
+        at = out_ptr + owner.to(tl.int64) * (BLOCK_M + BLOCK_N)
         for n in range(BLOCK_M + BLOCK_N - 1):
             cells = tl.where(apart == n - (BLOCK_M - 1), acc, 0.0)
             tl.store(at + n, tl.sum(cells))

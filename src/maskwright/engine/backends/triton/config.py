@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 # How ptxas allocates registers: it may use all 255, and does not spill at fewer for the sake of
-# occupancy. With ALL_FEWER it optimizes at level 2, which needs fewer registers in most kernels.
-ALL_FEWER: Final = 1
-ALL: Final = 2
+# occupancy. With REGISTERS_255_LEVEL2 it optimizes at level 2, which needs fewer registers in most
+# kernels.
+REGISTERS_255_LEVEL2: Final = 1
+REGISTERS_255: Final = 2
 
 
 class Config(NamedTuple):
@@ -17,8 +18,8 @@ class Config(NamedTuple):
     block_n: int  # keys
     num_warps: int
     num_stages: int
-    piece: int = 0  # columns of a piece of the head_dim, see `row_products`; 0: all at once
-    registers: int = 0  # on NVIDIA: ALL, ALL_FEWER, or 0 for the default of ptxas
+    block_k: int = 0  # columns of the head_dim per product, see `row_products`; 0: all at once
+    registers: int = 0  # on NVIDIA: REGISTERS_255, REGISTERS_255_LEVEL2, or 0 (ptxas default)
 
 
 class Configs(NamedTuple):
@@ -38,10 +39,10 @@ MAX_HEAD_DIM: Final = 256
 MAX_DECODE_QUERIES: Final = 8  # of a call that the decode kernel computes
 MAX_SPLITS: Final = 64  # programs that share the keys of one KV head
 TILED: Final = ("forward", "dq", "dkdv")  # the kernels over work lists
-SQUARE: Final = Config(32, 32, 4, 1)
-WIDE: Final = Config(32, 32, 8, 1)  # with more warps, so that a thread has fewer registers
+TILE_32x32_4W: Final = Config(32, 32, 4, 1)
+TILE_32x32_8W: Final = Config(32, 32, 8, 1)  # with more warps, so that a thread has fewer registers
 INTERPRETED = Configs(
-    *(SQUARE, Config(16, 32, 1, 1), SQUARE, SQUARE),
+    *(TILE_32x32_4W, Config(16, 32, 1, 1), TILE_32x32_4W, TILE_32x32_4W),
     *(Config(16, 16, 1, 1), Config(16, 32, 1, 1)),
 )
 
@@ -49,12 +50,12 @@ INTERPRETED = Configs(
 # of them. A call without soft cap, bias and dropout has larger tiles on NVIDIA.
 CUDA_HALF: Final = {
     64: Configs(
-        *(Config(64, 16, 8, 2), Config(16, 64, 4, 2), Config(32, 16, 4, 1), WIDE),
-        *(WIDE, Config(64, 32, 8, 1)),
+        *(Config(64, 16, 8, 2), Config(16, 64, 4, 2), Config(32, 16, 4, 1), TILE_32x32_8W),
+        *(TILE_32x32_8W, Config(64, 32, 8, 1)),
     ),
     128: Configs(
         *(Config(32, 32, 8, 2), Config(16, 64, 8, 2), Config(16, 16, 8, 1), Config(16, 32, 8, 1)),
-        *(WIDE, Config(64, 32, 8, 1)),
+        *(TILE_32x32_8W, Config(64, 32, 8, 1)),
     ),
     256: Configs(
         *(Config(16, 32, 8, 1), Config(16, 32, 4, 1), Config(16, 16, 8, 2, 128)),
@@ -62,56 +63,60 @@ CUDA_HALF: Final = {
     ),
 }
 CUDA_HALF_PLAIN: Final = {
-    64: CUDA_HALF[64]._replace(forward=Config(128, 32, 8, 2), dkdv=SQUARE, dq=SQUARE),
-    128: CUDA_HALF[128]._replace(forward=Config(64, 32, 8, 2), dkdv=WIDE, dq=WIDE),
-    256: CUDA_HALF[256]._replace(forward=WIDE, dkdv=Config(16, 16, 8, 1), dq=WIDE),
+    64: CUDA_HALF[64]._replace(forward=Config(128, 32, 8, 2), dkdv=TILE_32x32_4W, dq=TILE_32x32_4W),
+    128: CUDA_HALF[128]._replace(
+        forward=Config(64, 32, 8, 2), dkdv=TILE_32x32_8W, dq=TILE_32x32_8W
+    ),
+    256: CUDA_HALF[256]._replace(
+        forward=TILE_32x32_8W, dkdv=Config(16, 16, 8, 1), dq=TILE_32x32_8W
+    ),
 }
 CUDA_FLOAT: Final = {
     32: Configs(
         *(Config(32, 16, 4, 1, 16), Config(16, 32, 4, 1), Config(16, 16, 8, 1, 16)),
-        *(Config(16, 16, 8, 1, 16), SQUARE, Config(16, 32, 4, 1)),
+        *(Config(16, 16, 8, 1, 16), TILE_32x32_4W, Config(16, 32, 4, 1)),
     ),
     64: Configs(
         *(Config(32, 16, 4, 1, 16), Config(16, 32, 4, 1), Config(32, 32, 8, 1, 16)),
-        *(Config(32, 32, 8, 1, 16), WIDE, Config(16, 32, 4, 1)),
+        *(Config(32, 32, 8, 1, 16), TILE_32x32_8W, Config(16, 32, 4, 1)),
     ),
     128: Configs(
         *(Config(32, 16, 8, 1, 16), Config(16, 16, 4, 1), Config(32, 16, 8, 1, 16)),
-        *(Config(32, 16, 8, 1, 16), WIDE, Config(16, 16, 4, 1)),
+        *(Config(32, 16, 8, 1, 16), TILE_32x32_8W, Config(16, 16, 4, 1)),
     ),
     256: Configs(
         *(Config(32, 16, 8, 1, 16), Config(16, 16, 4, 1), Config(16, 16, 8, 1, 16)),
-        *(Config(32, 16, 8, 1, 16), WIDE, Config(16, 16, 4, 1)),
+        *(Config(32, 16, 8, 1, 16), TILE_32x32_8W, Config(16, 16, 4, 1)),
     ),
 }
-UNEVEN: Final = Config(16, 16, 8, 1, 64)  # of a head_dim in float32 that is no power of two
+TILE_ODD_DIM: Final = Config(16, 16, 8, 1, 64)  # of a head_dim in float32 that is no power of two
 # AMD: 4 warps of 64 threads, each with up to 512 registers.
 HIP_HALF: Final = {
     64: Configs(
-        *(Config(64, 32, 4, 1), Config(16, 64, 4, 2), SQUARE, SQUARE),
-        *(WIDE, Config(64, 32, 4, 1)),
+        *(Config(64, 32, 4, 1), Config(16, 64, 4, 2), TILE_32x32_4W, TILE_32x32_4W),
+        *(TILE_32x32_8W, Config(64, 32, 4, 1)),
     ),
     128: Configs(
-        *(Config(64, 32, 4, 1), Config(16, 64, 4, 2), SQUARE, SQUARE),
-        *(WIDE, Config(64, 32, 4, 1)),
+        *(Config(64, 32, 4, 1), Config(16, 64, 4, 2), TILE_32x32_4W, TILE_32x32_4W),
+        *(TILE_32x32_8W, Config(64, 32, 4, 1)),
     ),
     256: Configs(
-        *(SQUARE, Config(16, 32, 4, 1), Config(16, 32, 4, 1), Config(32, 16, 4, 1)),
-        *(WIDE, Config(64, 32, 4, 1)),
+        *(TILE_32x32_4W, Config(16, 32, 4, 1), Config(16, 32, 4, 1), Config(32, 16, 4, 1)),
+        *(TILE_32x32_8W, Config(64, 32, 4, 1)),
     ),
 }
 HIP_FLOAT: Final = {
     64: Configs(
-        *(SQUARE, Config(16, 32, 4, 1), SQUARE, SQUARE),
-        *(WIDE, Config(16, 32, 4, 1)),
+        *(TILE_32x32_4W, Config(16, 32, 4, 1), TILE_32x32_4W, TILE_32x32_4W),
+        *(TILE_32x32_8W, Config(16, 32, 4, 1)),
     ),
     128: Configs(
         *(Config(32, 16, 4, 1), Config(16, 16, 4, 1), Config(32, 16, 4, 1), Config(32, 16, 4, 1)),
-        *(WIDE, Config(16, 16, 4, 1)),
+        *(TILE_32x32_8W, Config(16, 16, 4, 1)),
     ),
     256: Configs(
         *(Config(32, 16, 4, 1), Config(16, 16, 4, 1), Config(16, 16, 4, 1, 64)),
-        *(Config(16, 16, 4, 1, 64), SQUARE, Config(16, 16, 4, 1)),
+        *(Config(16, 16, 4, 1, 64), TILE_32x32_4W, Config(16, 16, 4, 1)),
     ),
 }
 
@@ -135,7 +140,7 @@ def compiler_options(config: Config, backend: str) -> dict[str, Any]:
     }
     if backend == "cuda" and config.registers:
         options["maxnreg"] = 255
-    if backend == "cuda" and config.registers == ALL_FEWER:
+    if backend == "cuda" and config.registers == REGISTERS_255_LEVEL2:
         options["ptx_options"] = "--register-usage-level=2"
     return options
 
@@ -172,18 +177,18 @@ def select_configs(
         table = CUDA_FLOAT
     else:
         table = CUDA_HALF_PLAIN if is_plain else CUDA_HALF
-    found = table[next(size for size in table if max(dims) <= size)]
+    configs = table[next(size for size in table if max(dims) <= size)]
     if backend == "hip":
-        return found
-    registers = dict.fromkeys((*TILED, "decode", "decode_rows"), ALL_FEWER)
+        return configs
+    registers = dict.fromkeys((*TILED, "decode", "decode_rows"), REGISTERS_255_LEVEL2)
     if itemsize == 4:
-        registers["decode"] = registers["decode_rows"] = ALL if max(dims) <= 128 else 0
+        registers["decode"] = registers["decode_rows"] = REGISTERS_255 if max(dims) <= 128 else 0
         if max(dims) <= 128 and any(block_dim(dim) != dim for dim in dims):
-            found = found._replace(dkdv=UNEVEN, dq=UNEVEN)
+            configs = configs._replace(dkdv=TILE_ODD_DIM, dq=TILE_ODD_DIM)
         elif dims[0] != dims[1] and max(dims) <= 128:
-            registers["dkdv"] = ALL
+            registers["dkdv"] = REGISTERS_255
         elif dims[0] != dims[1]:
-            found = found._replace(dkdv=Config(32, 16, 8, 1, 16))
-    return found._replace(
-        **{name: getattr(found, name)._replace(registers=n) for name, n in registers.items()}
+            configs = configs._replace(dkdv=Config(32, 16, 8, 1, 16))
+    return configs._replace(
+        **{name: getattr(configs, name)._replace(registers=n) for name, n in registers.items()}
     )

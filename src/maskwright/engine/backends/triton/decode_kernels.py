@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from maskwright.engine.backends.triton.forward_kernels import FREE
+from maskwright.engine.backends.triton.forward_kernels import DO_NOT_SPECIALIZE
 from maskwright.engine.backends.triton.softmax import (
     LN2,
     add_tile,
@@ -21,7 +21,9 @@ from maskwright.engine.backends.triton.softmax import (
 from maskwright.engine.backends.triton.tile import dot, head_at, load_rows, round_to, visible_cells
 
 
-@triton.jit(do_not_specialize=[*FREE, "mask_batch", "span_rows", "num_splits", "kv_heads"])
+@triton.jit(
+    do_not_specialize=[*DO_NOT_SPECIALIZE, "mask_batch", "span_rows", "num_splits", "kv_heads"]
+)
 def decode_kernel(
     Q, K, V, Split_out, Split_lse,
     q_sb, q_sh, q_sm, q_sd, k_sb, k_sh, k_sn, k_sd, v_sb, v_sh, v_sn, v_sd,
@@ -48,23 +50,23 @@ def decode_kernel(
     kv_head = tl.program_id(0) // num_splits % kv_heads
     batch = tl.program_id(0) // num_splits // kv_heads
     index = tl.arange(0, BLOCK_M)
-    real = index < group * q_len
+    row_mask = index < group * q_len
     rows = index % q_len
     head = kv_head * group + index // q_len  # of each row
     dims, v_dims = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
     # Rows of the results: ((batch, head, query), split).
     place = ((batch * heads + head).to(tl.int64) * q_len + rows) * num_splits + split
-    out_at = Split_out + place[:, None] * V_DIM + v_dims[None, :]
-    out_mask = real[:, None] & (v_dims < V_DIM)[None, :]
-    q_at = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64)[:, None] * q_sh
-    q_at = q_at + rows.to(tl.int64)[:, None] * q_sm + dims[None, :] * q_sd
-    q = tl.load(q_at, mask=real[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
-    k_at = head_at(K, batch, kv_head, k_sb, k_sh)
-    v_at = head_at(V, batch, kv_head, v_sb, v_sh)
+    out_ptr = Split_out + place[:, None] * V_DIM + v_dims[None, :]
+    out_mask = row_mask[:, None] & (v_dims < V_DIM)[None, :]
+    q_ptr = Q + batch.to(tl.int64) * q_sb + head.to(tl.int64)[:, None] * q_sh
+    q_ptr = q_ptr + rows.to(tl.int64)[:, None] * q_sm + dims[None, :] * q_sd
+    q = tl.load(q_ptr, mask=row_mask[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
+    k_ptr = head_at(K, batch, kv_head, k_sb, k_sh)
+    v_ptr = head_at(V, batch, kv_head, v_sb, v_sh)
     plane = (batch % mask_batch) * mask_heads + kv_head % mask_heads
     span = Offsets + plane * span_rows + index % span_rows
-    cursor = tl.load(span, mask=real, other=0)
-    spans = (cursor, tl.load(span + 1, mask=real, other=0), Starts, Stops)
+    cursor = tl.load(span, mask=row_mask, other=0)
+    spans = (cursor, tl.load(span + 1, mask=row_mask, other=0), Starts, Stops)
     softmax = (
         tl.zeros([BLOCK_M, BLOCK_DV], tl.float32),
         tl.zeros([BLOCK_M], tl.float32),
@@ -73,9 +75,9 @@ def decode_kernel(
     share = Splits + plane * (num_splits + 1) + split
     for n in range(tl.load(share), tl.load(share + 1)):
         entry = tl.load(Tiles + n)
-        left = entry // 2 * BLOCK_N
-        cols = left + tl.arange(0, BLOCK_N)
-        k = load_rows(k_at, left, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
+        start_n = entry // 2 * BLOCK_N
+        cols = start_n + tl.arange(0, BLOCK_N)
+        k = load_rows(k_ptr, start_n, kv_len, (k_sn, k_sd), BLOCK_N, HEAD_DIM, BLOCK_D, True)
         products = dot(q, k.T, tl.zeros([BLOCK_M, BLOCK_N], tl.float32), INTERPRET)
         scores, _ = score_tile(
             products, rows[:, None], cols[None, :], batch, head[:, None], scoring, SOFTCAP, BASE2
@@ -83,19 +85,19 @@ def decode_kernel(
         visible = tl.full([BLOCK_M, BLOCK_N], 1, tl.int1)
         if entry % 2 == 0:
             visible, cursor = visible_cells(
-                cols[None, :], left + BLOCK_N, cursor, spans, BLOCK_M, BLOCK_N
+                cols[None, :], start_n + BLOCK_N, cursor, spans, BLOCK_M, BLOCK_N
             )
         softmax = add_tile(
-            softmax, scores, visible, (v_at, left, kv_len, (v_sn, v_sd)),
+            softmax, scores, visible, (v_ptr, start_n, kv_len, (v_sn, v_sd)),
             (rows[:, None], cols[None, :], batch, head[:, None]),
             (seed_low, seed_high, threshold, keep_factor),
             BLOCK_N, V_DIM, BLOCK_DV, DROPOUT, INTERPRET, BASE2, True,
         )  # fmt: skip
-    acc, total, maximum = softmax
-    empty = total == 0  # the total of a row with NaN is NaN
-    out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, total)[:, None])
-    tl.store(out_at, out, mask=out_mask)
-    tl.store(Split_lse + place, log_sum(total, maximum, BASE2), mask=real)
+    acc, l_i, m_i = softmax
+    empty = l_i == 0  # l_i of a row with NaN is NaN
+    out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, l_i)[:, None])
+    tl.store(out_ptr, out, mask=out_mask)
+    tl.store(Split_lse + place, log_sum(l_i, m_i, BASE2), mask=row_mask)
 
 
 @triton.jit(do_not_specialize=["heads", "q_len", "num_splits"])
@@ -107,12 +109,12 @@ def merge_kernel(
     row = tl.program_id(0).to(tl.int64)  # of (batch, head, query)
     query, head, batch = row % q_len, row // q_len % heads, row // q_len // heads
     dims = tl.arange(0, BLOCK_DV)
-    maximum = tl.full([], float("-inf"), tl.float32)
+    m_i = tl.full([], float("-inf"), tl.float32)
     for split in range(num_splits):
-        maximum = tl.maximum(maximum, tl.load(Split_lse + row * num_splits + split))
-    shift = tl.where(maximum == float("-inf"), 0.0, maximum)
+        m_i = tl.maximum(m_i, tl.load(Split_lse + row * num_splits + split))
+    shift = tl.where(m_i == float("-inf"), 0.0, m_i)
     acc = tl.zeros([BLOCK_DV], tl.float32)
-    total = tl.full([], 0.0, tl.float32)
+    l_i = tl.full([], 0.0, tl.float32)
     for split in range(num_splits):
         place = row * num_splits + split
         lse = tl.load(Split_lse + place)
@@ -120,18 +122,18 @@ def merge_kernel(
         part = tl.load(Split_out + place * V_DIM + dims, mask=dims < V_DIM, other=0.0)
         # A split without visible keys adds nothing, also where another one is not finite.
         acc += tl.where(lse == float("-inf"), 0.0, weight * part)
-        total += tl.where(lse == float("-inf"), 0.0, weight)
-    norm = total
+        l_i += tl.where(lse == float("-inf"), 0.0, weight)
+    norm = l_i
     if Sinks is not None:
         sink = in_base(tl.load(Sinks + head), BASE2)
         both = tl.maximum(shift, sink)
-        norm = total * exponential(shift - both, BASE2) + exponential(sink - both, BASE2)
+        norm = l_i * exponential(shift - both, BASE2) + exponential(sink - both, BASE2)
         acc = acc * exponential(shift - both, BASE2)
-    empty = total == 0  # the total of a row with NaN is NaN
+    empty = l_i == 0  # l_i of a row with NaN is NaN
     out = tl.where(empty, 0.0, acc / tl.where(empty, 1.0, norm))
-    out_at = Out + batch * o_sb + head * o_sh + query * o_sm + dims
-    tl.store(out_at, round_to(out, Out.dtype.element_ty, INTERPRET), mask=dims < V_DIM)
-    lse = log_sum(total, maximum, BASE2)  # -inf without a visible key
+    out_ptr = Out + batch * o_sb + head * o_sh + query * o_sm + dims
+    tl.store(out_ptr, round_to(out, Out.dtype.element_ty, INTERPRET), mask=dims < V_DIM)
+    lse = log_sum(l_i, m_i, BASE2)  # -inf without a visible key
     if BASE2:
         lse = lse * LN2
     tl.store(Lse + row, lse)

@@ -29,7 +29,7 @@ from maskwright.engine.backends.triton.tile import (
 def _visit_runs(
     state, query, keys, spans, runs, scoring, dropout, kv_len,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PIECE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
@@ -43,13 +43,13 @@ def _visit_runs(
         interval = first_interval(spans)
     for run in range(run_first, run_last):
         for tile in range(tl.load(Run_starts + run), tl.load(Run_stops + run)):
-            left = tile * BLOCK_N
-            cols = left + tl.arange(0, BLOCK_N)
+            start_n = tile * BLOCK_N
+            cols = start_n + tl.arange(0, BLOCK_N)
             k = q  # not used if it is read in pieces
-            if PIECE == 0:
-                k = load_rows(K, left, kv_len, k_strides, BLOCK_N, HEAD_DIM, BLOCK_D, PARTIAL)
+            if BLOCK_K == 0:
+                k = load_rows(K, start_n, kv_len, k_strides, BLOCK_N, HEAD_DIM, BLOCK_D, PARTIAL)
             products = row_products(
-                q, q_rows, k, (K, left, kv_len, k_strides), BLOCK_M, BLOCK_N, HEAD_DIM, PIECE,
+                q, q_rows, k, (K, start_n, kv_len, k_strides), BLOCK_M, BLOCK_N, HEAD_DIM, BLOCK_K,
                 True, PARTIAL, INTERPRET,
             )  # fmt: skip
             scores, _ = score_tile(
@@ -58,11 +58,11 @@ def _visit_runs(
             visible = products  # not used unless the tile is partial
             if PARTIAL:
                 visible, cursor = partial_cells(
-                    cols[None, :], left + BLOCK_N, cursor, spans, interval, BLOCK_M, BLOCK_N,
+                    cols[None, :], start_n + BLOCK_N, cursor, spans, interval, BLOCK_M, BLOCK_N,
                     ONE_INTERVAL,
                 )  # fmt: skip
             softmax = add_tile(
-                softmax, scores, visible, (V, left, kv_len, v_strides),
+                softmax, scores, visible, (V, start_n, kv_len, v_strides),
                 (rows[:, None], cols[None, :], batch, head), dropout,
                 BLOCK_N, V_DIM, BLOCK_DV, DROPOUT, INTERPRET, BASE2, PARTIAL,
             )  # fmt: skip
@@ -70,14 +70,14 @@ def _visit_runs(
 
 
 # Lengths, counts and seeds do not become constants, so that new ones compile nothing.
-FREE = [
+DO_NOT_SPECIALIZE = [
     *("num_items", "num_blocks", "copies", "copies_h", "mask_heads", "heads", "group"),
     *("q_len", "kv_len", "distance_sh", "distance_zero", "num_distances", "grid_sh"),
     *("grid_height", "grid_width", "grid_shift", "seed_low", "seed_high", "threshold"),
 ]
 
 
-@triton.jit(do_not_specialize=FREE)
+@triton.jit(do_not_specialize=DO_NOT_SPECIALIZE)
 def forward_kernel(
     Q, K, V, Out, Lse,
     q_sb, q_sh, q_sm, q_sd, k_sb, k_sh, k_sn, k_sd, v_sb, v_sh, v_sn, v_sd, o_sb, o_sh, o_sm,
@@ -88,7 +88,7 @@ def forward_kernel(
     Biases, Grid, grid_sh, grid_height, grid_width, grid_shift,
     Sinks, seed_low, seed_high, threshold, keep_factor,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PIECE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONE_INTERVAL: tl.constexpr,
     DROPOUT: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRET: tl.constexpr,
     BASE2: tl.constexpr,
 ):  # fmt: skip
@@ -100,20 +100,20 @@ def forward_kernel(
     dropout = (seed_low, seed_high, threshold, keep_factor)
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
         plane, block, batch, head = read_item(item, Order, num_blocks, copies, copies_h, mask_heads)
-        top = block * BLOCK_M
-        rows = top + tl.arange(0, BLOCK_M)
-        real = rows < q_len
-        out_at = head_at(Out, batch, head, o_sb, o_sh)
-        q_at = head_at(Q, batch, head, q_sb, q_sh)
-        q_rows = (q_at, top, q_len, (q_sm, q_sd))
+        start_m = block * BLOCK_M
+        rows = start_m + tl.arange(0, BLOCK_M)
+        row_mask = rows < q_len
+        out_ptr = head_at(Out, batch, head, o_sb, o_sh)
+        q_ptr = head_at(Q, batch, head, q_sb, q_sh)
+        q_rows = (q_ptr, start_m, q_len, (q_sm, q_sd))
         q = rows  # not used if it is read in pieces
-        if PIECE == 0:
-            q = load_rows(q_at, top, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
-        k_at = head_at(K, batch, head // group, k_sb, k_sh)
-        v_at = head_at(V, batch, head // group, v_sb, v_sh)
-        keys = (k_at, (k_sn, k_sd), v_at, (v_sn, v_sd))
-        first = tl.load(Offsets + plane * q_len + rows, mask=real, other=0)
-        last = tl.load(Offsets + plane * q_len + rows + 1, mask=real, other=0)
+        if BLOCK_K == 0:
+            q = load_rows(q_ptr, start_m, q_len, (q_sm, q_sd), BLOCK_M, HEAD_DIM, BLOCK_D, True)
+        k_ptr = head_at(K, batch, head // group, k_sb, k_sh)
+        v_ptr = head_at(V, batch, head // group, v_sb, v_sh)
+        keys = (k_ptr, (k_sn, k_sd), v_ptr, (v_sn, v_sd))
+        first = tl.load(Offsets + plane * q_len + rows, mask=row_mask, other=0)
+        last = tl.load(Offsets + plane * q_len + rows + 1, mask=row_mask, other=0)
         query = (q, q_rows, rows, batch, head)
         spans = (first, last, Starts, Stops)
         softmax = (
@@ -126,28 +126,28 @@ def forward_kernel(
         full = read_runs(index, Full_offsets, Full_starts, Full_stops)
         state = _visit_runs(
             state, query, keys, spans, full, scoring, dropout, kv_len,
-            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, PIECE, BLOCK_M, BLOCK_N,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_K, BLOCK_M, BLOCK_N,
             ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, False,
         )  # fmt: skip
         partial = read_runs(index, Part_offsets, Part_starts, Part_stops)
         state = _visit_runs(
             state, query, keys, spans, partial, scoring, dropout, kv_len,
-            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, PIECE, BLOCK_M, BLOCK_N,
+            HEAD_DIM, V_DIM, BLOCK_D, BLOCK_DV, BLOCK_K, BLOCK_M, BLOCK_N,
             ONE_INTERVAL, DROPOUT, SOFTCAP, INTERPRET, BASE2, True,
         )  # fmt: skip
-        acc, total, maximum = state[0]
-        empty = total == 0  # the total of a row with NaN is NaN
-        norm = total
+        acc, l_i, m_i = state[0]
+        empty = l_i == 0  # l_i of a row with NaN is NaN
+        norm = l_i
         if Sinks is not None:  # one more logit in the denominator, without a value
             sink = in_base(tl.load(Sinks + head), BASE2)
-            shift = tl.maximum(maximum, sink)
+            shift = tl.maximum(m_i, sink)
             shift = tl.where(empty, 0.0, shift)
-            norm = total * exponential(maximum - shift, BASE2) + exponential(sink - shift, BASE2)
-            acc = acc * exponential(maximum - shift, BASE2)[:, None]
+            norm = l_i * exponential(m_i - shift, BASE2) + exponential(sink - shift, BASE2)
+            acc = acc * exponential(m_i - shift, BASE2)[:, None]
         out = tl.where(empty[:, None], 0.0, acc / tl.where(empty, 1.0, norm)[:, None])
-        store_rows(out, out_at, top, q_len, (o_sm, 1), BLOCK_M, V_DIM, BLOCK_DV, INTERPRET)
-        lse = log_sum(total, maximum, BASE2)
+        store_rows(out, out_ptr, start_m, q_len, (o_sm, 1), BLOCK_M, V_DIM, BLOCK_DV, INTERPRET)
+        lse = log_sum(l_i, m_i, BASE2)
         if BASE2:
             lse = lse * LN2
-        lse_at = Lse + (batch * heads + head).to(tl.int64) * q_len + rows
-        tl.store(lse_at, lse, mask=real)
+        lse_ptr = Lse + (batch * heads + head).to(tl.int64) * q_len + rows
+        tl.store(lse_ptr, lse, mask=row_mask)

@@ -67,8 +67,8 @@ def aligned_rows(x: torch.Tensor) -> torch.Tensor:
 
 def empty_gradient(x: torch.Tensor) -> torch.Tensor:
     """An aligned tensor without values, with the strides of x where they can be."""
-    found = torch.empty_like(x)
-    return found if is_aligned(found) else empty_rows(tuple(x.shape), x)
+    grad = torch.empty_like(x)
+    return grad if is_aligned(grad) else empty_rows(tuple(x.shape), x)
 
 
 def dropout_args(call: Call) -> tuple[int, int, int, float]:
@@ -187,7 +187,7 @@ def _constants(
         "V_DIM": v_head_dim,
         "BLOCK_D": block_dim(head_dim),
         "BLOCK_DV": block_dim(v_head_dim),
-        "PIECE": config.piece,
+        "BLOCK_K": config.block_k,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "ONE_INTERVAL": work.max_intervals <= 1,
@@ -253,7 +253,7 @@ def run_backward(
         **_constants(call, keys, key_list, terms, backend_of(q)),
     )
     constants = _constants(call, configs.bias, row_list, terms, backend_of(q))
-    del constants["ONE_INTERVAL"], constants["PIECE"]
+    del constants["ONE_INTERVAL"], constants["BLOCK_K"]
     backward = BackwardCall(call, tensors, row_list, configs.bias, (*scores, *dropout), constants)
     return Gradients(dq, dk, dv, dsinks, bias_gradients(backward))
 

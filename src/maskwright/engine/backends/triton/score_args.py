@@ -45,18 +45,18 @@ def score_terms(call: Call) -> ScoreTerms:
     """
     scores = call.scores
     sinks = None if scores.sinks is None else scores.sinks.contiguous()
-    found = ScoreTerms(scores.softcap, sinks=sinks)
+    terms = ScoreTerms(scores.softcap, sinks=sinks)
     sizes = (call.shape.batch, call.shape.heads, call.shape.q_len, call.shape.kv_len)
     for term in scores.terms:
         if isinstance(term, DistanceTerm):
-            found = found._replace(distance=_add_distances(found.distance, term.values, term.zero))
-        elif isinstance(term, GridTerm) and (found.grid is None or found.grid[1:] == term[1:]):
-            total = term.values if found.grid is None else found.grid[0].float() + term.values
-            found = found._replace(grid=(total.contiguous(), term.height, term.width))
+            terms = terms._replace(distance=_add_distances(terms.distance, term.values, term.zero))
+        elif isinstance(term, GridTerm) and (terms.grid is None or terms.grid[1:] == term[1:]):
+            total = term.values if terms.grid is None else terms.grid[0].float() + term.values
+            terms = terms._replace(grid=(total.contiguous(), term.height, term.width))
         else:
             dense = dense_term(term, call.bias_positions())
-            found = found._replace(biases=(*found.biases, dense.expand(sizes)))
-    return found
+            terms = terms._replace(biases=(*terms.biases, dense.expand(sizes)))
+    return terms
 
 
 def _add_distances(

@@ -33,13 +33,13 @@ def in_base(x, BASE2: tl.constexpr):
 def exponential(x, BASE2: tl.constexpr):
     """The exponential of a difference of scores, which is at most 0."""
     if BASE2:
-        found = tl.exp2(x)
+        y = tl.exp2(x)
     else:  # x = n ln(2) + r: rounding x log2(e) would cost accuracy in proportion to x
         x = tl.where(x < -200.0, -200.0, x)  # whose exponential is 0
         n = tl.floor(x * LOG2E + 0.5)
         r = (x - n * LN2_HIGH) - n * LN2_LOW
-        found = tl.exp2(r * LOG2E) * tl.exp2(n)
-    return found
+        y = tl.exp2(r * LOG2E) * tl.exp2(n)
+    return y
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def tanh(x, BASE2: tl.constexpr):
         series = square * (square * (square * series + 2.0 / 15.0) - 1.0 / 3.0) + 1.0
         power = tl.exp2(tl.abs(x) * -2.8853900817779268)  # 2 log2(e)
         large = (1.0 - power) / (1.0 + power)
-        found = tl.where(tl.abs(x) < 0.25, x * series, tl.where(x < 0, -large, large))
+        y = tl.where(tl.abs(x) < 0.25, x * series, tl.where(x < 0, -large, large))
     else:  # from exp(2|x|) - 1 = 2^n (exp(r) - 1) + 2^n - 1, with |r| <= ln(2) / 2 and a series in r
         twice = tl.where(tl.abs(x) > 10.0, 20.0, 2.0 * tl.abs(x))
         n = tl.floor(twice * LOG2E + 0.5)
@@ -60,9 +60,9 @@ def tanh(x, BASE2: tl.constexpr):
         series = r * (series + 1.0 / 6.0) + 0.5
         power = tl.exp2(n)
         rise = power * (r + r * r * series) + (power - 1.0)
-        found = rise / (rise + 2.0)
-        found = tl.where(x < 0, -found, found)
-    return found
+        y = rise / (rise + 2.0)
+        y = tl.where(x < 0, -y, y)
+    return y
 
 
 @triton.jit
@@ -124,45 +124,45 @@ def add_tile(
     queries and keys in the orientation of the tile, the batch row and the head. The values are loaded
     last, so that they are not held in registers before.
     """
-    acc, total, maximum = state
+    acc, l_i, m_i = state
     if PARTIAL:
         scores = tl.where(visible, scores, float("-inf"))
     # A row without a visible key so far has the maximum -inf, and is shifted by 0.
-    new = tl.maximum(maximum, tl.max(scores, 1))
-    shift = tl.where(new == float("-inf"), 0.0, new)
-    alpha = exponential(maximum - shift, BASE2)
+    m_new = tl.maximum(m_i, tl.max(scores, 1))
+    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    alpha = exponential(m_i - shift, BASE2)
     p = exponential(scores - shift[:, None], BASE2)
-    total = total * alpha + tl.sum(p, 1)
+    l_i = l_i * alpha + tl.sum(p, 1)
     if DROPOUT:
         rows, cols, batch, head = where
         seed_low, seed_high, threshold, keep_factor = dropout
         kept = kept_cells(rows, cols, batch, head, seed_low, seed_high, threshold)
         p = tl.where(kept, p * keep_factor, 0.0)
-    V, left, kv_len, v_strides = values
-    v = load_rows(V, left, kv_len, v_strides, BLOCK_N, V_DIM, BLOCK_DV, PARTIAL)
+    V, start_n, kv_len, v_strides = values
+    v = load_rows(V, start_n, kv_len, v_strides, BLOCK_N, V_DIM, BLOCK_DV, PARTIAL)
     if PARTIAL:  # a row that attends to NaN or infinity becomes NaN, and no other one
-        v, spoiled = split_finite(v)
-        p = tl.where(visible & spoiled[None, :], float("nan"), p)
+        v, has_nonfinite = split_finite(v)
+        p = tl.where(visible & has_nonfinite[None, :], float("nan"), p)
     acc = acc * alpha[:, None]
     acc = dot(round_to(p, v.dtype, INTERPRET), v, acc, INTERPRET)
-    return acc, total, new
+    return acc, l_i, m_new
 
 
 @triton.jit
-def log_sum(total, maximum, BASE2: tl.constexpr):
+def log_sum(l_i, m_i, BASE2: tl.constexpr):
     """The logsumexp in the base of the scores, from the sum and the maximum of the scores."""
-    total = tl.where(total == 0, 1.0, total)
+    l_i = tl.where(l_i == 0, 1.0, l_i)
     if BASE2:
-        lse = maximum + tl.log2(total)
-    else:  # total = 2^n x with x near 1, whose logarithm is small: it is added last, and rounded once
-        bits = total.to(tl.int32, bitcast=True)
+        lse = m_i + tl.log2(l_i)
+    else:  # l_i = 2^n x with x near 1, whose logarithm is small: it is added last, and rounded once
+        bits = l_i.to(tl.int32, bitcast=True)
         n = ((bits >> 23) - 127).to(tl.float32)
         x = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
         n = tl.where(x > 1.41421356, n + 1.0, n)
         x = tl.where(x > 1.41421356, x * 0.5, x)
-        small = n * LN2_LOW + tl.log2(x) * LN2 + (total - total)  # NaN stays NaN
-        lse = (maximum + n * LN2_HIGH) + small
-    return tl.where(maximum == float("inf"), float("inf"), lse)
+        small = n * LN2_LOW + tl.log2(x) * LN2 + (l_i - l_i)  # NaN stays NaN
+        lse = (m_i + n * LN2_HIGH) + small
+    return tl.where(m_i == float("inf"), float("inf"), lse)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NEVER = tl.constexpr(2147483647)  # start of the interval after the last one of a row
+NO_INTERVAL = tl.constexpr(2147483647)  # start of the interval after the last one of a row
 DROPOUT_ROUNDS = tl.constexpr(7)
 
 
@@ -42,23 +42,23 @@ def head_at(tensor, batch, head, batch_stride, head_stride):
 
 @triton.jit
 def load_piece(
-    matrix, first, left, num_rows, strides, ROWS: tl.constexpr, DIM: tl.constexpr,
+    matrix, first, start_k, num_rows, strides, ROWS: tl.constexpr, DIM: tl.constexpr,
     WIDTH: tl.constexpr, CHECK: tl.constexpr,
 ):  # fmt: skip
-    """The columns `left` to `left + WIDTH` of the rows that `load_rows` returns."""
-    rows, cols = tl.arange(0, ROWS), left + tl.arange(0, WIDTH)
+    """The columns `start_k` to `start_k + WIDTH` of the rows that `load_rows` returns."""
+    rows, cols = tl.arange(0, ROWS), start_k + tl.arange(0, WIDTH)
     at = matrix + (tl.full([], 0, tl.int64) + first) * strides[0]
     at = at + (rows[:, None] * strides[0] + cols[None, :] * strides[1])
     if CHECK and DIM % WIDTH == 0:
-        found = tl.load(at, mask=(rows < num_rows - first)[:, None], other=0.0)
+        piece = tl.load(at, mask=(rows < num_rows - first)[:, None], other=0.0)
     elif CHECK:
         inside = (rows < num_rows - first)[:, None] & (cols < DIM)[None, :]
-        found = tl.load(at, mask=inside, other=0.0)
+        piece = tl.load(at, mask=inside, other=0.0)
     elif DIM % WIDTH == 0:
-        found = tl.load(at)
+        piece = tl.load(at)
     else:
-        found = tl.load(at, mask=(cols < DIM)[None, :], other=0.0)
-    return found
+        piece = tl.load(at, mask=(cols < DIM)[None, :], other=0.0)
+    return piece
 
 
 @triton.jit
@@ -103,10 +103,10 @@ def round_to(x, dtype, INTERPRET: tl.constexpr):
     if INTERPRET and dtype == tl.bfloat16:
         bits = x.to(tl.int32, bitcast=True)
         bits = (bits + 32767 + ((bits >> 16) & 1)) & -65536  # to nearest, ties to even
-        found = tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+        rounded = tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
     else:
-        found = x.to(dtype)
-    return found
+        rounded = x.to(dtype)
+    return rounded
 
 
 @triton.jit
@@ -122,24 +122,24 @@ def dot(a, b, acc, INTERPRET: tl.constexpr):
 @triton.jit
 def row_products(
     a, a_rows, b, b_rows, ROWS: tl.constexpr, COLS: tl.constexpr, DIM: tl.constexpr,
-    PIECE: tl.constexpr, A_CHECK: tl.constexpr, B_CHECK: tl.constexpr, INTERPRET: tl.constexpr,
+    BLOCK_K: tl.constexpr, A_CHECK: tl.constexpr, B_CHECK: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """Products of the rows of `a` with those of `b`, (ROWS, COLS).
 
-    With a `PIECE` of the head_dim they are summed piece by piece, and the pieces are loaded from
+    With `BLOCK_K` they are summed over pieces of the head_dim, and the pieces are loaded from
     `a_rows` and `b_rows`: the matrix, the first row, the number of rows, and the strides. In float32
     on NVIDIA a product keeps entire rows of its operands in registers, more than there are.
     """
     acc = tl.zeros([ROWS, COLS], tl.float32)
-    if PIECE == 0:
+    if BLOCK_K == 0:
         acc = dot(a, b.T, acc, INTERPRET)
     else:
-        for left in range(0, DIM, PIECE):
+        for start_k in range(0, DIM, BLOCK_K):
             a_piece = load_piece(
-                a_rows[0], a_rows[1], left, a_rows[2], a_rows[3], ROWS, DIM, PIECE, A_CHECK
+                a_rows[0], a_rows[1], start_k, a_rows[2], a_rows[3], ROWS, DIM, BLOCK_K, A_CHECK
             )
             b_piece = load_piece(
-                b_rows[0], b_rows[1], left, b_rows[2], b_rows[3], COLS, DIM, PIECE, B_CHECK
+                b_rows[0], b_rows[1], start_k, b_rows[2], b_rows[3], COLS, DIM, BLOCK_K, B_CHECK
             )
             acc = dot(a_piece, b_piece.T, acc, INTERPRET)
     return acc
@@ -148,15 +148,15 @@ def row_products(
 @triton.jit
 def product_pair(
     scored, weighted, ROWS: tl.constexpr, COLS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    V_DIM: tl.constexpr, PIECE: tl.constexpr, B_CHECK: tl.constexpr, INTERPRET: tl.constexpr,
+    V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, B_CHECK: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """Products q · k and dO · v of a tile, each from the first four arguments of `row_products`."""
     a, a_rows, b, b_rows = scored
     products = row_products(
-        a, a_rows, b, b_rows, ROWS, COLS, HEAD_DIM, PIECE, True, B_CHECK, INTERPRET
+        a, a_rows, b, b_rows, ROWS, COLS, HEAD_DIM, BLOCK_K, True, B_CHECK, INTERPRET
     )
     a, a_rows, b, b_rows = weighted
-    grads = row_products(a, a_rows, b, b_rows, ROWS, COLS, V_DIM, PIECE, True, B_CHECK, INTERPRET)
+    grads = row_products(a, a_rows, b, b_rows, ROWS, COLS, V_DIM, BLOCK_K, True, B_CHECK, INTERPRET)
     return products, grads
 
 
@@ -179,15 +179,15 @@ def visible_cells(cols, stop, cursor, spans, ROWS: tl.constexpr, COLS: tl.conste
     """
     _, last, Starts, Stops = spans
     visible = tl.zeros([ROWS, COLS], tl.int1)
-    start = tl.load(Starts + cursor, mask=cursor < last, other=NEVER)
-    end = tl.load(Stops + cursor, mask=cursor < last, other=NEVER)
+    start = tl.load(Starts + cursor, mask=cursor < last, other=NO_INTERVAL)
+    end = tl.load(Stops + cursor, mask=cursor < last, other=NO_INTERVAL)
     while tl.min(start, 0) < stop:
         visible = visible | ((cols >= start[:, None]) & (cols < end[:, None]))
         ended = end <= stop
         cursor += ended.to(tl.int32)
         more = ended & (cursor < last)
-        start = tl.load(Starts + cursor, mask=more, other=NEVER)
-        end = tl.load(Stops + cursor, mask=more, other=NEVER)
+        start = tl.load(Starts + cursor, mask=more, other=NO_INTERVAL)
+        end = tl.load(Stops + cursor, mask=more, other=NO_INTERVAL)
     return visible, cursor
 
 
@@ -206,8 +206,8 @@ def partial_cells(
 
 
 @triton.jit
-def seek_interval(first, last, left, Stops, num_steps):
-    """The index of the first interval of each row that ends after the key `left`, or `last`.
+def seek_interval(first, last, start_n, Stops, num_steps):
+    """The index of the first interval of each row that ends after the key `start_n`, or `last`.
 
     `num_steps` is the number of bits of the largest number of intervals of a row.
     """
@@ -215,7 +215,7 @@ def seek_interval(first, last, left, Stops, num_steps):
     for _ in range(num_steps):
         middle = (low + high) // 2
         is_open = low < high
-        ended = tl.load(Stops + middle, mask=is_open, other=0) <= left
+        ended = tl.load(Stops + middle, mask=is_open, other=0) <= start_n
         low = tl.where(is_open & ended, middle + 1, low)
         high = tl.where(is_open & ~ended, middle, high)
     return low

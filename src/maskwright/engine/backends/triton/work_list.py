@@ -164,8 +164,8 @@ def _inside(full: Spans, num_cols: int, block_cols: int) -> Spans:
 def _tiles_per_row(flat: Any) -> IntArray:
     """Number of tiles in the runs of each block of rows."""
     total = np.concatenate(([0], np.cumsum(flat.stops - flat.starts)))
-    found: IntArray = np.diff(total[flat.offsets])
-    return found
+    counts: IntArray = np.diff(total[flat.offsets])
+    return counts
 
 
 def _expand(flat: Any, kv_len: int) -> IntArray:
@@ -174,8 +174,8 @@ def _expand(flat: Any, kv_len: int) -> IntArray:
     lengths = flat.stops - flat.starts
     first = rows * (kv_len + 1) + flat.starts
     before = np.concatenate(([0], np.cumsum(lengths)))[:-1]
-    found: IntArray = np.repeat(first - before, lengths) + np.arange(lengths.sum())
-    return found
+    tiles: IntArray = np.repeat(first - before, lengths) + np.arange(lengths.sum())
+    return tiles
 
 
 def to_device(arrays: tuple[IntArray, ...], device: Any) -> tuple[torch.Tensor, ...]:
@@ -194,8 +194,8 @@ def to_device(arrays: tuple[IntArray, ...], device: Any) -> tuple[torch.Tensor, 
     whole = np.zeros(int(places[-1]), np.int32)
     for array, place in zip(arrays, places[:-1], strict=True):
         whole[place : place + array.size] = array
-    held = torch.from_numpy(whole).to(device)
-    return tuple(held[at : at + size] for at, size in zip(places.tolist(), sizes, strict=False))
+    tensor = torch.from_numpy(whole).to(device)
+    return tuple(tensor[at : at + size] for at, size in zip(places.tolist(), sizes, strict=False))
 
 
 def num_programs(num_items: int, device: Any, per_unit: int = 2) -> int:
