@@ -1,8 +1,8 @@
 /* Attention under masks on the CPU: the public interface of the C library.
  *
- * A call is described by one mw_args. Fill it with zeros, set `size` and `version`, then the fields
- * of the pass; what a backward pass alone reads may stay zero in a forward pass. Every function may
- * be called from any thread. Nothing is kept after a call but scratch memory.
+ * A call is described by one mw_args. Begin with MW_ARGS and set the fields of the pass; what a
+ * backward pass alone reads may stay zero in a forward pass. Every function may be called from any
+ * thread. Nothing is kept after a call but scratch memory.
  *
  *     mw_args args = MW_ARGS;
  *     args.batch = 1;
@@ -78,7 +78,7 @@ typedef struct {
 } mw_spans;
 
 /* Dropout of the softmax weights. Row r of this call is query q_offset + r * q_stride of the whole
- * attention call, and likewise for keys. */
+ * attention call, and likewise for keys. Strides are at least 1, also without dropout. */
 typedef struct {
     uint64_t seed;
     double p; /* 0 for none */
@@ -132,7 +132,9 @@ typedef struct {
     mw_rows dlse; /* data is NULL if the logsumexp has no gradient */
 } mw_args;
 
-#define MW_ARGS {.size = sizeof(mw_args), .version = MW_VERSION}
+/* The initial value of mw_args, in C and C++20. */
+#define MW_ARGS \
+    {.size = sizeof(mw_args), .version = MW_VERSION, .dropout = {.q_stride = 1, .k_stride = 1}}
 
 /* Compute out and lse. */
 int64_t mw_forward(const mw_args *args);

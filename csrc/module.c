@@ -205,7 +205,6 @@ static int read_qkv(PyObject *const *qkv, mw_args *args) {
     args->kv_len = k[2];
     args->head_dim = q[3];
     args->v_head_dim = v[3];
-    args->dropout.q_stride = args->dropout.k_stride = 1;
     return 1;
 }
 

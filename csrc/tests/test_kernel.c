@@ -136,7 +136,6 @@ static Call new_call(const Sizes *s, Mask visible) {
     c.args.v_head_dim = s->v_head_dim;
     c.args.threads = s->threads;
     c.args.scale = 1.0 / sqrt((double)s->head_dim);
-    c.args.dropout.q_stride = c.args.dropout.k_stride = 1;
     c.args.spans = spans_of(visible, s->q_len, s->kv_len);
     return c;
 }

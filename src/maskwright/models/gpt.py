@@ -207,8 +207,9 @@ class GPT(Transformer):
             seed: Seed of the random numbers.
             stop_token: A row that has produced this token is filled up with it; generation ends
                 when all rows have.
-            mask: Combined with the model's mask by `&`; a mask for every length, such as
-                `causal() | prefix(n)`.
+            mask: Combined with the model's mask by `&`; it must fit every length, as
+                `window(back=63)` does. Positions are those of the tokens in the KV caches, which
+                begin again at 0 when `block_size` is reached.
 
         Returns:
             Prompts and new tokens, (B, up to T + max_new_tokens).
